@@ -25,10 +25,9 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     try:
         require_file(path, MOST_BYTES)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if type(checkpoint["global_step"]) is not int or "state_dict" not in checkpoint:
+        entries = {"state_dict", "finished"}
+        if type(checkpoint["global_step"]) is not int or not entries <= checkpoint.keys():
             raise ValueError("weights or step are missing")
-        if not checkpoint["finished"] and not checkpoint["lr_schedulers"]:
-            raise ValueError("it was written by an earlier version")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
         raise _damaged(path, why) from error

@@ -22,8 +22,6 @@ CURVE = ("length", "content_length", "split", "examples", "seen", "token_accurac
          "exact_match_without_end")  # fmt: skip
 ACCURACIES = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
 MOST_ROWS = 300_000  # rows read of a CSV file, enough for three million steps
-# Columns that runs of earlier versions lack.
-ADDED = ("input_blind", "seen", "answer_tokens", "exact_match_without_end")
 
 
 def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
@@ -83,7 +81,6 @@ def read_curve(path: Path) -> list[Row]:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
-        rows = [dict.fromkeys(ADDED, "") | row for row in rows]
         typed: list[Row] = [
             {key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows
         ]

@@ -49,7 +49,7 @@ class RunStatus:
             try:
                 hashed = candidate.read_config()["identity"]["hashed"]
                 changes[candidate.name] = differences(self.identity.hashed, hashed)
-            except (UserError, KeyError, TypeError, ValueError):  # damaged or written by an earlier version
+            except (UserError, KeyError, TypeError, ValueError):  # damaged
                 continue
         if not changes:
             return ""

@@ -115,7 +115,11 @@ def finished_status(
     run.restore()
     saved, changes = run.read_config(), dict(changes or {})
     _refuse_outside(run, saved, changes, trust)
-    identity = _saved_identity(run, saved)
+    try:
+        identity = Identity(**saved["identity"])
+    except (KeyError, TypeError) as error:
+        why = "config.yaml: section 'identity' is not valid"
+        raise UserError(f"{run.path} is not a valid run directory: {why}") from error
     for key in OF_TRAINER:
         trainer = saved.get("trainer", {})
         if key in trainer and changes.get("trainer", trainer).get(key, trainer[key]) != trainer[key]:
@@ -130,18 +134,6 @@ def finished_status(
         raise UserError(f"run={run.path}: it is {state}, and {only}")
     _refuse_edited(run, identity.hashed, identify(experiment).hashed, changes)
     return status
-
-
-def _saved_identity(run: RunDirectory, saved: Mapping[str, Any]) -> Identity:
-    try:
-        identity = Identity(**saved["identity"])
-        hashed = [identity.hashed[key] for key in ("classes", "data", "config")]
-        if not all(isinstance(part, dict) for part in hashed):
-            raise TypeError
-        return identity
-    except (KeyError, TypeError) as error:
-        why = "its config.yaml was written by an earlier version; train it again"
-        raise UserError(f"run={run.path}: {why}") from error
 
 
 def _refuse_edited(

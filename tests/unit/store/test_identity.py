@@ -18,7 +18,6 @@ from pe_experiments.encodings import alibi
 from pe_experiments.models import attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store import identity
-from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import config_key, identify, source_text
 from pe_experiments.store.names import differences
 from pe_experiments.store.status import run_status
@@ -249,17 +248,6 @@ def test_every_shipped_part_has_a_key_of_its_own(tiny: Tiny) -> None:
         assert name_of(resolve(check(stated))) == name_of(experiment)
         names[choice] = name_of(experiment)[-8:]
     assert len(set(names.values())) == len(names)
-
-
-def test_a_directory_of_an_earlier_version_is_said(tiny: Tiny) -> None:
-    run = write_run(tiny(), fading(1, 0))
-    saved = run.config.read_text().replace("  hashed:", "  sources:")
-    run.config.write_text(saved)
-    from pe_experiments.store.trained_model import finished_status
-
-    with pytest.raises(UserError, match="by an earlier version; train it again"):
-        finished_status(RunDirectory(run.path))
-    assert run_status(tiny("training.steps=13")).not_the_run() == ""
 
 
 def test_a_file_that_is_edited_later_does_not_change_the_class_in_memory(
