@@ -13,9 +13,9 @@ from pe_experiments.configuration.compose import changed_sections, unchangeable
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import Folder, Section, validated
-from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.directory import find_run
 from pe_experiments.terminal.console import Lines
-from pe_experiments.terminal.errors import UserError, allowed, shown
+from pe_experiments.terminal.errors import UserError, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
 
@@ -41,19 +41,16 @@ def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, 
     if own["run"] == "???":
         raise UserError("run is missing; for example run=results/runs/NAME")
     asked = validated(EvaluateSettings, own)
-    places = dict.fromkeys([Path(asked.run), Path(asked.results_dir, "runs", asked.run)])
+    folders = [Path(), Path(asked.results_dir, "runs")]
     if "results_dir" in map(key_of, typed):
         if Path(asked.run).name != asked.run:
             raise UserError(
                 f"run={shown(asked.run)} is a path; results_dir is where a NAME alone is looked for"
             )
-        places.pop(Path(asked.run))
-    runs = [run for run in map(RunDirectory, places) if run.config.exists()]
-    if not runs:
-        missing = allowed(str(RunDirectory(path).config) for path in places)
-        raise UserError(f"run={shown(asked.run)}: there is no run; looked for {missing}")
+        folders = folders[1:]
+    run = find_run("run", asked.run, folders)
     texts = [text for text in typed if key_of(text) not in own]
-    return runs[0].path, changed_sections(runs[0].read_config(), texts, settings), asked.trust
+    return run.path, changed_sections(run.read_config(), texts, settings), asked.trust
 
 
 def over_the_run(texts: list[str]) -> list[str]:

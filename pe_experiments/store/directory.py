@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, disk_problem, few, one_line, shown
+from pe_experiments.terminal.errors import InUse, UserError, allowed, disk_problem, few, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
@@ -265,6 +265,17 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     if not (runs / name).exists() and runs.is_dir():
         name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
     return RunDirectory(runs / name)
+
+
+def find_run(key: str, text: str, folders: Iterable[str | Path]) -> RunDirectory:
+    """Return the run of this path or name in the first of the folders that has it."""
+    places = dict.fromkeys(Path(folder, text) for folder in folders)
+    runs = [RunDirectory(place) for place in places]
+    for run in runs:
+        if run.config.exists():
+            return run
+    missing = allowed(str(run.config) for run in runs)
+    raise UserError(f"{key}={shown(text)}: there is no run; looked for {missing}")
 
 
 def same_label(run: Path) -> list[RunDirectory]:

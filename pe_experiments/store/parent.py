@@ -29,11 +29,11 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
-from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.directory import find_run
 from pe_experiments.store.names import leaves, short_hash
 from pe_experiments.store.status import RunStatus
 from pe_experiments.store.trained_model import finished_status, trained_model
-from pe_experiments.terminal.errors import UserError, allowed, few, shown
+from pe_experiments.terminal.errors import UserError, few
 
 WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}  # and what consists of these
 SECTIONS = (*PARTS, "model", "optimizer", "training", "evaluation", "trainer")
@@ -121,24 +121,11 @@ def take_weights(model: nn.Module, config: Config) -> str:
 
 def _parent_status(path: str, results_dir: str, trust: bool) -> RunStatus:
     """Return the status of a completed run, given by its directory or by its name alone."""
-    places = dict.fromkeys([Path(path), Path(results_dir, "runs", path)])
-    runs = [run for run in map(RunDirectory, places) if run.config.exists() or run.result.exists()]
-    if not runs:
-        missing = allowed(str(RunDirectory(place).config) for place in places)
-        raise UserError(f"init_from={shown(path)}: there is no run; looked for {missing}")
-    run = runs[0]
-    run.restore()
-    run.read_config()  # first: whether it is a run at all
-    state = run.state()
-    if state != "finished":
-        ended = {"new": "not begun", "failed": "failed", "diverged": "diverged"}.get(state, "unfinished")
-        raise UserError(f"init_from={run.path}: it is {ended}, and only a completed run can be continued")
+    run = find_run("init_from", path, [Path(), Path(results_dir, "runs")])
+    status = finished_status(run, trust=trust, key="init_from")
     if not run.checkpoint.exists():
         raise UserError(f"init_from={run.path}: its weights are missing ({run.checkpoint})")
-    try:
-        return finished_status(run, trust=trust)
-    except UserError as error:
-        raise UserError(str(error).replace(f"run={run.path}", f"init_from={run.path}", 1)) from error
+    return status
 
 
 def _changed(config: ConfigMapping) -> Iterator[str]:

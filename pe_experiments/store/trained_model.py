@@ -105,39 +105,41 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 
 
 def finished_status(
-    run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False
+    run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False, key: str = "run"
 ) -> RunStatus:
     """Return the status of a completed run after checking the source of the user's classes.
 
     All code that builds parts named by a run directory calls this function, because such a directory may come
-    from strangers. ``changes`` and ``trust`` are those of `run.evaluate_run`.
+    from strangers. ``changes`` and ``trust`` are those of `run.evaluate_run`; errors name the option ``key``.
     """
+    named = f"{key}={run.path}"
     run.restore()
     saved, changes = run.read_config(), dict(changes or {})
-    _refuse_outside(run, saved, changes, trust)
+    _refuse_outside(named, saved, changes, trust)
     try:
         identity = Identity(**saved["identity"])
     except (KeyError, TypeError) as error:
         why = "config.yaml: section 'identity' is not valid"
         raise UserError(f"{run.path} is not a valid run directory: {why}") from error
-    for key in OF_TRAINER:
-        trainer = saved.get("trainer", {})
-        if key in trainer and changes.get("trainer", trainer).get(key, trainer[key]) != trainer[key]:
-            raise UserError(f"trainer.{key} is fixed by the training; allowed: {shown(trainer[key])}")
+    trainer = saved.get("trainer", {})
+    asked = changes.get("trainer", trainer)
+    for option in OF_TRAINER:
+        if option in trainer and asked.get(option, trainer[option]) != trainer[option]:
+            raise UserError(f"trainer.{option} is fixed by the training; allowed: {shown(trainer[option])}")
     other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
     experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
     status = status_in(run, experiment, identity)
     if status.state not in ("finished", "to evaluate"):
         state = "interrupted" if status.state == "new" else status.state
-        only = "only a completed run can be evaluated; train it first"
-        raise UserError(f"run={run.path}: it is {state}, and {only}")
-    _refuse_edited(run, identity.hashed, identify(experiment).hashed, changes)
+        only = "only a completed run can be evaluated or continued; train it first"
+        raise UserError(f"{named}: it is {state}, and {only}")
+    _refuse_edited(named, identity.hashed, identify(experiment).hashed, changes)
     return status
 
 
 def _refuse_edited(
-    run: RunDirectory, recorded: Mapping[str, Any], today: Mapping[str, Any], changes: Mapping[str, Any]
+    run: str, recorded: Mapping[str, Any], today: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
     """Raise an error if data or classes of the run have changed, except those being replaced."""
     pairs = [(recorded["data"], today["data"])]
@@ -145,10 +147,10 @@ def _refuse_edited(
         pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
     edited = [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]
     if edited:
-        raise UserError(f"run={run.path}: {few(edited)} changed since it was trained; train it again")
+        raise UserError(f"{run}: {few(edited)} changed since it was trained; train it again")
 
 
-def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
+def _refuse_outside(run: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
     """Raise an error for saved classes and files from outside this package without ``trust``.
 
     Classes named by ``changes``, and recorded classes and files in the working directory, are the caller's.
@@ -165,7 +167,7 @@ def _refuse_outside(run: RunDirectory, saved: Any, changes: Mapping[str, Any], t
     if strange and not trust:
         cure = "if you trust it, add trust=true, which runs these modules and reads these files"
         named = f"its config.yaml names {shown(strange[0])}, from outside this package"
-        raise UserError(f"run={run.path}: {named}; {cure}")
+        raise UserError(f"{run}: {named}; {cure}")
 
 
 def _is_own(name: str, hashed: Mapping[str, Any]) -> bool:

@@ -267,7 +267,9 @@ def test_mistakes_are_one_sentence(tiny: Tiny, child: Child, tmp_path: Path) -> 
     with pytest.raises(UserError, match="its weights are missing"):
         child(run)
     run.result.unlink()
-    with pytest.raises(UserError, match="it is not begun, and only a completed run can be continued"):
+    with pytest.raises(
+        UserError, match="it is interrupted, and only a completed run can be evaluated or continued"
+    ):
         child(run)
     (tmp_path / "config.yaml").write_text("a: 1\n")
     with pytest.raises(UserError, match=r"is not a valid run directory: config.yaml"):
