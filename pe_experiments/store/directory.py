@@ -34,7 +34,6 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
-        self._locked_inode = 0  # of the lock file that this object has opened
         self._earlier = path.parent / f".{path.name}.aside"  # holds the files that a rerun replaces
 
     @property
@@ -83,7 +82,7 @@ class RunDirectory:
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the result, as the last step of a run that holds the lock."""
-        self.refuse_deleted(self.config)
+        self.refuse_deleted()
         write_atomically(self.result, json.dumps(result, indent=2) + "\n")
 
     def read_config(self) -> dict[str, Any]:
@@ -141,7 +140,6 @@ class RunDirectory:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
-                self._locked_inode = self._lock_file.stat().st_ino
                 for draft in self.path.glob(".*.tmp"):
                     draft.unlink()  # left by a killed process, since only the lock holder writes here
             except OSError as error:
@@ -163,9 +161,9 @@ class RunDirectory:
             try:
                 yield
             except BaseException as error:
-                self.refuse_deleted()
                 begun = self.checkpoint.exists()  # training can resume
-                if created and (isinstance(error, UserError) or not begun):
+                deleted = not self._lock_file.exists()  # during the run, with files written since
+                if deleted or (created and (isinstance(error, UserError) or not begun)):
                     self.remove()
                 elif not begun or (rerun and isinstance(error, UserError)):
                     self._put_back()
@@ -190,14 +188,9 @@ class RunDirectory:
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and no run is written through one; delete it")
 
-    def refuse_deleted(self, *files: Path) -> None:
-        """Raise an error if these files or the locked directory have been deleted."""
-        exists = self._lock_file.exists()
-        # Another process may have made the directory anew.
-        held = exists and self._lock_file.stat().st_ino == self._locked_inode
-        if not (held and all(path.exists() for path in files)):
-            if not exists:
-                self.remove()  # files written since
+    def refuse_deleted(self) -> None:
+        """Raise an error if the configuration, which a run writes first, has been deleted."""
+        if not self.config.exists():
             lost = "was deleted during the run, and its results are gone; repeat it to train again"
             raise UserError(f"{self.path} {lost}")
 

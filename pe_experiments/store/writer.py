@@ -107,7 +107,8 @@ def training_failure(run: RunDirectory, error: Exception) -> dict[str, Any]:
     """
     if isinstance(error, Diverged):
         return {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
-    if isinstance(error, UserError) or disk_problem(error) or not run.path.exists():
+    run.refuse_deleted()
+    if isinstance(error, UserError) or disk_problem(error):
         raise error
     write_atomically(run.error_log, traceback.format_exc())
     return {"status": ERROR, "reason": f"{type(error).__name__}: {error}"}

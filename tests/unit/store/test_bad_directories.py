@@ -16,7 +16,6 @@ import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
 
-import pe_experiments.run as run_module
 from pe_experiments.comparison import load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
@@ -133,27 +132,6 @@ def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
     finished.path.with_name(f".{finished.name}.aside").symlink_to(home)
     assert finished.name in load_runs(finished.path.parents[1]).left_out
     assert (home / "thesis.tex").read_text() == "years"
-
-
-@pytest.mark.parametrize("lost", ["the directory, made anew by another", "config.yaml"])
-def test_a_run_that_vanishes_is_not_called_trained(
-    lost: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def vanish(*words: object, **options: object) -> tuple[list[object], dict[str, object]]:
-        path = run_status(experiment).run.path
-        if lost == "config.yaml":
-            (path / lost).unlink()
-        else:
-            shutil.rmtree(path)
-            path.mkdir()
-            (path / ".lock").touch()
-        return measured(*words, **options)
-
-    experiment, measured = tiny(), run_module.evaluate_model
-    monkeypatch.setattr(run_module, "evaluate_model", vanish)
-    with pytest.raises(UserError, match="was deleted during the run"):
-        run_experiment(experiment)
-    assert not run_status(experiment).run.result.exists()
 
 
 LESS: dict[str, Spoil] = {
