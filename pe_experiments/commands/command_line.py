@@ -24,7 +24,7 @@ from pe_experiments.configuration.overrides import normalised
 from pe_experiments.configuration.schema import interpolated
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
-from pe_experiments.terminal.errors import UserError, one_line, sentence, shown
+from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
@@ -120,12 +120,10 @@ def _exit_code(
 
 def _unexpected(error: BaseException) -> str:
     """Return the message for an unexpected error, with the file that contains its traceback."""
-    from pe_experiments.configuration.parts import part_behind
-
-    where = f"in {name}" if (name := part_behind(error)) else "unexpected"
+    place = error_place(error) or " (unexpected)"
     with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
         log.write("".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
-    return f"{type(error).__name__}: {error} ({where}; traceback in {log.name})"
+    return f"{type(error).__name__}: {error}{place}; traceback in {log.name}"
 
 
 def _complain(text: str, code: int = 1) -> int:

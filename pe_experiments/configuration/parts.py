@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-import traceback
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -157,15 +156,6 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
     except (Exception, SystemExit) as error:  # SystemExit: of a script that is imported
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
         raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
-
-
-def part_behind(error: BaseException) -> str | None:
-    """Return the class of the innermost part that raised this, or the module being imported."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    at_work = (frame.f_locals.get("self") for frame in reversed(frames))
-    names = [type(part).__name__ for part in at_work if isinstance(part, tuple(KINDS.values()))]
-    modules = [f.f_globals["__name__"] for f in reversed(frames) if f.f_code.co_name == "<module>"]
-    return next((name for name in [*names, *modules] if name != "__main__"), None)
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
