@@ -37,29 +37,20 @@ class Loggers:
     """The loggers of a run, or of one of its evaluations, by the names of ``configs/logger``."""
 
     def __init__(self, status: RunStatus, directory: RunDirectory):
-        wanted = status.experiment.config.logger
+        config, name = status.experiment.config, status.run.name
+        if directory is not status.run:
+            name = f"{name}-e{directory.name}"
+        tags = {"study": config.study or "", "label": status.identity.label}
         self.config = status.saved_config
-        self.loggers: dict[str, Logger] = {}
+        self.loggers = _local_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
+        for logger in self.loggers.values():
+            logger.log_hyperparams(self.config)
         self._last_step, self._has_curve = 0, False  # of a continued W&B run
-        if wanted.wandb and wanted.wandb.mode:
-            self.wandb = self._add("wandb", _wandb(status, directory))
+        if config.logger.wandb and config.logger.wandb.mode:
+            self.loggers["wandb"] = mirror = _wandb(status, directory)
+            self.wandb = mirror.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
-        for name in ("csv", "tensorboard"):
-            if getattr(wanted, name) is not None:
-                self._add(name, _fresh_logger(name, directory.path))
-        if wanted.mlflow is not None:
-            config, name = status.experiment.config, status.run.name
-            if directory is not status.run:
-                name = f"{name}-e{directory.name}"
-            tags = {"study": config.study or "", "label": status.identity.label}
-            self._add("mlflow", _mlflow(wanted.mlflow, name, Path(config.results_dir), tags))
-
-    def _add(self, name: str, logger: Logger) -> Any:
-        self.loggers[name] = logger
-        if name != "wandb":  # W&B's run has started already
-            logger.log_hyperparams(self.config)
-        return logger.experiment  # type: ignore[attr-defined]
 
     def metrics(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
@@ -162,6 +153,17 @@ def _start_wandb(mode: Literal["offline", "online"], dir: Path, **settings: Any)
         raise UserError(f"logger.wandb.mode={mode}: {why}") from error
 
 
+def _local_loggers(
+    config: LoggerConfig, folder: Path, results_dir: Path, name: str, tags: dict[str, str] | None = None
+) -> dict[str, Logger]:
+    """Return the loggers other than W&B; ``name`` and ``tags`` are those of the run in MLflow."""
+    kinds = [kind for kind in ("csv", "tensorboard") if getattr(config, kind) is not None]
+    loggers = {kind: _fresh_logger(kind, folder) for kind in kinds}
+    if config.mlflow is not None:
+        loggers["mlflow"] = _mlflow(config.mlflow, name, results_dir, tags)
+    return loggers
+
+
 def _fresh_logger(name: str, folder: Path) -> Logger:
     """Return a logger of files in the folder, which replace earlier ones."""
     shutil.rmtree(folder / name, ignore_errors=True)
@@ -208,10 +210,7 @@ def _require(package: str) -> None:
 
 def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, name: str) -> list[Logger]:
     """Return loggers of an evaluation that no training of ours precedes, such as a pretrained model's."""
-    wanted = [kind for kind in ("csv", "tensorboard") if getattr(config, kind) is not None]
-    loggers = [_fresh_logger(kind, folder) for kind in wanted]
-    if config.mlflow is not None:
-        loggers.append(_mlflow(config.mlflow, name, results_dir))
+    loggers = list(_local_loggers(config, folder, results_dir, name).values())
     if config.wandb and config.wandb.mode:
         started = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
         loggers.append(WandbLogger(experiment=started))
