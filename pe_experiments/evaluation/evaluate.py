@@ -12,7 +12,7 @@ from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import Row, extrapolation_curve
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
-from pe_experiments.tasks.text import NextSymbol, Text
+from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.console import Display
 
 Curve = list[Row]
@@ -31,10 +31,9 @@ def evaluate_model(
         seen = seen_in_training(experiment.batches, trained, source, content_lengths, examples)
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
-    if isinstance(source.task, NextSymbol):
+    if isinstance(source.task, Text):
         curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
-        if isinstance(source.task, Text):
-            tables["corpus"] = source.task.listing()
+        tables["corpus"] = source.task.listing()
     else:
         decoding, step, depths = experiment.decoding, display.step, list[Row]()
         measured = extrapolation_curve(

@@ -26,19 +26,6 @@ SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and docu
 NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
-class NextSymbol(Task):
-    """Language modelling: at every symbol but the last, predict the next one; only for decoders."""
-
-    formats = ("aligned",)
-    decoder_only = "an encoder reads the symbols it should predict"
-    exact = False
-    # why examples need not hold every symbol that `chance` counts
-    chance_unchecked = "how often a symbol occurs follows from the data"
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        return [*row[1:], IGNORE]
-
-
 class File(NamedTuple):
     """A file of a corpus: path, size in bytes and time of its last change in ns."""
 
@@ -47,7 +34,7 @@ class File(NamedTuple):
     changed_at: int
 
 
-class Text(NextSymbol):
+class Text(Task):
     """Predict the next byte of a text: i m p o r t -> m p o r t, and after the last byte nothing is scored.
 
     >>> Text().solve(torch.tensor([[105, 109, 112]])).tolist()
@@ -67,6 +54,11 @@ class Text(NextSymbol):
 
     vocab_size = 256
     shortest = 2
+    formats = ("aligned",)
+    decoder_only = "an encoder reads the symbols it should predict"
+    exact = False
+    # why examples need not hold every symbol that `chance` counts
+    chance_unchecked = "how often a symbol occurs follows from the data"
 
     def __init__(self, path: str | None = None):
         files = _of_library() if path is None else _found(path)
@@ -98,6 +90,9 @@ class Text(NextSymbol):
         wanted = share * self.ends[-1]
         nearest = min(self.ends, key=lambda end: abs(end - wanted))
         return nearest if abs(nearest - wanted) <= TOLERANCE * self.ends[-1] else round(wanted)
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [*row[1:], IGNORE]
 
     def for_split(self, split: Split) -> Self:
         task = copy.copy(self)
