@@ -161,7 +161,7 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
                     experiment, model, checkpoint, run.checkpoint, ranks, record, display, loggers
                 )
                 curve, tables = evaluate_model(experiment, model.to(ranks.device), last, display)
-            described = describe_model(model, experiment.source)
+            described = describe_model(model)
             summary = writer.curve(status.identity.label, curve, tables)
             outcome = {"status": COMPLETED, "finished_step": last, **described, **summary}
             if last > first:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import Row, extrapolation_curve
 from pe_experiments.evaluation.text import evaluate_text
@@ -50,14 +47,7 @@ def evaluate_model(
     return curve, tables
 
 
-def describe_model(model: Backbone, source: Source) -> dict[str, Any]:
-    """Return the size of the model and the norm of position relative to token vectors (a confound)."""
-    batch, ratio = TrainingStream(source, 64, "mixed", "validation").batch(0), None
-    with torch.no_grad():
-        tokens_BTD = model.cpu().embedding(batch.tokens_BT)
-        hidden_BTD = model.embed(batch.tokens_BT, batch.positions_BP, batch.declared_B)
-    if hidden_BTD.shape == tokens_BTD.shape:
-        ratio = float((hidden_BTD - tokens_BTD).norm(dim=-1).mean() / tokens_BTD.norm(dim=-1).mean())
+def describe_model(model: Backbone) -> dict[str, Any]:
+    """Return the number of parameters of the model and of its encoding."""
     sizes = {"parameters": model, "encoding_parameters": model.encodings}
-    counted = {name: sum(p.numel() for p in part.parameters()) for name, part in sizes.items()}
-    return counted | {"position_to_token_norm": ratio}
+    return {name: sum(p.numel() for p in part.parameters()) for name, part in sizes.items()}
