@@ -12,12 +12,12 @@ from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import MASKED, is_masked
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
-from pe_experiments.models.backbone import MakeEncoding
 
 AUDITED = 1000  # positions over which uniqueness and bounds are measured
 FITTED = 40  # positions on which the best linear map is fitted; it is tested past them

@@ -13,8 +13,7 @@ from pe_experiments.checking.pair import FAR, NEAR, SAME, Sizes, defined_far, ma
 from pe_experiments.checking.scenarios import scenario_differences
 from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
-from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.terminal.errors import sentence
 
 

@@ -35,9 +35,8 @@ from pe_experiments.checking.pair import (
     scores_of,
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.models.attention_scores import Inputs
-from pe_experiments.models.backbone import MakeEncoding
 
 FAR_IDS = 200
 SIZES: tuple[Sizes, ...] = (

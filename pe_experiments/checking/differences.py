@@ -20,8 +20,7 @@ from pe_experiments.checking.pair import (
     model_shape,
 )
 from pe_experiments.encodings import ModelShape
-from pe_experiments.encodings.base import acts_at_embedding
-from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 
 SMALL: Sizes = (64, 4, 12)  # width, heads (a power of two and not), training length
 LARGE: Sizes = (144, 6, 1024)  # heads 24 wide; T5's buckets are wide and YaRN's ramp is gradual

@@ -37,11 +37,10 @@ from pe_experiments.checking.scenarios import (
     worst_difference,
 )
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding, overridden_hooks
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding, overridden_hooks
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
-from pe_experiments.models.backbone import MakeEncoding
 from pe_experiments.terminal.errors import allowed
 
 VOCABULARY = 20

@@ -24,8 +24,8 @@ from pe_experiments.checking.known_mistakes.mistake import Mistake
 from pe_experiments.checking.pair import SAME, Pair, Sizes, model_shape
 from pe_experiments.configuration.parts import Component, shipped
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.rope_extension import ExtendedRope
-from pe_experiments.models.backbone import MakeEncoding
 
 # Arguments of published models, by the choice under configs/pe.
 PUBLISHED: dict[str, list[dict[str, Any]]] = {

@@ -19,10 +19,10 @@ from pe_experiments.checking.instances import (
 )
 from pe_experiments.checking.parameter_sharing import Pairing, assignments
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
-from pe_experiments.models.backbone import MakeEncoding
 
 SAME = 1e-4  # of the largest value; exceeded by mistakes but not by reordered float32 operations
 DENSE, NEAR, FAR = 24, 64, 4096  # positions; angles taken in float32 are right near, and off by some 1e-5 far

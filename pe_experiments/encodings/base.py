@@ -8,13 +8,15 @@ argument outside the range or the choices that its docstring gives.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
 
 from pe_experiments.encodings.attention_context import AttentionContext
-from pe_experiments.encodings.softmax import masked_softmax, scaled_logits
+from pe_experiments.encodings.softmax import masked_softmax
+from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.terminal.argument_checks import at_least
 from pe_experiments.terminal.errors import NotApplicable, allowed
 
@@ -151,12 +153,15 @@ class PositionalEncoding(nn.Module):
 
     def scaled_logits(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return q . k / sqrt(head_dim), BHTS in float32 or better. This is not a hook."""
-        return scaled_logits(q_BHTK, k_BHSK, self.shape.head_dim)
+        return at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
 
     def softmax_weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Return the masked softmax of rotated q and k. This is not a hook; override `weights`."""
         logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         return masked_softmax(logits_BHTS, self.bias(q_BHTK, k_BHSK, at), at)
+
+
+MakeEncoding = Callable[[ModelShape], PositionalEncoding]
 
 
 class PositionBias(PositionalEncoding):

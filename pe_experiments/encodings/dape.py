@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.kerple import KerpleLog
-from pe_experiments.encodings.mixtures import MakeEncoding
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
 from pe_experiments.terminal.argument_checks import at_least

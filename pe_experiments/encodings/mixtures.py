@@ -1,13 +1,11 @@
 """Several encodings in one model: composed in every layer, or alternating by layer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import Invariance, acts_at_embedding
-
-MakeEncoding = Callable[[ModelShape], PositionalEncoding]
+from pe_experiments.encodings.base import Invariance, MakeEncoding, acts_at_embedding
 
 
 class Composition(PositionalEncoding):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.mixtures import ByLayer, Composition, MakeEncoding
+from pe_experiments.encodings.base import MakeEncoding
+from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope

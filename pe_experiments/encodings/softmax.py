@@ -7,16 +7,10 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings.attention_context import AttentionContext
-from pe_experiments.encodings.tensors import at_least_float32
 
 # The bias of a key that an encoding masks. The key gets weight 0 if any other key is unmasked. Unlike minus
 # infinity, the value keeps the softmax finite in a row whose keys are all masked (padding with a window).
 MASKED = -1e9
-
-
-def scaled_logits(q_BHTK: Tensor, k_BHSK: Tensor, head_dim: int) -> Tensor:
-    """Return q . k / sqrt(head_dim), BHTS in float32 or better."""
-    return at_least_float32((q_BHTK * head_dim**-0.5) @ k_BHSK.mT)
 
 
 def masked_softmax(logits_BHTS: Tensor, bias: Tensor | None, at: AttentionContext) -> Tensor:

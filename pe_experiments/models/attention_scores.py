@@ -37,7 +37,7 @@ def attention_scores(
         scores_BHTS = part.weights(inputs.q_BHTK, inputs.k_BHTK, at)
     else:
         q_BHTK, k_BHTK = part.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
-        scores_BHTS = (q_BHTK * encoding.shape.head_dim**-0.5) @ k_BHTK.mT
+        scores_BHTS = part.scaled_logits(q_BHTK, k_BHTK)
         bias = part.bias(q_BHTK, k_BHTK, at)
         scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
     return scores_BHTS.masked_fill(~visible_BTS[:, None], torch.nan)

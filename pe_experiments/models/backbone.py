@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-
-MakeEncoding = Callable[[ModelShape], PositionalEncoding]
+from pe_experiments.encodings.base import MakeEncoding
 
 
 class Backbone(nn.Module):

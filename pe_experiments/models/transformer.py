@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.models.attention import Attention
-from pe_experiments.models.backbone import Backbone, MakeEncoding
+from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.models.packing import UNPACKED, Asked, Packing, Unpacked
 from pe_experiments.terminal.argument_checks import one_of

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.models.backbone import MakeEncoding
+from pe_experiments.encodings.base import MakeEncoding
 
 PositionIds = tuple[Tensor, Tensor]  # of the queries i and of the keys j, [B, T] and [B, S]
 ChangeIds = Callable[[Tensor, Tensor], PositionIds]
