@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +112,6 @@ def test_what_was_composed_stays_as_it_is() -> None:
     made.compose(["seed=3"])["pe"]["base"] = 7
     assert made.compose([])["pe"]["base"] == 10_000
     assert made.compose([])["seed"] == 0
-
-
-@pytest.mark.parametrize("group", ["pe", "positions"])
-def test_shipped_encodings_and_policies_fill_their_own_section_alone(group: str) -> None:
-    for path in (CONFIG_DIR / group).glob("*.yaml"):
-        assert not re.search("@package|^defaults:", path.read_text(), re.MULTILINE), path
 
 
 def test_interpolations_are_those_of_omegaconf(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,7 +316,7 @@ def test_names_of_several_runs_are_a_sweep() -> None:
     assert normalised(["init_from='a,b'"]) == ["init_from='a,b'"]
 
 
-@pytest.mark.parametrize("command", ["evaluate", "compare", "show_encoding", "check_encoding", "check_task"])
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
 def test_other_commands_refuse_it(command: str, script: Script) -> None:
     outcome = script(command, "init_from=somewhere", *(["run=somewhere"] if command == "evaluate" else []))
     assert outcome.code == 1

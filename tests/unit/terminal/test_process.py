@@ -24,9 +24,3 @@ def test_a_run_has_the_threads_it_asks_for_wherever_it_runs(
         assert describe_environment(device)["threads"] == 2
         assert not command or describe_environment(device)["command"] == command
     assert torch.get_num_threads() == before != 2
-
-
-def test_owning_a_process_names_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "command", [])
-    process.own(word for word in ("python", "x"))
-    assert process.command == ["python", "x"]
