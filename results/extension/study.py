@@ -148,15 +148,14 @@ def task_values(folder: Path) -> dict[str, Any]:
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the sentences.
 
-    Numbers: ``rope_yarn_150_at_1024``, ``parent_at_1024`` (and of `scratch`, `alibi`, `fox`), each also with
-    ``_minus_scratch``; ``rope_yarn_caught_up``, ``lowest``, ``seeds`` and ``rate``.
+    Numbers: ``rope_yarn_150_at_1024``, ``parent_at_1024`` (and of `scratch`, `alibi`, `fox`), ``seeds`` and
+    ``rate``.
     """
     rows = read_models(folder)
     bits = bits_by_seed(rows)
     means = bits.mean()
     rates = rows.loc[rows["model"].isin([*WORDS]) & (rows["steps"] > 0), "rate"].unique()
     values: dict[str, Any] = {"seeds": len(bits), "rate": " and ".join(f"{rate:g}" for rate in sorted(rates))}
-    values["lowest"] = WORDS[lowest(bits)]
     heading = ["change", *(f"{steps} steps" for steps in STEPS)]
     for length in (TRAINED, EXTENDED, 2048, LONGEST):
         lines = [[WORDS[c], *(f"{means[c, steps, length]:.2f}" for steps in STEPS)] for c in WORDS]
@@ -167,14 +166,12 @@ def blocks(folder: Path) -> dict[str, Any]:
     for change, words in WORDS.items():
         behind = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
         gaps = [interval(values_by_seed, ALPHA / len(WORDS)) for values_by_seed in behind]
-        values[f"{change}_caught_up"] = caught_up(gaps)
         lines.append([words, *map(change_in_words, gaps), caught_up(gaps)])
     values["caught_up"] = markdown_table([*heading, "caught up after"], lines)
     values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}
     for (model, steps), length in product(MODELS, LENGTHS):
         name = f"{model}_at_{length}" if (model, steps) in FROM_SCRATCH else f"{model}_{steps}_at_{length}"
         values[name] = means[model, steps, length]
-        values[f"{name}_minus_scratch"] = means[model, steps, length] - means[(*SCRATCH, length)]
     return values | task_values(Path(__file__).parent / "tasks")
 
 

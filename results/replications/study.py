@@ -151,6 +151,5 @@ def counts(rows: pd.DataFrame) -> dict[str, int]:
     found = {"all": len(rows), "value": (verdicts == REPRODUCED).sum(), "order": (verdicts == ORDER).sum()}
     found |= {"unlearned": (verdicts == NOT_LEARNED).sum(), "sure": (verdicts == CERTAIN).sum()}
     found["turned"] = verdicts.str.startswith(f"{NOT}: ").sum()
-    found["open"] = (verdicts == OPEN).sum()
     found["judged"] = found["value"] + found["order"] + found["turned"]
     return found

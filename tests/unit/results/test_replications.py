@@ -120,7 +120,6 @@ def test_a_row_per_initial_gate_and_task() -> None:
 
 def test_the_page_counts_what_could_be_judged_first() -> None:
     counts = study.counts(study.judge_ledger())
-    assert counts["judged"] == counts["value"] + counts["order"] + counts["turned"] + counts["open"]
     assert counts["judged"] + counts["unlearned"] + counts["sure"] == counts["all"] == 30
     assert [counts[key] for key in ("value", "order", "turned", "unlearned", "sure")] == [3, 5, 5, 9, 8]
     rows = statements.blocks()["statements"].splitlines()[2:]
