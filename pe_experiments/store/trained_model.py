@@ -118,6 +118,8 @@ def finished_status(
     _refuse_outside(named, saved, changes, trust)
     try:
         identity = Identity(**saved["identity"])
+        if not all(isinstance(identity.hashed[key], dict) for key in ("classes", "data", "config")):
+            raise TypeError
     except (KeyError, TypeError) as error:
         why = "config.yaml: section 'identity' is not valid"
         raise UserError(f"{run.path} is not a valid run directory: {why}") from error
