@@ -122,18 +122,9 @@ def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
 
 Expanded = list[tuple[Composer, list[str]]]
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
-STUDIES = {
-    **{f"bank_{name}": f"bank/{name}" for name in ("v2", "mirrored", "edges", "new")},
-    **{f"text_{name}": f"text/{name}" for name in ("depth", "new", "rope")},
-    **{f"replicate_{name}": f"replications/{name}" for name in ("gu", "huang", "path", "ruoss")},
-    **{f"replicate_{name}": "replications/conditions"
-       for name in ("cho", "golovneva", "jelassi", "kazemnejad", "lin")},
-}  # fmt: skip
-
-
+STUDIES = {name: OmegaConf.load(CONFIG_DIR / "sweep" / f"{name}.yaml").study for name in SWEEPS}
 PUBLISHED: dict[str, list[str]] = {}
-for preset in SWEEPS:
-    study = STUDIES.get(preset, preset)
+for preset, study in STUDIES.items():
     if (ROOT / "results" / study / "provenance.csv").exists():
         PUBLISHED.setdefault(study, []).append(preset)
 
@@ -167,7 +158,7 @@ def with_every_value(runs: Expanded) -> Expanded:
 
 
 SEED = r"\b(?:seed=|bank/setting=s)(\d+)"
-UNPUBLISHED = [name for name in SWEEPS if STUDIES.get(name, name) not in PUBLISHED]
+UNPUBLISHED = [name for name in SWEEPS if STUDIES[name] not in PUBLISHED]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +172,7 @@ def test_every_run_of_a_prepared_sweep_can_be_carried_out(name: str) -> None:
     for command in commands_of(name):
         composer, runs, config = runs_of(command + own)
         assert config.hydra.mode == RunMode.MULTIRUN
-        assert config.study == STUDIES.get(name, name.replace("text_", "text/"))
+        assert config.study == STUDIES[name]
         expanded += [(composer, run) for run in runs]
     for composer, run in with_every_value(expanded):
         resolve(check(composer.compose(run)))
