@@ -22,7 +22,6 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.pope import Pope
 from pe_experiments.encodings.rope import Rope
-from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeYarn
 from pe_experiments.encodings.sinusoidal import ScaledSinusoidal
 from pe_experiments.encodings.t5 import distance_bucket
 from pe_experiments.encodings.temperature import PositionTemperature
@@ -68,40 +67,6 @@ def test_rope_equals_transformers_llama(base: float) -> None:
     assert_equal_logits(
         Rope(SHAPE, base=base), given, llama(given, {"rope_type": "default", "rope_theta": base})
     )
-
-
-@pytest.mark.parametrize("factor", [1.5, 8.0])
-def test_linear_interpolation_equals_transformers(factor: float) -> None:
-    given = inputs(SHAPE, far_apart())
-    rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": factor}
-    assert_equal_logits(RopeLinear(SHAPE, factor=factor), given, llama(given, rope))
-
-
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-@pytest.mark.parametrize("tokens", [12, 30, 160])
-def test_dynamic_ntk_equals_transformers(factor: float, tokens: int) -> None:
-    given = inputs(SHAPE, torch.arange(tokens))  # the library reads the length off the largest position
-    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": factor}
-    assert_equal_logits(RopeDynamicNtk(SHAPE, factor=factor), given, llama(given, rope))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "factor", "train_length"),
-    [
-        ({}, 1.5, 300),
-        ({}, 8.0, 20),
-        ({"beta_fast": 4.0, "beta_slow": 0.5}, 8.0, 300),
-        ({"beta_fast": 4.0, "beta_slow": 0.5}, 1.5, 20),
-        ({"base": 500.0}, 8.0, 20),
-    ],
-)
-def test_yarn_equals_transformers(arguments: dict[str, float], factor: float, train_length: int) -> None:
-    given = inputs(SHAPE, far_apart())
-    rope = {"rope_type": "yarn", "rope_theta": arguments.get("base", 1e4), "factor": factor}
-    rope |= {key: value for key, value in arguments.items() if key != "base"}
-    rope["original_max_position_embeddings"] = train_length
-    shape = ModelShape(64, 2, 2, False, train_length, 64)
-    assert_equal_logits(RopeYarn(shape, factor=factor, **arguments), given, llama(given, rope))
 
 
 def neighbours(x: Tensor) -> Tensor:
