@@ -229,14 +229,6 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
     assert run_experiment(tiny()).done == "found"
 
 
-def test_an_interrupted_rerun_keeps_what_was_finished_until_there_is_something_new(tiny: Tiny) -> None:
-    run = write_run(tiny(), fading(1, 0))
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny("rerun=true"), StopAt(2, KeyboardInterrupt()))
-    assert run_experiment(tiny()).done == "found"
-    assert [path.name for path in run.path.parent.iterdir()] == [run.name]
-
-
 @pytest.mark.slow
 def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -> None:
     run_experiment(tiny(*outside("FailsFar")))
@@ -246,16 +238,6 @@ def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -
     other = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger=wandb"))
     assert len(list(other.directory.path.glob("wandb/offline-run-*"))) == 1
     assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("checkpoint_every_step")
-def test_random_numbers_of_a_encoding_follow_from_seed_and_step(tiny: Tiny, tmp_path: Path) -> None:
-    whole = curves(run_experiment(tiny(*outside("Noisy"), f"results_dir={tmp_path / 'whole'}")).directory)
-    run_experiment(tiny(*outside("Noisy")), StopAt(7, RuntimeError("boom")))
-    again = run_experiment(tiny(*outside("Noisy")))
-    assert again.result["resumed_from"] == 6
-    assert curves(again.directory) == whole
 
 
 def test_weights_destroyed_by_the_last_update_are_a_divergence(tiny: Tiny) -> None:
