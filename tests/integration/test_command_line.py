@@ -49,11 +49,8 @@ MISTAKES = {
         ["model.num_layers=20000", "at most 1000"],
     ),
     "too many parameters": (["model.num_layers=1000", "model.d_model=65536"], ["of memory", "num_layers"]),
-    "too large a batch": ([f"training.batch_size={10**23}"], ["of memory", "training.batch_size"]),
-    "a batch in floats": (["training.batch_size=1e23"], ["training.batch_size=1e+23", "whole number"]),
     "too many symbols": (["task.vocab_size=10000000"], ["task: vocab_size=10000000", "at most 262144"]),
     "a range without values": (["-m", "seed=range(0,3,0)"], ["seed=range(0,3,0)", "is empty or infinite"]),
-    "a range without end": (["-m", "seed=range(0,inf)"], ["seed=range(0,inf)", "is empty or infinite"]),
     "too long a warm-up": (
         ["training.warmup_steps=1000000000000"],
         ["training.warmup_steps=1000000000000", "at most 2000"],
@@ -63,14 +60,8 @@ MISTAKES = {
         ["logger.wandb.project='a\x1b[31mb'"],
         [r"logger.wandb.project=a\x1b[31mb", "without control characters"],
     ),
-    "a blank place": (["results_dir='  '"], ["results_dir=", "not blank"]),
-    "too much to check": (
-        ["training.check_examples=1000000000000"],
-        ["training.check_examples=1000000000000", "at most 409600"],
-    ),
     "too long for the streams": (["evaluation.lengths=[200000]"], ["=200000", "at most 131071"]),
     "too many examples": (["evaluation.examples=1000000000"], ["evaluation.examples", "at most 409600"]),
-    "too many steps": (["training.steps=1000000000000"], ["training.steps", "at most 536870912"]),
     "of Hydra's own": (
         ["hydra.launcher.n_jobs=2"],
         ["hydra.launcher.n_jobs is not a setting", "hydra/launcher=NAME"],
@@ -89,7 +80,6 @@ MISTAKES = {
     "a mode": (["hydra.mode=FOO"], ["hydra.mode=FOO", "RUN or MULTIRUN"]),
     "Hydra as a value": (["hydra=1"], ["hydra=1", "section"]),
     "no jobs": (["-m", "hydra.launcher.jobs=0"], ["hydra.launcher.jobs=0", "1 or more"]),
-    "too many jobs": (["-m", f"hydra.launcher.jobs={10**30}"], ["hydra.launcher.jobs=", "at most 1024"]),
     "a reflex": (["experiment=mine"], ["experiment is not a setting", "sweep=NAME"]),
     "a resume": (["ckpt_path=last.ckpt"], ["ckpt_path is not a setting", "when its command is repeated"]),
     "by another name": (["pe=rotary"], ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"]),
@@ -100,8 +90,6 @@ MISTAKES = {
     "an argument without a plus": (["pe=mine.X", "pe.slope=1"], ["pe.slope", "+pe.slope=1"]),
     "a value taken away": (["~label"], ["'label' does not exist"]),
     "two sweeps": (["-m", "sweep=text,precision"], ["sweep=text,precision", "one value"]),
-    "a task outside the bank": (["bank/setting=s1", "task=sort"], ["Sort is not in the bank", "majority"]),
-    "an encoding against itself": (["sweep=versus", "task=kth"], ["pe is missing", "pe=my_module"]),
     "unknown group": (["pee=none"], ["pee", "Did you mean pe"]),
     "unknown key": (["training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown top key": (["sede=3"], ["sede", "Did you mean seed"]),
@@ -111,10 +99,8 @@ MISTAKES = {
         ["seeds=0,1,2"],
         ["seeds=0,1,2", "several values need a sweep: train.py -m seed=0,1,2\n"],
     ),
-    "forced unknown key": (["+training.stepz=3"], ["training.stepz", "Did you mean steps"]),
     "unknown argument": (["+pe.bass=3"], ["pe.bass", "Did you mean base"]),
     "argument of another encoding": (["pe=none", "pe.base=3"], ["pe.base", "takes no arguments"]),
-    "wrong type": (["training.steps=abc"], ["training.steps=abc", "whole number"]),
     "fraction": (["training.steps=1.5"], ["training.steps=1.5", "whole number"]),
     "wrong type of an argument": (["pe.base=abc"], ["pe.base=abc", "a number"]),
     "no such option": (["training.schedule=cos"], ["training.schedule=cos", "cosine"]),
@@ -131,7 +117,6 @@ MISTAKES = {
         ["training.min_length=30", "training.max_length=20"],
     ),
     "no lengths": (["evaluation.lengths=[]"], ["evaluation.lengths", "at least one"]),
-    "length zero": (["evaluation.lengths=[0,5]"], ["evaluation.lengths", "=0", "1 or more"]),
     "fractional length": (["evaluation.lengths=[5.5]"], ["evaluation.lengths", "=5.5", "whole number"]),
     "one length": (["evaluation.lengths=50"], ["evaluation.lengths=50", "list"]),
     "length the task cannot make": (
@@ -157,15 +142,10 @@ MISTAKES = {
         ["pe=[none,learned]"],
         ["pe=[none,learned]", "one choice", "-m pe=none,learned"],
     ),
-    "several without -m": (["pe=none,learned"], ["pe=none,learned", "-m"]),
     "no choice": (["pe=null"], ["pe=null", "alibi"]),
     "no such module": (
         ["pe=none", "pe._target_=nowhere.X"],
         ["pe._target_=nowhere.X", "there is no nowhere.py"],
-    ),
-    "no such class": (
-        ["pe=none", "pe._target_=pe_experiments.encodings.sinusoidal.Sinus"],
-        ["Sinus", "Did you mean Sinusoidal"],
     ),
     "not an encoding": (["pe=none", f"pe._target_={HUGE}"], ["UniqueCopy", "PositionalEncoding"]),
     "a long value": (
@@ -188,7 +168,6 @@ MISTAKES = {
         ["pe fails on a training batch", "SystemExit: 0"],
     ),
     "not a label": (["label=a/b"], ["label=a/b", "letters"]),
-    "negative seed": (["seed=-1"], ["seed=-1", "0 or more"]),
     "the report of a single run": (["hydra.callbacks.report.tuned=[pe]"], ["report.tuned=[pe]", "add -m"]),
     "the folder of a single run": (["-m", "hydra.run.dir=x"], ["hydra.run.dir=x", "hydra.sweep.dir"]),
     "nothing in braces": (["pe={}"], ["pe={} changes nothing"]),
@@ -398,16 +377,6 @@ def test_of_a_key_typed_twice_the_last_counts(script: Script, results: Path) -> 
     assert ("-s3-" in swept, "1 runs: 1 new" in swept) == (True, True)
 
 
-def test_damaged_files_are_one_sentence(script: Script, results: Path, tiny: Tiny) -> None:
-    write_run(tiny(), fading(1, 0)).result.write_text("{")
-    outcome = script("train", *TINY, f"results_dir={results}")
-    assert outcome.code == 1
-    assert "result.json is damaged" in outcome.err
-    assert outcome.err.count("\n") == 1
-    shown = script("compare", f"results_dir={results}")
-    assert "result.json is damaged" in shown.err
-
-
 @pytest.mark.slow
 def test_a_sweep_runs_every_combination_and_compares_its_own_runs(script: Script, results: Path) -> None:
     arguments = ("-m", *TINY, f"results_dir={results}", "hydra.launcher.jobs=1")
@@ -489,7 +458,6 @@ def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, r
 
 @pytest.mark.slow
 def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_path: Path, tiny: Tiny) -> None:
-    assert "nothing to compare" in script("compare", f"results_dir={results}").err or not results.exists()
     run = write_run(tiny(), fading(1, 0)).path
     unfinished = results / "runs" / "unfinished"
     shutil.copytree(run, unfinished)
@@ -503,11 +471,6 @@ def test_compare_names_what_it_leaves_out(script: Script, results: Path, tmp_pat
         "runs.csv", "curves.csv", "pairs.csv", "table.csv", "table.tex", "references.bib",
         "report.html", "figures",
     }  # fmt: skip
-    assert "results_dir=null" in script("compare", "results_dir=null").err
-    assert "Allowed: baseline" in script("compare", "foo=1").err
-    missing = script("compare", f"results_dir={results}", "study=nothing")
-    assert missing.code == 1
-    assert "study=nothing" in missing.err
 
 
 @pytest.mark.slow
