@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -25,3 +26,15 @@ def browser() -> Iterator[Any]:
         started = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield started
         started.close()
+
+
+def opened_page(browser: Any, url: str, ready: str, **options: Any) -> Any:
+    """The page, when this selector matches, with what it said and asked for."""
+    page = browser.new_page(**{"viewport": DESK, **options})
+    page.said, page.asked = [], []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.goto(url)
+    page.wait_for_selector(ready)
+    return page

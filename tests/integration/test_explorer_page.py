@@ -13,24 +13,16 @@ import pytest
 from pe_experiments.drawing import styles
 from results.encodings import study
 from tests.conftest import ROOT, TINY, Outcome
+from tests.integration.conftest import PHONE, opened_page
 
 pytestmark = pytest.mark.slow
 
 URL = f"file://{ROOT / 'results' / 'encodings' / 'explore.html'}"
-DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
 
 def opened(browser: Any, **options: Any) -> Any:
-    """The page, with what it said and asked for."""
-    page = browser.new_page(**{"viewport": DESK, **options})
-    page.said, page.asked = [], []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda error: page.said.append(str(error)))
-    page.on("request", lambda request: page.asked.append(request.url))
-    page.goto(URL)
-    page.wait_for_selector("#similarity svg")
-    return page
+    return opened_page(browser, URL, "#similarity svg", **options)
 
 
 @pytest.fixture
