@@ -16,7 +16,7 @@ from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.files import CONFIG_DIR
-from scripts.catalogue import acts_on, encodings
+from scripts.catalogue import encodings
 
 SHAPE = ModelShape(32, 4, 2, True, 100, 100)
 
@@ -27,21 +27,6 @@ def test_the_cards_are_up_to_date() -> None:
 
 def made(choice: str, **arguments: Any) -> PositionalEncoding:
     return build(reference_of(choice, **arguments).build, SHAPE)
-
-
-@pytest.mark.parametrize(
-    ("choice", "acts"),
-    [
-        ("none", []),
-        ("learned", ["embedding"]),
-        ("rope", ["q and k"]),
-        ("fox", ["logits"]),
-        ("stick_breaking", ["weights"]),
-        ("rope_nope", ["q and k", "logits"]),
-    ],
-)
-def test_what_a_encoding_acts_on(choice: str, acts: list[str]) -> None:
-    assert acts_on(made(choice)) == acts
 
 
 def constant_gates(encoding: Any) -> None:
