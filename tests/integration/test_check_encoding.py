@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.conftest import Outcome, Script
@@ -28,16 +24,11 @@ RIGHT = [
     ("LastQuarter", "rope_partial", "apart; the last channels rotate where ours are the first."),
     ("Backwards", "rope", "It is rope"),
     ("Backwards", "rope", "(it rotates the other way); pairs of neighbouring channels"),
-    ("FrozenFrequencies", "rope", "It is rope"),
-    ("FrozenFrequencies", "rope", "compared in a decoder and an encoder"),
-    ("OwnWeights", "alibi", "It is alibi"),
-    ("OwnWeights", "alibi", "compared in a decoder and an encoder"),
-    ("KerplePower", "kerple_power", "It is kerple_power"),
-    ("KerplePower", "kerple_power", "compared in a decoder and an encoder"),
-    ("TableTurned", "cope", "It is cope"),
-    ("TableTurned", "cope", "compared in a decoder"),
-    ("BothSides", "shaw", "It is shaw"),
-    ("BothSides", "shaw", "compared in a decoder and an encoder"),
+    ("FrozenFrequencies", "rope", "It is rope, compared in a decoder and an encoder"),
+    ("OwnWeights", "alibi", "It is alibi, compared in a decoder and an encoder"),
+    ("KerplePower", "kerple_power", "It is kerple_power, compared in a decoder and an encoder"),
+    ("TableTurned", "cope", "It is cope, compared in a decoder"),
+    ("BothSides", "shaw", "It is shaw, compared in a decoder and an encoder"),
     ("Halves", "sinusoidal", "It is sinusoidal"),
     ("Halves", "sinusoidal", "laid out differently"),
     ("Beside", "sinusoidal +against_arguments.combine=concat", "It is sinusoidal"),
@@ -101,8 +92,6 @@ DIFFERENT = [
     ),
     ("HeadsReversed", "alibi", "position 23 and the key at 0: "),
     ("HeadsReversed", "alibi", "alibi: heads in reverse order"),
-    ("OneSided", "alibi", "In a decoder alone (causal_only = True"),
-    ("OneSided", "alibi", "It is alibi, compared in a decoder:"),
     ("HalfPrecision", "alibi", "alibi: the bias in bfloat16"),
     ("WithoutLogarithm", "t5", "logits differ in 6 of 6 heads"),
     ("TokensTimesEight", "sinusoidal", "embeddings differ from position 0 on"),
@@ -200,16 +189,6 @@ def test_a_mistake_that_breaks_no_contract_is_named(script: Script) -> None:
     assert "FAILS" not in checked(script, "QueriesAhead", "rope").out
 
 
-def test_a_class_in_the_working_directory_is_read(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "theirs.py").write_text(inspect.getsource(implementations))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "theirs", raising=False)
-    outcome = script("check_encoding", "pe._target_=theirs.Interleaved", "against=rope")
-    assert outcome.code == 0, outcome.out
-
-
 def test_an_encoding_right_in_a_decoder_alone_is_told_without_a_reference(script: Script) -> None:
     outcome = checked(script, "OneSided")
     assert outcome.code == 0
@@ -218,17 +197,10 @@ def test_an_encoding_right_in_a_decoder_alone_is_told_without_a_reference(script
 
 
 @pytest.mark.usefixtures("_comparison_alone")
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("Mixed", "It matches a known mistake. rope: half-split angles on interleaved channels"),
-        ("DroppedWhenCached", "alibi: it has no effect while decoding with cached keys"),
-    ],
-)
-def test_a_known_mistake_is_named_without_a_reference(script: Script, name: str, sentence: str) -> None:
-    outcome = checked(script, name)
+def test_a_known_mistake_is_named_without_a_reference(script: Script) -> None:
+    outcome = checked(script, "Mixed")
     assert outcome.code == 1, outcome.out
-    assert sentence in outcome.out
+    assert "It matches a known mistake. rope: half-split angles on interleaved channels" in outcome.out
 
 
 @pytest.mark.usefixtures("_comparison_alone")
