@@ -122,7 +122,8 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
 def test_what_cannot_be_compared_is_said_before_anything_is_run(
     bank: Path, script: Script, arguments: tuple[str, ...], sentence: str
 ) -> None:
-    outcome = script("train", "sweep=versus", *SMALL, *arguments, f"results_dir={bank}")
+    small = (*TINY, "task=kth", "bank/setting=s0")
+    outcome = script("train", "sweep=versus", *small, *arguments, f"results_dir={bank}")
     assert outcome.code == 1
     assert sentence in outcome.err
     assert outcome.err.count("error: ") == 1

@@ -620,10 +620,9 @@ def test_what_nobody_reads_to_its_end_is_no_error(flag: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("streams", [">/dev/full 2>&1", ">&- 2>&-"])
-def test_a_run_ends_well_wherever_its_words_go(streams: str, tmp_path: Path) -> None:
+def test_a_run_ends_well_wherever_its_words_go(tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "scripts" / "train.py"), *TINY, f"results_dir={tmp_path}"]
-    command = ["bash", "-c", f"{shlex.join(words)} {streams}"]
+    command = ["bash", "-c", f"{shlex.join(words)} >/dev/full 2>&-"]
     assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
     (result,) = tmp_path.glob("runs/*/result.json")
     assert json.loads(result.read_text())["status"] == "completed"
