@@ -57,18 +57,6 @@ class EditsEmbeddings(PositionalEncoding):
             return x_BTD.add_(0.01)
 
 
-class SetsTheSeedInEvaluation(PositionalEncoding):
-    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        if not self.training:
-            torch.manual_seed(0)
-        return x_BTD
-
-
-class Misspelt(PositionalEncoding):
-    def bais(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> None:
-        return None
-
-
 class OtherSize(PositionalEncoding):
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         return q_BHTK.sum(-1) + torch.zeros(q_BHTK.shape[2] + 2)
