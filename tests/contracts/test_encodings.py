@@ -8,12 +8,11 @@ import re
 import pytest
 import torch
 
-from pe_experiments.checking import CHECKS, Subject, small_shape
+from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.checking.encoding_contract import random_tokens
 from pe_experiments.comparison.citations import cites
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.terminal.errors import UserError
 
 ENCODINGS = sorted(shipped("pe"))
 COMPONENTS = {name: load_component("pe", section) for name, section in shipped("pe").items()}
@@ -50,12 +49,6 @@ def test_the_contract_holds(name: str, causal: bool) -> None:
     findings = {promise: check(subject(name, causal)) for promise, check in CHECKS.items()}
     broken = {promise: finding for promise, finding in findings.items() if finding.holds is False}
     assert broken.keys() == NOT_BY_DEFINITION.get(name, set()), broken
-
-
-@pytest.mark.parametrize("name", sorted(set(ENCODINGS) - {name for name, causal in FORMS if not causal}))
-def test_an_encoder_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="causal models only; take model=decoder"):
-        COMPONENTS[name].build(small_shape(causal=False))
 
 
 @encodings

@@ -60,7 +60,6 @@ def assert_equal_runs(one: RunResult, two: RunResult) -> None:
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    "mixed": ("pe=fire",),
     "random ids": ("positions=random_subset", "pe=learned", "model=encoder", "model.d_model=16"),
     "accumulated": ("trainer.accumulate_grad_batches=3",),
     "unused": ("pe=none", f"pe._target_={__name__}.UsedByFew", "training.batching=single_length"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +345,7 @@ SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}
         ({**SLIDES, "max_position_embeddings": 5}, [(Rope, None)] * 3),
         ({**SLIDES, "sliding_window_pattern": 2}, [(Rope, 5), (Rope, None), (Rope, 5)]),
         ({"no_rope_layers": [0, 1, 1]}, [(PositionalEncoding, None), (Rope, None), (Rope, None)]),
+        ({"no_rope_layer_interval": 2}, [(Rope, None), (PositionalEncoding, None), (Rope, None)]),
         (
             {
                 "layer_types": ["sliding_attention", "full_attention", "full_attention"],
@@ -378,12 +378,3 @@ def test_which_original_length_counts(tmp_path: Path) -> None:
             assert isinstance(encoding, ExtendedRope)
             lengths.append(encoding.original_length)
         assert lengths == expected
-
-
-def test_every_second_layer_without_rope_knows_no_position(tmp_path: Path) -> None:
-    path = written(tmp_path, {"no_rope_layer_interval": 2, "rope_theta": 100.0})
-    encoding = RopeHf(shape_of(8, 2), config=path)
-    assert type(encoding.for_layer(1)) is PositionalEncoding
-    rope = encoding.for_layer(0)
-    assert isinstance(rope, Rope)
-    assert math.isclose(rope.base, 100.0)
