@@ -106,6 +106,15 @@ class Outcome(NamedTuple):
 Script = Callable[..., Outcome]
 
 
+def assert_one_sentence(outcome: Outcome, *words: str) -> None:
+    """Assert that a command ended with one line of error, which contains these words."""
+    assert outcome.code == 1, outcome.err
+    assert outcome.err.startswith("error: "), outcome.err
+    assert outcome.err.count("\n") == 1, outcome.err
+    for word in words:
+        assert word in outcome.err, outcome.err
+
+
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Runs a script of ``scripts/`` in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""

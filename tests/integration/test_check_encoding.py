@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import Outcome, Script
+from tests.conftest import Outcome, Script, assert_one_sentence
 from tests.integration import implementations, public_bugs
 
 pytestmark = pytest.mark.slow
@@ -228,10 +228,7 @@ def test_arguments_reach_the_reference(script: Script) -> None:
     ],
 )
 def test_mistakes_of_the_caller_are_one_sentence(script: Script, arguments: list[str], sentence: str) -> None:
-    outcome = script("check_encoding", *arguments)
-    assert outcome.code == 1
-    assert sentence in outcome.err
-    assert outcome.err.count("\n") == 1
+    assert_one_sentence(script("check_encoding", *arguments), sentence)
 
 
 def test_exceptions_are_said_once(script: Script) -> None:

@@ -14,7 +14,7 @@ from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.citations import cites, known_entries
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component, shipped
-from tests.conftest import TINY, Script, tiny_in
+from tests.conftest import TINY, Script, assert_one_sentence, tiny_in
 from tests.synthetic import fading, write_run, write_study
 
 Tiny = Callable[..., Experiment]
@@ -59,12 +59,7 @@ def test_a_mistake_is_one_sentence(
     folder: Path, script: Script, tmp_path: Path, argument: str, words: list[str]
 ) -> None:
     out = [] if argument.startswith("out=") else [f"out={tmp_path / 'out'}"]
-    outcome = script("compare", f"results_dir={folder}", *out, argument)
-    assert outcome.code == 1
-    assert outcome.err.startswith("error: ")
-    assert outcome.err.count("\n") == 1, outcome.err
-    for word in words:
-        assert word in outcome.err
+    assert_one_sentence(script("compare", f"results_dir={folder}", *out, argument), *words)
     assert not (tmp_path / "out").exists()
 
 

@@ -19,7 +19,7 @@ from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import Outcome
+from tests.conftest import Outcome, assert_one_sentence
 from tests.unit.pretrained.conftest import save_llama, save_tokenizer
 
 pytest.importorskip("transformers")
@@ -304,11 +304,7 @@ def test_mistakes_are_one_sentence(
         (f"model={llama}", "lenghts=[16]"): ("lenghts is not a setting", "Did you mean lengths"),
     }
     for typed, words in mistakes.items():
-        failed = script("evaluate_pretrained", *here, *typed)
-        assert failed.code == 1, typed
-        assert failed.err.startswith("error: "), failed.err
-        assert failed.err.count("\n") == 1, failed.err
-        assert all(word in failed.err for word in words), failed.err
+        assert_one_sentence(script("evaluate_pretrained", *here, *typed), *words)
     gguf_file = tmp_path / "empty" / "model.gguf"
     gguf_file.touch()
     monkeypatch.setattr("pe_experiments.pretrained.model.find_spec", lambda name: name == "transformers")
