@@ -29,6 +29,16 @@ HUGE = "pe_experiments.tasks.copying.UniqueCopy"
 
 # what is typed -> words the one sentence must hold: key, value, what is allowed
 MISTAKES = {
+    "too much to check": (
+        ["training.check_examples=1000000000000"],
+        ["training.check_examples=1000000000000", "at most 409600"],
+    ),
+    "too many steps": (["training.steps=1000000000000"], ["training.steps", "at most 536870912"]),
+    "several without -m": (["pe=none,learned"], ["pe=none,learned", "-m"]),
+    "no such class": (
+        ["pe=none", "pe._target_=pe_experiments.encodings.sinusoidal.Sinus"],
+        ["Sinus", "Did you mean Sinusoidal"],
+    ),
     "unknown encoding": (["pe=sinusiodal"], ["pe=sinusiodal", "Did you mean sinusoidal", "or one of "]),
     "a path for a task": (["task=/etc/passwd"], ["task=/etc/passwd is not a choice", "or one of "]),
     "section left out": (["learning_rate=0.1"], ["learning_rate", "Did you mean training.learning_rate?"]),
