@@ -14,13 +14,11 @@ from pe_experiments.analysis.explorer import encoding_view, explorer_page
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.published.pages import differences, list_studies
 from pe_experiments.terminal.files import read_json
 from results.encodings import study
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "results" / "encodings"
-LONGEST = 1_500_000  # bytes of the page
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +28,6 @@ def data() -> dict[str, Any]:
 
 def view(name: str) -> dict[str, Any]:
     return encoding_view(name, "", build(reference_of(name).build, study.SHAPE))
-
-
-def test_the_published_page_is_made_of_the_data_beside_it() -> None:
-    assert FOLDER in list_studies(ROOT / "results")
-    assert differences(FOLDER) == []
-    assert (FOLDER / "explore.html").stat().st_size < LONGEST
 
 
 def test_the_published_encodings_are_shipped(data: dict[str, Any]) -> None:
@@ -120,27 +112,6 @@ def test_drawing_what_starts_at_zero_leaves_the_encoding_alone() -> None:
 
 def test_masked_keys_are_none() -> None:
     assert view("hard_alibi")["lines"][0][:3] == [0.0, None, None]
-
-
-def test_order_blindness_is_exact(data: dict[str, Any]) -> None:
-    apart = {model["name"]: model["apart"] for model in data["sentences"]["models"]}
-    assert apart["encoder, no encoding"] == [0.0] * 4
-    assert min(apart["encoder, sinusoidal"] + apart["decoder, no encoding"]) > 0.01
-
-
-def test_answers_are_held_against_inputs_of_every_length(data: dict[str, Any]) -> None:
-    answered = data["answers"]
-    assert [int(length) for length in answered["inputs"]] == list(study.LENGTHS)
-    assert [model["name"] for model in answered["models"]] == list(study.ORDER)
-    for model in answered["models"]:
-        assert model["command"].startswith(
-            f"python scripts/train.py task=copy model=decoder pe={model['name']}"
-        )
-        for length, inputs in answered["inputs"].items():
-            assert [len(text) for text in inputs] == [int(length)] * study.INPUTS
-            assert all(re.fullmatch(r"[0-9?]*", text) for text in model["answers"][length])
-        within = [length for length in answered["inputs"] if int(length) < answered["max_length"]]
-        assert all(model["answers"][length] == answered["inputs"][length] for length in within)
 
 
 def test_asked_encodings_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:

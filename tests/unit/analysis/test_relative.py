@@ -127,27 +127,10 @@ def test_an_extension_is_plain_rope_up_to_the_training_length(name: str) -> None
     )
 
 
-def test_rows_of_a_batch_are_stretched_by_their_own_length() -> None:
-    subject = Subject(reference_of("rope_yarn").build)
-    model, words = subject.model(), torch.randint(20, (2, 40), generator=torch.Generator().manual_seed(0))
-    together = model(words, None, torch.tensor([40, 14]))
-    torch.testing.assert_close(together[1:, :14], model(words[1:, :14]), rtol=0, atol=1e-5)
-
-
 def test_xpos_refuses_positions_that_would_leave_float32() -> None:
     encoding = XPos(small_shape(), scale_base=2.0)
     with pytest.raises(ValueError, match="use a larger scale_base"):
         attention_scores(encoding, draw_inputs(encoding.shape, 10, 4096, 0))
-
-
-def test_stick_breaking_gives_the_remainder_to_the_query_itself_if_told_so() -> None:
-    shape = small_shape()
-    inputs = draw_inputs(shape, 9, 9, 0)
-    nothing, own = (StickBreaking(shape, remainder=rest) for rest in ("nothing", "self"))  # type: ignore[arg-type]
-    sums = attention_scores(nothing, inputs).nansum(-1)
-    assert (sums[..., 0] == 0).all()
-    assert (sums < 1).all()
-    torch.testing.assert_close(attention_scores(own, inputs).nansum(-1), torch.ones_like(sums))
 
 
 def test_layers_alternate() -> None:

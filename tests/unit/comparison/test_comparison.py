@@ -236,24 +236,6 @@ def test_runs_evaluated_on_other_numbers_of_examples_are_not_pooled(folder: Path
     assert 200 not in set(read_runs(folder).curves["content_length"])  # its own lengths, other examples
 
 
-@pytest.mark.slow
-def test_any_mix_of_tasks_encodings_and_seeds_is_compared(tiny: Tiny) -> None:
-    """Six tasks, two encodings, one to three seeds, an encoder among them."""
-    for place, task in enumerate(("copy", "reverse", "lag", "majority", "precedence", "first")):
-        model = "encoder" if task == "precedence" else "decoder"
-        for encoding in ("none", "rope"):
-            for seed in range(1 + place % 3):
-                write_run(
-                    tiny(f"pe={encoding}", f"task={task}", f"model={model}", f"seed={seed}"), fading(1, 0.1)
-                )
-    folder = Path(tiny().config.results_dir)
-    made = written(folder)
-    assert len(made.sentences) == 6
-    assert all(len(words.split()) <= 25 for words in made.sentences.values())
-    assert "(1 to 3 seeds per encoding)" in (folder / "comparison" / PAGE).read_text()
-    assert made.pairs["p"].notna().sum() == 0  # all pairs have one value throughout, or too few seeds
-
-
 def test_a_one_token_answer_has_chance_below_its_exact_match(tiny: Tiny) -> None:
     for encoding, level in (("none", 0.5), ("rope", 0.75)):
         for seed in range(3):

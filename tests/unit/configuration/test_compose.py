@@ -78,18 +78,6 @@ def test_encodings_composed_apart_are_those_composed_together(choices: list[str]
     assert made.compose(choices) == whole.compose(choices)
 
 
-@pytest.mark.slow
-def test_a_design_of_encodings_and_settings_is_composed_once_for_each() -> None:
-    made = composer()
-    for encoding in ("rope", "alibi"):
-        for setting in ("s0", "s1", "s2"):
-            for rate in ("0.001", "0.003"):
-                made.compose(
-                    [f"bank/encoding={encoding}", f"bank/setting={setting}", f"training.learning_rate={rate}"]
-                )
-    assert len(made._composed) == 1 + 2 + 3
-
-
 @pytest.mark.parametrize(
     ("choices", "texts"),
     [

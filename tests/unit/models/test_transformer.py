@@ -34,18 +34,6 @@ def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
     assert (absolute[:, 2] - absolute[:, 9]).abs().max() > 1e-4
 
 
-def test_an_encoding_in_the_model_is_really_applied_in_eval_mode() -> None:
-    """The encoder path of `torch.nn` skips a replaced attention under eval and no_grad; ours may not."""
-
-    class Far(PositionalEncoding):
-        def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-            return (at.k_positions_BS[:, None, None] * 0.5).to(q_BHTK)
-
-    plain, biased = transformer(False).eval(), transformer(False, Far).eval()
-    with torch.no_grad():
-        assert (plain(WORDS) - biased(WORDS)).abs().max() > 1e-3
-
-
 class PerLayer(PositionalEncoding):
     """Counts what the contract promises to encodings written elsewhere."""
 

@@ -91,20 +91,6 @@ def test_which_lengths_exist(task: Task, shortest: int, step: int) -> None:
     assert task.nearest_length(shortest - 1) is None
 
 
-@pytest.mark.parametrize(
-    ("task", "targets"),
-    [
-        (BinaryAddition(), lambda n: n + 1),
-        (BinaryMultiplication(), lambda n: n),
-        (Sqrt(), lambda n: -(-n // 2)),
-        (StackManipulation(), lambda n: n + 1),
-        (Duplicate(), lambda n: 2 * n),
-    ],
-)
-def test_number_of_targets(task: Task, targets) -> None:
-    assert [task.target_length(n) for n in range(3, 41)] == [targets(n) for n in range(3, 41)]
-
-
 @pytest.mark.parametrize("length", [2, 7, 20])
 def test_the_missing_symbol_is_the_one_in_the_other_copy(length: int) -> None:
     inputs, targets = draw(MissingDuplicate(), length, 2000)
