@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
 
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import Config, check
+from pe_experiments.configuration.schema import Config, check, interpolated
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
@@ -61,12 +62,12 @@ class RunResult:
 
 
 def run_experiment(
-    config: dict[str, Any] | Config | Experiment, display: console.Display | None = None
+    config: DictConfig | dict[str, Any] | Config | Experiment, display: console.Display | None = None
 ) -> RunResult:
     """Train and evaluate a configuration, or return its finished run.
 
     Args:
-        config: a `Config`, an `Experiment`, or a mapping of the command line's keys
+        config: composed by Hydra, a `Config`, an `Experiment`, or a mapping of the command line's keys
             (`compose.composed`), such as ``{"pe": "rope", "training.steps": 100}``.
         display: shows the progress; None shows nothing.
 
@@ -76,6 +77,8 @@ def run_experiment(
     """
     if isinstance(config, dict):
         config = check(continued(composed("config", config), stated_keys(config)))
+    elif isinstance(config, DictConfig):
+        config = check(continued(interpolated(config)))
     experiment = resolve(config) if isinstance(config, Config) else config
     with _prepared(experiment, display) as (ranks, display):
         status = run_status(experiment)

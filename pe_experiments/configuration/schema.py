@@ -263,7 +263,7 @@ def warmup_steps(training: TrainingConfig) -> int:
     return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps
 
 
-def check(config: dict[str, Any]) -> Config:
+def check(config: DictConfig | dict[str, Any]) -> Config:
     """Return the typed configuration; raise a `UserError` for an unknown key or an invalid value."""
     return validated(Config, interpolated(config))
 

@@ -39,7 +39,7 @@ WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}  # and what co
 SECTIONS = (*PARTS, "model", "optimizer", "training", "evaluation", "trainer")
 
 
-def continued(config: ConfigMapping, typed: Iterable[str]) -> ConfigMapping:
+def continued(config: ConfigMapping, typed: Iterable[str] = ()) -> ConfigMapping:
     """Return a composed configuration with everything that was not typed taken from the run ``init_from``.
 
     Args:
