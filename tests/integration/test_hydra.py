@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 
+from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import validation_loss
 from pe_experiments.store.directory import RunDirectory
 from tests.conftest import ROOT, TINY, Script
@@ -25,6 +27,12 @@ def here(
 ) -> subprocess.CompletedProcess[str]:
     """The command in a folder of its own."""
     return run_script(TRAIN, *arguments, cwd=cwd, path=path, environment=os.environ | environment, forks=True)
+
+
+def test_what_hydra_composes_in_a_notebook_is_run(results: Path) -> None:
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        config = compose("config", [*TINY, f"results_dir={results}"])
+    assert run_experiment(config).status == "completed"
 
 
 @pytest.mark.slow
