@@ -1,6 +1,6 @@
-"""Measure speed against other libraries, by encoding and for small models.
+"""Measure speed against other libraries, by encoding, for small models and over length.
 
-python scripts/benchmark.py [parts=[small,peers,encodings]] [repeats=15] [out=DIR]
+python scripts/benchmark.py [parts=[small,peers,encodings,lengths]] [repeats=15] [out=DIR]
 """
 
 import sys

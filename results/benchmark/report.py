@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -14,6 +15,7 @@ import pandas as pd
 import torch
 from pydantic import Field
 
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Count, Folder, Section, validated
 from pe_experiments.drawing import markdown_table
@@ -23,20 +25,25 @@ from pe_experiments.models import Transformer
 from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
-from pe_experiments.terminal.files import write_atomically
+from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import matmul
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
     Batches,
+    bare_training,
+    data_alone,
     experiment,
+    forward_alone,
+    long_evaluation,
     next_token_step,
     of_new_model,
     padded_batches,
     random_batches,
     seconds_per_step,
     training_step,
+    whole_training,
 )
 
 HEADS = 4
@@ -49,15 +56,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "d=128, 4 layers, batch 128": {"model.d_model": 128, "model.num_layers": 4, "training.batch_size": 128},
 }
+LENGTHS = (1024, 4096, 16384)
+LONG_ENCODINGS = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # rows and layers of width 64, copying 1 to 20 symbols
 OURS = "pe_experiments"
-HEADING = ("part", "setting", "case", "ms", "ratio", "relative to")
+HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
 class BenchmarkSettings(Section):
     """What ``configs/benchmark.yaml`` may say."""
 
-    parts: Annotated[list[Literal["small", "peers", "encodings"]], Field(min_length=1)]
+    parts: Annotated[list[Literal["small", "peers", "encodings", "lengths"]], Field(min_length=1)]
     repeats: Annotated[int, Field(ge=1, le=1000)]  # the usual 15 take twenty minutes
     threads: Count
     out: Folder
@@ -126,12 +135,29 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
         with use_device(run.config):
             backend = matmul.current_backend()
         theirs = _their_steps(run.shape, run.format.vocab_size, padded_batches(run))
-        cases: dict[str, Timed] = {OURS: partial(of_new_model, run, backend)}
+        cases: dict[str, Timed] = {
+            OURS: partial(of_new_model, whole_training, run, backend),
+            f"{OURS}: without Lightning": partial(of_new_model, bare_training, run, backend),
+            f"{OURS}: data and forward": partial(of_new_model, forward_alone, run, backend),
+            f"{OURS}: data": partial(data_alone, run),
+        }
         cases |= {name: partial(seconds_per_step, step, run) for name, step in theirs.items()}
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
         seconds = interleave(cases, min(7, repeats), display, f"small, {setting}", warm_up=1)
-        yield from paired_ratios("small", setting, seconds, OURS)
+        for row in paired_ratios("small", setting, seconds, OURS):
+            if row.case in (OURS, *theirs):
+                speed = _billions_of_operations(run) / row.milliseconds * 1000
+                row = replace(row, value=speed, unit="GFLOP/s on real tokens")
+            yield row
         yield from _against_fastest("small: fastest at its best float32", setting, seconds, theirs)
+
+
+def _billions_of_operations(run: Experiment) -> float:
+    """Return what a step's real tokens take in the model's matrices, forward and backward."""
+    shape, steps = run.shape, run.config.training.steps
+    weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * run.format.vocab_size
+    tokens = sum(int(run.batches.batch(index).lengths_B.sum()) for index in range(steps)) / steps
+    return 6 * weights * tokens / 1e9
 
 
 def encodings(repeats: int, display: Display) -> Iterator[Row]:
@@ -146,14 +172,26 @@ def encodings(repeats: int, display: Display) -> Iterator[Row]:
         yield from paired_ratios("encodings", setting, seconds, "none")
 
 
+def lengths(repeats: int, display: Display) -> Iterator[Row]:
+    """Measure evaluation time per example and peak memory over the length."""
+    cases = [(tokens, name) for tokens in LENGTHS for name in LONG_ENCODINGS]
+    display.start("lengths", len(cases))
+    for done, (tokens, name) in enumerate(cases, start=1):
+        milliseconds, megabytes = long_evaluation(tokens, name)
+        display.step(done)
+        yield Row(
+            "lengths", f"{tokens} tokens", name, milliseconds, value=megabytes, unit="MB above the imports"
+        )
+
+
 def benchmark(config: dict[str, Any]) -> list[Row]:
-    """Measure the parts asked for, and write the table at the end of each."""
+    """Measure the parts asked for; each is written at its end, beside earlier rows of such a machine."""
     settings = validated(BenchmarkSettings, config)
     prepare_device(experiment(**{"trainer.threads": settings.threads}).config)
     machine, folder, display = describe_machine(), Path(settings.out), Lines()
     folder.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
-    parts = {"small": small, "peers": peers, "encodings": encodings}
+    rows = [row for row in _earlier_rows(folder, machine) if row.part.partition(":")[0] not in settings.parts]
+    parts = {"small": small, "peers": peers, "encodings": encodings, "lengths": lengths}
     say(" | ".join(HEADING))
     for part in settings.parts:
         try:
@@ -171,6 +209,13 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _earlier_rows(folder: Path, machine: dict[str, Any]) -> list[Row]:
+    if not (folder / "table.csv").exists() or read_json(folder / "machine.json") != machine:
+        return []
+    rows: Any = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""]).to_dict("records")
+    return [Row(**{key: value for key, value in row.items() if pd.notna(value)}) for row in rows]
+
+
 def describe_machine() -> dict[str, Any]:
     """Return what it was measured on."""
     environment = describe_environment("cpu")
@@ -180,4 +225,5 @@ def describe_machine() -> dict[str, Any]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
-    return row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against
+    value = "" if row.value is None else f"{row.value:.3g} {row.unit}"
+    return row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against, value

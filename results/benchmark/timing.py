@@ -26,6 +26,8 @@ class Row:
     ratio: float | None = None  # median of the ratios to the neighbouring measurement of ``against``
     ratio_low: float | None = None  # and their quartiles
     ratio_high: float | None = None
+    value: float | None = None  # another value than a time
+    unit: str = ""  # of that value
 
 
 def timed(step: Step) -> Timed:

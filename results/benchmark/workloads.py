@@ -1,8 +1,13 @@
-"""What is timed: training steps of ours and of others, and whole trainings."""
+"""What is timed: training steps of ours and of others, whole trainings, and long evaluations."""
 
+import resource
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -13,14 +18,18 @@ from torch.optim.lr_scheduler import LambdaLR
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
+from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
 from pe_experiments.training import matmul
+from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, train_model
 from pe_experiments.training.matmul import Backend
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from results.benchmark.timing import Step
 
+EXAMPLES = 2  # of a long evaluation
 Batches = list[tuple[Tensor, Tensor]]  # tokens and labels
+Training = Callable[[Backbone, Experiment, Backend], float]
 
 
 def experiment(**keys: object) -> Experiment:
@@ -78,9 +87,27 @@ def padded_batches(run: Experiment) -> Batches:
     return [(batch.tokens_BT, batch.labels_BT) for batch in drawn]
 
 
-def of_new_model(run: Experiment, backend: Backend) -> float:
-    """Return what `whole_training` measures with an untrained model."""
-    return whole_training(run.untrained_model(), run, backend)
+def data_alone(run: Experiment) -> float:
+    """Return the seconds per step that a run's batches take."""
+    batches, index = run.batches, count()
+    return seconds_per_step(lambda: batches.batch(next(index)), run)
+
+
+def of_new_model(way: Training, run: Experiment, backend: Backend) -> float:
+    """Return what `forward_alone`, `bare_training` or `whole_training` measures with an untrained model."""
+    return way(run.untrained_model(), run, backend)
+
+
+def forward_alone(model: Backbone, run: Experiment, backend: Backend) -> float:
+    """Return the seconds per step of the losses of a run's batches, data included."""
+    matmul.set_backend(backend)
+    batches, index = run.batches, count()
+    return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), run)
+
+
+def bare_training(model: Backbone, run: Experiment, backend: Backend) -> float:
+    """Return the seconds per step of training in a bare loop."""
+    return seconds_per_step(training_step(model, run, backend), run)
 
 
 def whole_training(model: Backbone, run: Experiment, backend: Backend) -> float:
@@ -105,3 +132,31 @@ def seconds_per_step(step: Step, run: Experiment) -> float:
     for _ in range(run.config.training.steps - 1):
         step()
     return (time.perf_counter() - started) / (run.config.training.steps - 1)
+
+
+def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
+    """Return milliseconds per example of that many tokens, and resident megabytes above the imports.
+
+    Measured in a new process, so that nothing measured before leaves its mark.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(_long_evaluation, tokens, encoding).result()
+
+
+def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
+    run = experiment(pe=encoding)
+    prepare_device(run.config)
+    model, source = run.untrained_model(), run.source
+    before = _peak_megabytes()
+    length = (tokens - run.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
+    started = time.perf_counter()
+    (row,) = extrapolation_curve(model, source, [length], EXAMPLES, run.config.training.max_length)
+    assert abs(row["tokens"] - tokens) <= 1, row
+    return 1000 * (time.perf_counter() - started) / EXAMPLES, _peak_megabytes() - before
+
+
+def _peak_megabytes() -> float:
+    if sys.platform == "linux":  # its rusage would begin with the peak of the process that started this one
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)

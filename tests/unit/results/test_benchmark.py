@@ -16,11 +16,12 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from pe_experiments.terminal.console import Display
 from pe_experiments.training import matmul
-from results.benchmark import report
+from results.benchmark import report, workloads
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
-from results.benchmark.workloads import experiment, seconds_per_step, training_step, whole_training
+from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
 from tests.conftest import Outcome
+from tests.processes import CONTEXT
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 TINY = {"tiny": (4, 8, 14, 16, 1)}
@@ -64,11 +65,21 @@ def test_the_bare_loop_trains_as_the_harness_does() -> None:
     """What is compared is the same work: both end with the same weights."""
     sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
     made = experiment(**sizes)
-    bare, whole = made.untrained_model(), made.untrained_model()
-    assert seconds_per_step(training_step(bare, made, "default"), made) > 0
-    assert whole_training(whole, made, "default") > 0
-    for one, other in zip(bare.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    models = made.untrained_model(), made.untrained_model()
+    for way, model in zip((bare_training, whole_training), models, strict=True):
+        assert way(model, made, "default") > 0
+    for bare, whole in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(bare, whole, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workloads, "get_context", {"spawn": CONTEXT}.__getitem__)
+    ballast = torch.ones(64 << 20)  # 256 MB of this process must not show in the other
+    milliseconds, above = long_evaluation(200, "alibi")
+    assert ballast.numel()
+    assert 0 <= above < 200
+    assert milliseconds > 0
 
 
 @pytest.mark.slow
@@ -77,15 +88,21 @@ def test_every_part_measured_ends_in_the_table(
 ) -> None:
     monkeypatch.setattr(report, "SIZES", TINY)
     monkeypatch.setattr(report, "PEERS", {"nn.TransformerEncoder": PEERS["nn.TransformerEncoder"]})
+    monkeypatch.setattr(report, "long_evaluation", lambda tokens, encoding: (1.5, 20.0))
     before = matmul.current_backend()
-    done = script("benchmark", "parts=[peers]", "repeats=2", f"out={tmp_path}")
+    first = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
+    done = script("benchmark", "parts=[lengths]", "repeats=2", f"out={tmp_path}")  # replaces its own rows
     matmul.set_backend(before)
+    assert first.code == 0, first.err
     assert done.code == 0, done.err
     table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, na_values=[""])
     assert list(table) == list(Row.__dataclass_fields__)
     compared = ("fastest at its default", "fastest at its best float32")
-    assert set(table["part"]) == {"peers", *(f"peers: {what}" for what in compared)}
+    parts = {"lengths", "peers", *(f"peers: {what}" for what in compared)}
+    assert set(table["part"]) == parts
     assert not table.duplicated(["part", "setting", "case"]).any()
+    fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
+    assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
     assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
     assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
 
@@ -93,7 +110,7 @@ def test_every_part_measured_ends_in_the_table(
 def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
     done = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
     assert done.code == 1
-    assert done.err.strip().startswith("error: parts.0=speed: expected small, peers or encodings")
+    assert done.err.strip().startswith("error: parts.0=speed: expected small, peers, encodings")
     assert not (tmp_path / "out").exists()
 
 
