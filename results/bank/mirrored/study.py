@@ -228,7 +228,7 @@ def halves_table(first: Matrices, mirrored: Matrices) -> str:
         pair = (half[task][order].mean().map(number) for half in (first, mirrored))
         cells[task] = [f"{before} / {after}" for before, after in zip(*pair, strict=True)]
     ranks, _ = bootstrap_ranks(mirrored[MEAN][order].to_numpy())
-    cells["rank, mirrored"] = [f"{rank.estimate:g} ({rank.low:g} to {rank.high:g})" for rank in ranks]
+    cells["rank, mirrored"] = [f"{rank.estimate:.2g} ({rank.low:.2g} to {rank.high:.2g})" for rank in ranks]
     return table(cells)
 
 

@@ -110,7 +110,7 @@ def test_the_bank_as_its_own_mirror(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(same.assign(name="mirrored-" + same["name"]), second)
     tests = mirrored.confirmatory(second)
     assert tests.groupby("family", sort=False).size().tolist() == [20, 1, 11, 11, 11, 11]
-    a_stranger_finds(tests, scores_of_a_stranger(folder))
+    check_verdicts(tests, scores_of_a_stranger(folder))
     assert mirrored.confirmatory(second[second["setting"] < 8]).empty
     values = mirrored.blocks(folder)
     assert values["settings"] == 11
@@ -128,24 +128,26 @@ def scores_of_a_stranger(folder: Path) -> dict[str, stranger.Values]:
         task: stranger.measured(runs, "score", as_zero=True)
         for task, runs in stranger.bank_runs(folder).items()
     }
-    complete = set.intersection(*(set(by_task[task]["fox"]) for task in mirrored.TASKS))
-    found: dict[str, stranger.Values] = {}
-    for label in by_task["copy"]:
-        for task in mirrored.TASKS:
-            found.setdefault(task, {})[label] = {n: by_task[task][label][n] for n in sorted(complete)}
-        over_tasks = {n: float(np.mean([found[task][label][n] for task in mirrored.TASKS])) for n in complete}
-        found.setdefault("mean", {})[label] = over_tasks
-    return found
+    complete = sorted(set.intersection(*(set(by_task[task]["fox"]) for task in mirrored.TASKS)))
+    scores = {
+        task: {label: {n: values[n] for n in complete} for label, values in by_task[task].items()}
+        for task in mirrored.TASKS
+    }
+    means = {
+        label: {n: float(np.mean([scores[task][label][n] for task in mirrored.TASKS])) for n in complete}
+        for label in scores["copy"]
+    }
+    return scores | {"mean": means}
 
 
-def a_stranger_finds(tests: pd.DataFrame, scores: dict[str, stranger.Values]) -> None:
+def check_verdicts(verdicts: pd.DataFrame, scores: dict[str, stranger.Values]) -> None:
     """Compare every difference, p-value and verdict with those of other code."""
-    for family, own in tests.groupby("family"):
+    for family, group in verdicts.groupby("family"):
         values = scores[str(family) if family in mirrored.TASKS else "mean"]
-        rows = own.to_dict("records")
-        found = [stranger.sign_flip_p(values[row["encoding"]], values[row["other"]]) for row in rows]
-        ps = stranger.holm([p for _, p, _ in found])
-        for row, (difference, _, settings), p in zip(rows, found, ps, strict=True):
+        rows = group.to_dict("records")
+        tests = [stranger.sign_flip_p(values[row["encoding"]], values[row["other"]]) for row in rows]
+        adjusted = stranger.holm([p for _, p, _ in tests])
+        for row, (difference, _, settings), p in zip(rows, tests, adjusted, strict=True):
             assert row["settings"] == settings
             assert (row["difference"], row["p"]) == pytest.approx((difference, p)), row
             verdict = "tied" if p > 0.05 else "confirmed" if difference > 0 else "refuted"
@@ -156,10 +158,11 @@ def a_stranger_finds(tests: pd.DataFrame, scores: dict[str, stranger.Values]) ->
 def test_a_stranger_finds_the_published_means_and_verdicts() -> None:
     values, scores = mirrored.blocks(MIRRORED), scores_of_a_stranger(MIRRORED)
     assert values["settings"] == len(scores["mean"]["fox"])
-    for task, of_task in scores.items():
-        for label, own in of_task.items():
-            assert values[f"mirrored/{task}/{label}"] == pytest.approx(np.mean([*own.values()]))
+    for task, by_label in scores.items():
+        for label, by_setting in by_label.items():
+            mean = np.mean([*by_setting.values()])
+            assert values[f"mirrored/{task}/{label}"] == pytest.approx(mean)
     verdicts = MIRRORED / "verdicts.csv"
     assert verdicts.exists() == (values["settings"] >= 9)
     if verdicts.exists():
-        a_stranger_finds(pd.read_csv(verdicts), scores)
+        check_verdicts(pd.read_csv(verdicts), scores)
