@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,15 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
 
 
 def class_digests(classes: Iterable[type]) -> dict[str, str]:
-    """Return a digest of the source of each user class by name."""
+    """Return a digest of the source of each user class by name; for library classes the version."""
     digests = {}
     for cls in user_classes(classes):
-        text = source_text(cls)
-        digests[f"{cls.__module__}.{cls.__qualname__}"] = text_digest(text) if text else UNTRACKED
+        file, library = file_of(cls), cls.__module__.partition(".")[0]
+        if file and {"site-packages", "dist-packages"} & set(file.parts):
+            digests[library] = " ".join(map(version, packages_distributions().get(library, [])))
+        else:
+            text = source_text(cls)
+            digests[f"{cls.__module__}.{cls.__qualname__}"] = text_digest(text) if text else UNTRACKED
     return digests
 
 

@@ -184,6 +184,15 @@ def test_a_class_typed_into_a_notebook_is_tracked() -> None:
     assert texts[0] != texts[1]
 
 
+@pytest.mark.slow
+def test_a_class_of_an_installed_library_counts_by_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hypothesis.stateful import RuleBasedStateMachine
+
+    digests = identity.class_digests([type("Mine", (RuleBasedStateMachine,), {"__module__": "builtins"})])
+    assert list(digests) == ["hypothesis"]
+    assert digests["hypothesis"].count(".") == 2
+
+
 def test_data_files_count_by_their_content(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
