@@ -42,15 +42,17 @@ class Loggers:
             name = f"{name}-e{directory.name}"
         tags = {"study": config.study or "", "label": status.identity.label}
         self.config = status.saved_config
-        self.loggers = _local_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
-        for logger in self.loggers.values():
-            logger.log_hyperparams(self.config)
+        self.loggers: dict[str, Logger] = {}
         self._last_step, self._has_curve = 0, False  # of a continued W&B run
-        if config.logger.wandb and config.logger.wandb.mode:
+        if config.logger.wandb and config.logger.wandb.mode:  # first: if it cannot start, nothing is written
             self.loggers["wandb"] = mirror = _wandb(status, directory)
             self.wandb = mirror.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
+        local = _local_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
+        for logger in local.values():
+            logger.log_hyperparams(self.config)
+        self.loggers |= local
 
     def metrics(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
