@@ -19,7 +19,6 @@ from pe_experiments.published import (
 )
 
 SEEDS = range(5)  # of the plan; its pilot has another
-FEWEST_SEEDS = 4  # for a test
 TRAINED, EXTENDED, LONGEST = 256, 1024, 4096  # bytes of context
 LENGTHS = [TRAINED, 512, EXTENDED, 2048, LONGEST]
 STEPS = [0, 30, 150, 450]  # of a child; 0 stands for one step at a learning rate of 1e-12
@@ -95,24 +94,13 @@ def families(bits: pd.DataFrame) -> dict[str, list[Test]]:
     }
 
 
-def interval(differences: pd.Series, alpha: float) -> Interval:
-    """Return the mean difference with Student's interval, if there are enough seeds."""
-    enough = len(differences) >= FEWEST_SEEDS
-    return t_interval(differences.to_numpy(), alpha) if enough else Interval(float(differences.mean()))
-
-
 def tested(bits: pd.DataFrame, tests: list[Test]) -> list[tuple[Interval, float]]:
     """Return difference and p-value of each test of a family: t tests within seeds, by Holm's method."""
-    differences = [difference(bits, *test) for test in tests]
-    if len(bits) < FEWEST_SEEDS:
-        return [(interval(values, ALPHA), np.nan) for values in differences]
-    return paired_t_tests([values.to_numpy() for values in differences])
+    return paired_t_tests([difference(bits, *test).to_numpy() for test in tests])
 
 
 def caught_up(gaps: list[Interval]) -> str:
     """Return the fewest steps after which a change has caught up, or ``not in 450``."""
-    if np.isnan(gaps[0].high):
-        return "–"
     enough = [steps for steps, gap in zip(STEPS, gaps, strict=True) if gap.high < BEHIND]
     return str(enough[0]) if enough else f"not in {STEPS[-1]}"
 
@@ -122,7 +110,7 @@ def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
     rows = []
     for (*models, length), (estimate, p) in zip(tests, tested(bits, tests), strict=True):
         words = [FROM_SCRATCH.get(model) or f"{WORDS[model[0]]}, {model[1]} steps" for model in models]
-        rows.append([*words, f"{length:,}", change_in_words(estimate), "–" if np.isnan(p) else f"{p:.2g}"])
+        rows.append([*words, f"{length:,}", change_in_words(estimate), f"{p:.2g}"])
     return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
 
 
@@ -165,7 +153,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     lines = []
     for change, words in WORDS.items():
         behind = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
-        gaps = [interval(values_by_seed, ALPHA / len(WORDS)) for values_by_seed in behind]
+        gaps = [t_interval(by_seed.to_numpy(), ALPHA / len(WORDS)) for by_seed in behind]
         lines.append([words, *map(change_in_words, gaps), caught_up(gaps)])
     values["caught_up"] = markdown_table([*heading, "caught up after"], lines)
     values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}

@@ -15,8 +15,7 @@ HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
-NOT_LEARNED, WAITING, SAME = "not learned", "not run yet", "could not differ"
-SEEDS = 5  # of each encoding; fewer are not judged
+NOT_LEARNED, SAME = "not learned", "could not differ"
 LEARNED = 0.5  # share of the seeds that solved the training lengths
 WITHIN = "exact_match_in_distribution"
 WORDS = {
@@ -58,8 +57,6 @@ def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
     for end, side in (("", first), ("_2", second)):
         row[f"mean{end}"], row[f"within{end}"] = side[row["metric"]].mean(), side[WITHIN].mean()
     row["p"] = np.nan
-    if min(len(first), len(second)) < SEEDS:
-        return row | {"verdict": WAITING}
     if min(side["solved_in_distribution"].eq(True).mean() for side in (first, second)) < LEARNED:
         return row | {"verdict": NOT_LEARNED}
     values = [side[row["metric"]] for side in (first, second)]
@@ -70,10 +67,9 @@ def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
 
 
 def verdict_on_statement(verdicts: Collection[str]) -> str:
-    """Return the verdict on a statement about several pairs, once all have run: it agrees only if all do."""
-    for verdict in (WAITING, CONTRARY):
-        if verdict in verdicts:
-            return verdict
+    """Return the verdict on a statement about several pairs: it agrees only if all do."""
+    if CONTRARY in verdicts:
+        return CONTRARY
     return OPEN if len(set(verdicts)) > 1 else next(iter(verdicts))
 
 

@@ -19,7 +19,6 @@ from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untra
 
 HERE = Path(__file__).parent
 BANK = HERE.parent / "bank" / "v2"
-SETTINGS = 9  # of a task of the bank; with fewer it decides nothing
 OURS = "ours"  # no document states the claim
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
@@ -36,7 +35,6 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the table of all claims, and how many of those in documents hold."""
     bank = read_archive(BANK)
     scores = score_table(bank, read_table(BANK / FLOORS))
-    scores = scores[scores.groupby("task")["setting"].transform("nunique") >= SETTINGS]
     counted = bank.runs.merge(scores[["name", "learned"]], on="name")
     claims = judge(read_table(folder / "audits.csv"), Trained(read_archive(folder), counted))
     return counts(claims) | {"claims": claim_table(claims)}

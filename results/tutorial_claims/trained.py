@@ -25,7 +25,6 @@ from pe_experiments.comparison.statistics import (
 )
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.published import mean_in_words, with_settings
-from pe_experiments.terminal.errors import UserError
 
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, Finding
 
@@ -62,9 +61,6 @@ class Trained:
         self.chance = runs.curves[runs.curves["in_summary"].eq(True)].groupby("task")["chance"].mean()
 
     def of(self, task: str, encoding: str, width: Width = STUDY) -> pd.DataFrame:
-        if (task, encoding, width) not in self.groups:
-            what = f"{task}, {encoding} at d_model={width}"
-            raise UserError(f"tutorial_claims has no runs of {what}; finish sweep=tutorial_claims")
         return self.groups[task, encoding, width]
 
     def learned(self, task: str, encoding: str, width: Width = STUDY) -> bool:

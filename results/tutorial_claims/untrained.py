@@ -6,8 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.terminal.errors import UserError
-
 from .audits import NOISE
 
 HOLDS, FAILS, DEPENDS = "holds", "does not hold", "depends"
@@ -31,9 +29,6 @@ class Value(float):
 
 class Values(dict[str, Any]):
     """The audits by quantity."""
-
-    def __missing__(self, name: str) -> Value:
-        raise UserError(f"audits.csv has no row {name}; publish the study again")
 
     def meets(self, condition: str) -> bool:
         """Return whether ``QUANTITY < BOUND`` holds, also with > and =; a bound is a number or a quantity."""

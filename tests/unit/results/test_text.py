@@ -1,9 +1,10 @@
-"""The study of text: what extends RoPE, by tests within seeds."""
+"""The study of text: what extends RoPE, by other code and scipy's tests; the page of another folder."""
 
 from __future__ import annotations
 
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,61 +13,41 @@ import pytest
 from scipy import stats
 
 from results.text import study as text
+from tests import stranger
 
 
-def rising(by: dict[int, float], noise: int) -> pd.DataFrame:
-    """Bits per byte of five seeds that rise by so much to each context."""
-    seeds = np.arange(5)
-    wobble = 0.01 * np.random.default_rng(noise).normal(size=5)
-    base = 2 + 0.1 * seeds
-    return pd.DataFrame({256: base, **{n: base + rise + wobble for n, rise in by.items()}}, index=seeds)
-
-
-def test_a_rescaling_extends_rope_if_it_rises_less() -> None:
-    groups = {"rope": rising({512: 2.0, 1024: 3.0}, 0), "alibi": rising({512: 0.0, 1024: 0.0}, 1)}
-    rises = {
-        "rope_linear": (0.0, 3.0),
-        "rope_ntk": (1.0, 1.0),
-        "rope_dynamic_ntk": (2.5, 3.0),
-        "rope_yarn": (0.0, 0.0),
+def test_what_extends_rope_is_what_scipy_finds() -> None:
+    folder = text.HERE / "rope"
+    labels = {row["name"]: (row["label"], row["seed"]) for row in stranger.read_csv(folder / "runs.csv")}
+    bits = {
+        (*labels[row["name"]], int(row["length"])): float(row["bits_per_byte"])
+        for row in stranger.read_csv(folder / "text.csv")
+        if (row["windows"], row["slice"]) == ("sliding", "all")
     }
-    for index, (name, pair) in enumerate(rises.items()):
-        groups[name] = rising(dict(zip((512, 1024), pair, strict=True)), 2 + index)
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in text.extension_table(groups).splitlines()[2:]
-    ]
-    level = "yes; not separated from ALiBi"
-    assert {(row[0], row[1]): row[-1] for row in rows} == {
-        ("`rope_linear`", "512"): level, ("`rope_linear`", "1,024"): "no",
-        ("`rope_ntk`", "512"): "yes", ("`rope_ntk`", "1,024"): "yes",
-        ("`rope_dynamic_ntk`", "512"): "no", ("`rope_dynamic_ntk`", "1,024"): "no",
-        ("`rope_yarn`", "512"): level, ("`rope_yarn`", "1,024"): level,
-    }  # fmt: skip
-    rise = {name: own[512] - own[256] for name, own in groups.items()}
-    raw = stats.ttest_rel(rise["rope_ntk"], rise["rope"]).pvalue
-    told = next(row for row in rows if row[:2] == ["`rope_ntk`", "512"])
-    assert raw <= float(told[2].partition("(p ")[2].rstrip(")")) <= 16.001 * raw  # Holm's factor
 
+    def rises(encoding: str, length: int) -> np.ndarray:
+        name = next(label for label, *_ in bits if label.partition("(")[0] == encoding)
+        return np.array([bits[name, f"{seed}", length] - bits[name, f"{seed}", 256] for seed in range(5)])
 
-def test_a_rise_is_clear_only_by_an_interval_adjusted_for_the_number_of_encodings() -> None:
-    rise = pd.Series([0.17, 0.19, 0.21])
-    half = stats.t.ppf(0.975, 2) * stats.sem(rise)  # 0.05
-    assert [text.verdict(rise + by, 1) for by in (0, -0.15, half)] == ["yes", "unclear", "yes"]
-    assert text.verdict(rise, 12) == "unclear"
-    assert text.verdict(rise / 1000, 12) == "no"
-
-
-@pytest.mark.parametrize("gap", [0.01, 0.02, 0.03, 0.04, 0.06])
-def test_an_interval_leaves_out_zero_where_its_test_is_significant(gap: float) -> None:
-    """Gaps of one to six times the noise, among which an interval of 95 % and Holm's tests disagree."""
-    groups = {"rope": rising({512: 1.0, 1024: 1.0}, 0), "alibi": rising({512: 0.0, 1024: gap}, 1)}
-    for index, name in enumerate(text.RESCALED):
-        groups[name] = rising({512: 1 - gap, 1024: gap / 2}, 2 + index)
-    cells = [cell for line in text.extension_table(groups).splitlines()[2:] for cell in line.split("|")[3:5]]
-    for cell in cells:
-        _, low, high, p = map(float, re.findall(r"[-+]?[0-9.]+(?:e-\d+)?", cell))
-        assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high), cell
+    lines = text.blocks(text.HERE)["extension"].splitlines()[2:]
+    rows = {tuple(line.split(" | ")[:2]): line.split(" | ")[2:] for line in lines}
+    encodings = ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"]
+    lengths = sorted({length for *_, length in bits if length > 256})
+    pairs = [*product(encodings, lengths, ("rope", "alibi"))]
+    assert len(rows) == len(encodings) * len(lengths)
+    tests = [stats.ttest_rel(rises(encoding, n), rises(other, n)) for encoding, n, other in pairs]
+    adjusted = stranger.holm([float(test.pvalue) for test in tests])
+    verdicts = []
+    for (encoding, n, other), p in zip(pairs, adjusted, strict=True):
+        *cells, extends = rows[f"| `{encoding}`", f"{n:,}"]
+        estimate, low, high, told = map(float, re.findall(r"[-+]?[0-9.]+(?:e-\d+)?", cells[other == "alibi"]))
+        assert estimate == pytest.approx((rises(encoding, n) - rises(other, n)).mean(), abs=0.0051)
+        assert told == pytest.approx(p, rel=0.06)
+        assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high)
+        if other == "rope":
+            assert extends.startswith("yes") == (p <= 0.05 and estimate < 0)
+        verdicts.append(p <= 0.05)
+    assert 0 < sum(verdicts) < len(verdicts)
 
 
 @pytest.mark.slow
