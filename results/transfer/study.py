@@ -20,7 +20,6 @@ from pe_experiments.drawing import save
 from pe_experiments.published import markdown_table, read_archive
 from pe_experiments.published.pages import load_study
 from pe_experiments.store.directory import DIVERGED
-from pe_experiments.terminal.errors import UserError
 
 RESULTS = Path(__file__).parents[1]
 GROUPS = (  # Relatives count as one. Both studies had these when the first plan was carried out; later ones are not added.
@@ -66,13 +65,10 @@ class Correlation:
         return f"[{self.low:.2f}, {self.high:.2f}]"
 
 
-def grid(rows: pd.DataFrame, value: str, what: str) -> np.ndarray:
+def grid(rows: pd.DataFrame, value: str) -> np.ndarray:
     """Return the values [C, S] of rows with columns ``label`` and ``setting``."""
-    values = rows.pivot(index="label", columns="setting", values=value).reindex(ENCODINGS)
-    missing = sorted(values.index[values.isna().any(axis=1)])
-    if missing:
-        raise UserError(f"transfer: {what} of {', '.join(missing)} is not complete; finish its sweep")
-    return values.to_numpy(float).round(12)
+    values = rows.pivot(index="label", columns="setting", values=value)
+    return values.loc[[*ENCODINGS]].to_numpy(float).round(12)
 
 
 def bank_scores() -> Scores:
@@ -85,8 +81,8 @@ def bank_scores() -> Scores:
     inside, past = [], []
     for task in TASKS:
         own = rows[rows["task"] == task]
-        inside.append(grid(own, "exact_match_in_distribution", task))
-        past.append(np.where(grid(own, "learned", task) == 1, grid(own, SCORE, task), np.nan))
+        inside.append(grid(own, "exact_match_in_distribution"))
+        past.append(np.where(grid(own, "learned") == 1, grid(own, SCORE), np.nan))
     return {IN: np.stack(inside, axis=1), PAST: np.stack(past, axis=1)}
 
 
@@ -99,7 +95,7 @@ def text_scores() -> Scores:
     for part in (IN, PAST):
         worst = rows.groupby("label")[part].mean().min()  # of any encoding
         rows[part] = rows[part].mask(rows["status"] == DIVERGED, worst)
-    return {part: grid(rows, part, "text")[:, None] for part in (IN, PAST)}
+    return {part: grid(rows, part)[:, None] for part in (IN, PAST)}
 
 
 def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
-from pe_experiments.terminal.errors import UserError
 from results.transfer import study as transfer
 
 
@@ -82,16 +80,6 @@ def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
         )
     assert (made.low, made.high) == pytest.approx(np.nanquantile(rhos, [0.025, 0.975]), abs=0.05)
     assert 0 < made.error < 0.01
-
-
-def test_an_encoding_without_all_seeds_is_named() -> None:
-    rows = pd.DataFrame(
-        [(label, seed, 0.5) for label in transfer.ENCODINGS for seed in range(3)],
-        columns=["label", "setting", "x"],
-    )
-    assert transfer.grid(rows, "x", "text").shape == (len(transfer.ENCODINGS), 3)
-    with pytest.raises(UserError, match="text of none is not complete"):
-        transfer.grid(rows.iloc[1:], "x", "text")
 
 
 def test_noise_lowers_the_ceiling() -> None:
