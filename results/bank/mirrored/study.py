@@ -217,6 +217,10 @@ def blocks(folder: Path) -> dict[str, Any]:
             "tasks": task_table(tests),
             "effects": effect_table(mirrored),
         }
+        confirmed = tests[(tests["family"] == "over the tasks") & (tests["verdict"] == CONFIRMED)]
+        found |= {f"confirmed/{best}": confirmed["encoding"].eq(best).sum() for best in RECOMMENDED}
+        (between,) = tests[tests["family"] == "FoX and KERPLE"].to_dict("records")
+        found |= {f"between/{key}": between[key] for key in ("difference", "ahead", "p", "verdict")}
     return found
 
 

@@ -272,7 +272,7 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def numbers_of_other_studies() -> dict[str, float]:
-    """Return the rise of the loss on text by encoding, scores of FoX with another gate, and the cost of a step."""
+    """Return the rise of the loss on text, scores of FoX with another gate and of the mirrored configurations, the cost of a step."""
     found: dict[str, float] = {}
     for folder in (RESULTS / "text" / "rope", RESULTS / "text"):  # of RoPE the rise in the first study
         bits = load_study(RESULTS / "text").scores(read_archive(folder))
@@ -285,6 +285,10 @@ def numbers_of_other_studies() -> dict[str, float]:
     later = later[later["label"] == "fox(initial_bias=4)"]
     by_task = later["score"].where(later["learned"], 0.0).groupby(later["task"]).mean()
     found |= {f"gate/{task}": score for task, score in by_task.items()} | {f"gate/{MEAN}": by_task.mean()}
+    mirrored = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
+    scores = mirrored["score"].where(mirrored["learned"], 0.0).groupby(mirrored["label"]).mean()
+    found |= {f"mirrored/{encoding}": score for encoding, score in scores.items()}
+    found["mirrored/settings"] = mirrored["setting"].nunique()
     costs = pd.read_csv(RESULTS / "benchmark" / "table.csv")
     costs = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
     return found | {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
