@@ -75,6 +75,25 @@ def config(run: RunDirectory, **entries: object) -> None:
     run.config.write_text(yaml.safe_dump(saved))
 
 
+def section(run: RunDirectory, value: object) -> None:
+    trained = yaml.safe_load(run.config.read_text())["identity"]["trained"]
+    config(run, trained=trained | {"task": value})
+
+
+def curve(run: RunDirectory, change: Callable[[str], str]) -> None:
+    run.curve.write_text(change(run.curve.read_text()))
+
+
+def emptied(run: RunDirectory) -> None:
+    shutil.rmtree(run.path)
+    run.path.mkdir()
+
+
+def a_file(run: RunDirectory) -> None:
+    shutil.rmtree(run.path)
+    run.path.write_text("x")
+
+
 def cells(run: RunDirectory, column: str, text: str) -> None:
     rows = list(csv.DictReader(StringIO(run.curve.read_text())))
     with run.curve.open("w", newline="") as file:
@@ -85,6 +104,27 @@ def cells(run: RunDirectory, column: str, text: str) -> None:
 
 MANY_ROWS = "step,loss\n" + "1,2\n" * 4_000_000
 BAD: dict[str, tuple[Spoil, str]] = {
+    "empty": (emptied, "not a run"),
+    "a file": (a_file, "not a run"),
+    "unfinished": (lambda run: run.result.unlink(), "unfinished"),
+    "half a result": (lambda run: run.result.write_text("{"), "damaged"),
+    "bytes": (lambda run: run.result.write_bytes(b"\xff\xfe\x00{"), "damaged"),
+    "an error": (lambda run: result(run, status="error", reason="boom"), "error: boom"),
+    "another run's result": (lambda run: result(run, name="other"), "belongs to"),
+    "another seed": (lambda run: result(run, seed=77), "seed 77"),
+    "a seed in words": (lambda run: result(run, seed="one"), "seed one"),
+    "no config": (lambda run: run.config.write_text("a: [1"), "config.yaml"),
+    "a foreign config": (lambda run: run.config.write_text("lr: 0.1\n"), "config.yaml"),
+    "a section that is none": (lambda run: section(run, "x"), "a section is not a mapping"),
+    "half a curve": (
+        lambda run: curve(run, lambda text: "".join(text.splitlines(keepends=True)[:3])),
+        "its lengths differ from",
+    ),
+    "no curve": (lambda run: curve(run, lambda _: ""), "damaged"),
+    "other columns": (
+        lambda run: curve(run, lambda text: text.replace("exact_match,", "accuracy,")),
+        "damaged",
+    ),
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
     "deep YAML in blocks": (lambda run: run.config.write_text("- " * 200_000), "nested more than 100 deep"),
     "aliases": (lambda run: run.config.write_text(aliases() + run.config.read_text()), "a YAML alias"),
