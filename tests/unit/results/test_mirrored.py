@@ -166,3 +166,24 @@ def test_a_stranger_finds_the_published_means_and_verdicts() -> None:
     assert verdicts.exists() == (values["settings"] >= 9)
     if verdicts.exists():
         check_verdicts(pd.read_csv(verdicts), scores)
+
+
+def test_the_page_says_what_the_tests_found() -> None:
+    """The words of the page and of the bank's; its numbers are filled in."""
+    verdicts = pd.read_csv(MIRRORED / "verdicts.csv")
+    by_family = {family: rows.set_index("other")["verdict"] for family, rows in verdicts.groupby("family")}
+    assert set(by_family["over the tasks"]) == {"confirmed"}
+    assert by_family["FoX and KERPLE"].tolist() == ["tied"]
+    tied = {task: set(own.index[own == "tied"]) for task, own in by_family.items() if task in mirrored.TASKS}
+    assert "refuted" not in set(verdicts["verdict"])
+    assert (tied["copy"], tied["flip_flop"], tied["induction"]) == ({"fire"}, set(), {"alibi", "fox"})
+    assert len(tied["lag"]) == 11
+    _, scores = mirrored.load(MIRRORED)
+    means = {
+        task: matrix.mean().sort_values().index[::-1] for task, matrix in mirrored.matrices(scores).items()
+    }
+    assert [*means["mean"][:3]] == ["fox", "kerple_log", "rope+random_subset"]
+    assert means["lag"][0] == "fox"
+    effects = mirrored.effect_rows(scores)
+    assert (effects["mean"] > effects["other mean"]).all()
+    assert effects.loc[effects["verdict"] == "confirmed", "encoding"].tolist() == ["rope"]
