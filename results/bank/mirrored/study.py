@@ -34,6 +34,7 @@ EFFECTS = [  # task, encoding, measure, factor, and whether the higher level is 
     ("copy", "alibi", bank.AT_2X, "layers", False),
     ("lag", "rope", SCORE, "heads", False),
 ]
+REPEATED = {22: 11, 23: 10}  # mirrored configurations with the factors of one of the first twelve
 CONFIRMED, TIED, REFUTED = "confirmed", "tied", "refuted"
 NOT_DECIDED = "not decided"
 
@@ -210,6 +211,8 @@ def blocks(folder: Path) -> dict[str, Any]:
         found[f"rho/{task}"] = stats.spearmanr(before, after[before.index]).statistic
         for half, means in zip(("first", "mirrored"), (before, after), strict=True):
             found |= {f"{half}/{task}/{label}": value for label, value in means.items()}
+    apart = seed_differences(first, mirrored)
+    found |= {"seed": np.sqrt((apart**2).mean() / 2), "seed/most": apart.abs().max()}
     tests = confirmatory(mirrored)
     if len(tests):
         found |= {
@@ -222,6 +225,16 @@ def blocks(folder: Path) -> dict[str, Any]:
         (between,) = tests[tests["family"] == "FoX and KERPLE"].to_dict("records")
         found |= {f"between/{key}": between[key] for key in ("difference", "ahead", "p", "verdict")}
     return found
+
+
+def seed_differences(first: pd.DataFrame, mirrored: pd.DataFrame) -> pd.Series:
+    """Return the differences of scores between two seeds of the same configuration, unlearned ones as 0."""
+    earlier, later = (
+        half.assign(score=half["score"].where(half["learned"], 0.0)).set_index(["task", "label", "setting"])
+        for half in (first, mirrored.replace({"setting": REPEATED}))
+    )
+    both = earlier.index.intersection(later.index)
+    return later.loc[both, "score"] - earlier.loc[both, "score"]
 
 
 def halves_table(first: Matrices, mirrored: Matrices) -> str:
