@@ -211,6 +211,8 @@ def blocks(folder: Path) -> dict[str, Any]:
         found[f"rho/{task}"] = stats.spearmanr(before, after[before.index]).statistic
         for half, means in zip(("first", "mirrored"), (before, after), strict=True):
             found |= {f"{half}/{task}/{label}": value for label, value in means.items()}
+    unlearned = (mirrored["task"] + "/" + mirrored["label"])[~mirrored["learned"]].value_counts()
+    found |= {f"unlearned/{name}": count for name, count in unlearned.items()}
     apart = seed_differences(first, mirrored)
     found |= {"seed": np.sqrt((apart**2).mean() / 2), "seed/most": apart.abs().max()}
     tests = confirmatory(mirrored)
