@@ -176,7 +176,8 @@ def length_axis(
     ticks = np.unique(np.fromiter(lengths, dtype=float))
     axes.set_xscale("log", base=2)
     # `metric_axis` writes at the longest training length even if it was not evaluated.
-    left, right = min(ticks.min(), max_length) / 1.15, max(ticks.max(), max_length) * 1.15
+    left = min(ticks.min(), max_length) / 1.15
+    right = max(ticks.max(), max_length) * 1.15
     axes.set_xlim(left, right)
     if accuracy:
         axes.set_ylim(-0.02, 1.03)

@@ -178,7 +178,8 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
 
 def _about(status: RunStatus) -> dict[str, Any]:
     """Return the entries of the result that do not depend on the outcome."""
-    experiment, trained = status.experiment, status.identity.trained
+    experiment = status.experiment
+    trained = status.identity.trained
     return {
         "name": status.run.name,
         "label": status.identity.label,
@@ -231,7 +232,9 @@ def _train(
 
 def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
     """Train and evaluate on a rank other than 0, which stores nothing."""
-    experiment, checkpoint, display = resolve(config), read_checkpoint(path), console.Display()
+    experiment = resolve(config)
+    checkpoint = read_checkpoint(path)
+    display = console.Display()
     model = _model_to_train(experiment, checkpoint, path)
     with use_device(config), suppress(Diverged):  # rank 0 reports it
         last, _ = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)

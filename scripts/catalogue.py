@@ -166,7 +166,8 @@ def acts_on(encoding: PositionalEncoding) -> list[str]:
     if isinstance(encoding, Composition | ByLayer):
         parts = [part for part in encoding.parts.modules() if isinstance(part, PositionalEncoding)]
         return list(dict.fromkeys(act for part in parts for act in acts_on(part)))
-    base, kind = PositionalEncoding, type(encoding)
+    base = PositionalEncoding
+    kind = type(encoding)
     acts = {
         "embedding": acts_at_embedding(encoding),
         "q and k": kind.rotate is not base.rotate,

@@ -9,7 +9,8 @@ class StopAt(Display):
     """Raises at a step, as a crash or Ctrl-C would."""
 
     def __init__(self, step: int, error: BaseException):
-        self.at, self.error = step, error
+        self.at = step
+        self.error = error
 
     def step(self, done: int) -> None:
         if done == self.at:

@@ -162,5 +162,6 @@ def _script(command: list[str], cwd: Path, path: list[str], outputs: list[Path],
     for stream, output in zip((1, 2), outputs, strict=True):
         os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), stream)
     os.chdir(cwd)
-    sys.argv, sys.path[:0] = command, [str(Path(command[0]).parent), *path]
+    sys.argv = command
+    sys.path[:0] = [str(Path(command[0]).parent), *path]
     runpy.run_path(command[0], run_name="__main__")

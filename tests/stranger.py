@@ -71,7 +71,8 @@ def horizon(curve: Curve) -> float:
         if value < 0.9:
             if previous is None:
                 return 0.0
-            x, y = (math.log(previous[0]), math.log(n)), (previous[1], value)
+            x = (math.log(previous[0]), math.log(n))
+            y = (previous[1], value)
             return math.exp(float(np.interp(-0.9, [-y[0], -y[1]], x)))
         previous = n, value
     assert previous
@@ -94,7 +95,8 @@ def permutation(first: list[float], second: list[float]) -> float:
 
 
 def holm(p: list[float]) -> list[float]:
-    order, adjusted = np.argsort(p), [0.0] * len(p)
+    order = np.argsort(p)
+    adjusted = [0.0] * len(p)
     for rank, place in enumerate(order):
         before = adjusted[order[rank - 1]] if rank else 0.0
         adjusted[place] = max(before, min(1.0, (len(p) - rank) * p[place]))
@@ -103,7 +105,8 @@ def holm(p: list[float]) -> list[float]:
 
 def check_table(row: dict[str, str], runs: Runs) -> None:
     """Every mean, count and interval of one encoding."""
-    curves, longest = list(runs[row["encoding"]].values()), int(row["max_length"])
+    curves = list(runs[row["encoding"]].values())
+    longest = int(row["max_length"])
     seeds = len(curves)
     assert int(row["seeds"]) == seeds
     inside = [within(curve, "exact_match", longest) for curve in curves]
@@ -183,7 +186,8 @@ def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str,
             continue
         for label, several in own.items():
             run = min(several, key=lambda one: float(one["loss_in_distribution"]))
-            first, curve = int(run["max_length"]), points[run["name"]]
+            first = int(run["max_length"])
+            curve = points[run["name"]]
             above = {}
             for n in sorted(n for n in curve if first <= n <= 8 * first):
                 low = floors[task, setting, n]

@@ -35,7 +35,9 @@ class RunLauncher(Launcher):
         self.settings = settings
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        self.hydra_context = hydra_context
+        self.task_function = task_function
+        self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         from pe_experiments.sweeps.launch import launch_runs
@@ -50,7 +52,8 @@ class GridSweeper(Sweeper):
         self.params = dict(params or {})
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context, self.config = hydra_context, config
+        self.hydra_context = hydra_context
+        self.config = config
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:

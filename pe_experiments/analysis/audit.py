@@ -59,7 +59,8 @@ def shift_matrix(width: int, base: float, offset: float) -> Tensor:
 
 def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, float]:
     """Return the largest errors below and past ``fitted`` of a linear map to v(p + offset) fitted below."""
-    here_PW, there_PW = vectors_PW[:-offset], vectors_PW[offset:]
+    here_PW = vectors_PW[:-offset]
+    there_PW = vectors_PW[offset:]
     matrix_WW = torch.linalg.lstsq(here_PW[:fitted], there_PW[:fitted], driver="gelsd").solution
     errors_P = (here_PW @ matrix_WW - there_PW).norm(dim=-1)
     return float(errors_P[:fitted].max()), float(errors_P[fitted:].max())
@@ -68,7 +69,8 @@ def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, f
 def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
     """Yield all criteria for an encoding, in the order of tutorials."""
     vectors_PW = vectors_of(encoding, AUDITED)
-    largest, norms_P = float(vectors_PW.abs().max()), vectors_PW.norm(dim=-1)
+    largest = float(vectors_PW.abs().max())
+    norms_P = vectors_PW.norm(dim=-1)
     rounding = 1e-5 * largest  # error of float32 vectors
     apart_PP = pairwise_distances(vectors_PW)
     spread = max(float(d.max() - d.min()) for d in (apart_PP[:200, :200].diagonal(k) for k in range(1, 100)))
@@ -94,7 +96,8 @@ def audit(encoding: AbsoluteEncoding) -> Iterator[Criterion]:
     yield Criterion("same step at any length", measured, abs(short - long) <= rounding, wrong)
 
     steps_P = vectors_PW.diff(dim=0).norm(dim=-1)
-    jump, ratio = int(steps_P.argmax()), float(steps_P.max() / steps_P.min().clamp(min=1e-12))
+    jump = int(steps_P.argmax())
+    ratio = float(steps_P.max() / steps_P.min().clamp(min=1e-12))
     measured = f"largest step ({jump} to {jump + 1}) is {ratio:.2f} times the smallest"
     wrong = "bad for tasks about neighbours, which can look far apart; fine for telling positions apart"
     yield Criterion("no jumps between neighbours", measured, ratio < 2, wrong)
@@ -126,7 +129,8 @@ def scores_over_distance(encoding: PositionalEncoding, distances: int, offset: i
     The change is a mean over random queries. For an encoding that computes weights it is their logarithm. The
     farthest of the N keys has the id ``offset``, the query ``offset + N - 1``.
     """
-    shape, own_weights = encoding.shape, makes_weights(encoding.for_layer(0))
+    shape = encoding.shape
+    own_weights = makes_weights(encoding.for_layer(0))
     generator = torch.Generator().manual_seed(0)
     positions = torch.arange(distances)[None] + offset
     total = torch.zeros(shape.num_heads, distances, dtype=torch.float64)
@@ -178,7 +182,8 @@ def audit_distances(encoding: PositionalEncoding, distances: int) -> Iterator[Cr
     yield Criterion(name, f"{shift:.1e} of the largest", shift < EXACT, wrong)
 
     rise = float(here.diff(dim=-1).max())
-    measured, recent = f"largest rise with distance {rise:.2g}", rise <= EXACT * max(1.0, nearer)
+    measured = f"largest rise with distance {rise:.2g}"
+    recent = rise <= EXACT * max(1.0, nearer)
     wrong = "bad for favouring near keys whatever they say; fine where a fixed offset or a far key counts"
     yield Criterion("nearer keys never score lower", measured, recent, wrong)
 

@@ -39,7 +39,8 @@ def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
     """Return the data of the page on an encoding before training."""
-    shape, tokens = encoding.shape, min(2 * encoding.shape.train_length, LONGEST)
+    shape = encoding.shape
+    tokens = min(2 * encoding.shape.train_length, LONGEST)
     vectors_PW = _embedded(encoding, tokens)
     encoding = copy.deepcopy(encoding)
     drawn = vectors_PW is None and _redrawn(encoding, tokens)
@@ -102,11 +103,13 @@ def _redrawn(encoding: PositionalEncoding, tokens: int) -> bool:
 @torch.no_grad()
 def _action(encoding: PositionalEncoding, tokens: int) -> tuple[str, bool]:
     """Return the effect of an encoding without rotation in the first layer, and whether it reads content."""
-    shape, part = encoding.shape, encoding.for_layer(0)
+    shape = encoding.shape
+    part = encoding.for_layer(0)
     if makes_weights(part):
         return "weights", True
     generator = torch.Generator().manual_seed(0)
-    biases, rotates = [], False
+    biases = []
+    rotates = False
     for _ in range(2):  # two texts
         q, k = torch.randn(2, 1, shape.num_heads, tokens, shape.head_dim, generator=generator)
         at = causal_context(torch.randn(1, tokens, shape.d_model, generator=generator))

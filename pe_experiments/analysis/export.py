@@ -29,7 +29,9 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     Raises:
         UserError: the encoding does more than add a bias that depends only on distance.
     """
-    name, base, kind = type(encoding).__name__, PositionalEncoding, type(encoding)
+    name = type(encoding).__name__
+    base = PositionalEncoding
+    kind = type(encoding)
     if acts_at_embedding(encoding) or makes_weights(encoding) or kind.rotate is not base.rotate:
         raise UserError(f"export: {name} does more than add to the logits, so it is no score_mod")
     if kind.bias is base.bias or encoding.invariant_to != "shift":

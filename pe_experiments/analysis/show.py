@@ -92,7 +92,8 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     count = sum(p.numel() for p in encoding.parameters() if p.requires_grad)
     untrained = f", before training ({count:,} parameters)" if count else ""
     if isinstance(encoding, AbsoluteEncoding):
-        size, criteria = f"width {encoding.width}", audit.audit(encoding)
+        size = f"width {encoding.width}"
+        criteria = audit.audit(encoding)
     else:
         size = f"head_dim {encoding.shape.head_dim}"
         criteria = audit.audit_distances(encoding, 2 * encoding.shape.train_length)

@@ -148,7 +148,8 @@ def _panels(count: int, height: float, most_columns: int = 3) -> tuple[Figure, l
 
 def _draw_curves(versus: Any, table: pd.DataFrame, standings: Standings, folder: Path) -> None:
     """Draw means over the configurations that the encoding has run, with the highest baselines in colour."""
-    rows, in_colour = [], {}
+    rows = []
+    in_colour = {}
     for task, scores in standings.items():
         rows.append(table[(table["task"] == task) & table["setting"].isin(scores.index)])
         highest = scores.drop(columns=versus.label).mean().nlargest(NAMED).index

@@ -47,10 +47,12 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     tests_left = int(table["p"].notna().sum())
     found: dict[str, Difference] = {}
     for name, verdict, _, p_holm in table.sort_values("p", kind="stable").itertuples():
-        settings, interval = 0, Interval(math.nan)
+        settings = 0
+        interval = Interval(math.nan)
         if verdict in TESTED:
             pairs = differences[name].dropna().to_numpy(float)
-            settings, interval = len(pairs), paired_interval(pairs, ALPHA / tests_left)
+            settings = len(pairs)
+            interval = paired_interval(pairs, ALPHA / tests_left)
         found[str(name)] = Difference(str(verdict), settings, interval, float(p_holm))
         if verdict in (BETTER, WORSE):  # all later ones have the level of the first tie
             tests_left -= 1
@@ -81,7 +83,8 @@ def calibrated_p(p: float, encodings: int, settings: int) -> float:
 @cache
 def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
     """Return simulated smallest adjusted p-values of the best against the others, for normal scores."""
-    random, differences = np.random.default_rng(0), []
+    random = np.random.default_rng(0)
+    differences = []
     for scores in random.normal(size=(SIMULATIONS, settings, encodings)):
         first = scores.mean(axis=0).argmax()
         differences.append(np.delete(scores[:, [first]] - scores, first, axis=1).T)

@@ -38,7 +38,8 @@ class Versus(Comparison):
         self, bank: str, baselines: Sequence[str] | None = None, metric: str = SCORE, tuned: Any = ()
     ):
         super().__init__(tuned)
-        self.bank, self.metric = bank, metric
+        self.bank = bank
+        self.metric = metric
         self.wanted = None if baselines is None else list(baselines)
         self.reported: list[str] = []  # names of tasks
 
@@ -78,7 +79,8 @@ class Versus(Comparison):
         self._say_who_made_the_baselines()
         waiting = [self._task(job) for job in jobs if job.pending]
         if waiting:
-            first, runs = waiting[0], waiting.count(waiting[0])
+            first = waiting[0]
+            runs = waiting.count(waiting[0])
             when = f"the page comes when {first} is finished ({runs} of {len(waiting)} runs)"
             say(f"{self.bank}: {when}, and grows with each task")
 
@@ -129,7 +131,8 @@ class Versus(Comparison):
         banked: dict[str, list[dict[str, Any]]] = {}
         self.tasks: dict[str, str] = {}  # by class
         for name, task in self.banked.runs[["name", "task"]].itertuples(index=False):
-            trained, (count, lengths) = self.banked.saved[name]["identity"]["trained"], measured.loc[name]
+            trained = self.banked.saved[name]["identity"]["trained"]
+            count, lengths = measured.loc[name]
             target = trained["task"]["_target_"]
             banked.setdefault(target, []).append(_compared_config(trained, int(count), lengths))
             self.tasks[target] = task
@@ -137,7 +140,8 @@ class Versus(Comparison):
             if not job.name:
                 continue
             experiment = resolve(check(job.config))
-            part, examples = experiment.components["task"], job.config["evaluation"]["examples"]
+            part = experiment.components["task"]
+            examples = job.config["evaluation"]["examples"]
             if part.target not in banked:
                 known = allowed(sorted(self.tasks.values()))
                 raise UserError(f"task={part.choice} is not in {self.bank}; allowed: {known}")
@@ -171,7 +175,8 @@ class Versus(Comparison):
 
     def scores(self) -> pd.DataFrame:
         """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
-        runs, metrics = self.together(), list(dict.fromkeys((SCORE, self.metric)))
+        runs = self.together()
+        metrics = list(dict.fromkeys((SCORE, self.metric)))
         is_new = runs.runs["label"] == self.label
         both = score_table(runs, self.floors, metrics)
         bank = score_table(select_runs(runs, ~is_new), self.floors, metrics)

@@ -20,7 +20,8 @@ USUAL_LAYOUTS: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))
 def channel_order(steps: Sequence[str], channels: int, pairs: int | None) -> list[int]:
     """Return the index of our channel for each channel of a layout; ``pairs`` of them rotate (None: all)."""
     rotating = 2 * (channels // 2 if pairs is None else pairs)
-    order, rest = list(range(rotating)), list(range(rotating, channels))
+    order = list(range(rotating))
+    rest = list(range(rotating, channels))
     for step in steps:
         order = STEPS[step](order) if step in STEPS else order
     return rest + order if LAST in steps else order + rest

@@ -248,11 +248,13 @@ def _say_comparison(
         say(f"It is not {comparison.reference}, though small models agree.")
         say(f"  {comparison.other_models}")
     else:
-        what, difference = "logits or embeddings", comparison.difference
+        what = "logits or embeddings"
+        difference = comparison.difference
         if comparison.scenario:
             what = f"attention weights ({comparison.scenario})"
         elif difference <= SAME:
-            what, difference = "at positions up to 4,095 logits or embeddings", comparison.far_difference
+            what = "at positions up to 4,095 logits or embeddings"
+            difference = comparison.far_difference
         say(f"It is not {comparison.reference}: {what} differ by {difference:.2g} of the largest.")
         for span, causal in product(SPANS, forms):
             place = where_they_differ(component.build, against.build, causal, span=span)

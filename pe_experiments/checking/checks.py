@@ -116,7 +116,8 @@ def watch_random_draws() -> Iterator[list[str]]:
     original = states()
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(UNLIKELY_SEED)
-    before, touched = states(), list[str]()
+    before = states()
+    touched: list[str] = []
     try:
         yield touched
         touched += [name for name, state in states().items() if state != before[name]]

@@ -87,7 +87,10 @@ def compare(
     name, make, forms = reference
     if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
         return Comparison(name, None)
-    worst, not_compared, table, far = 0.0, "", "", list[float]()
+    worst = 0.0
+    not_compared = ""
+    table = ""
+    far: list[float] = []
     enough = torch.inf if largest else SAME
     for causal, size in product(forms, sizes):
         pair = make_pair(theirs, make, model_shape(size, causal), steps, enough)
@@ -123,7 +126,8 @@ def _has_channels(encoding: PositionalEncoding) -> bool:
 
 def _adds_a_bias_of_distances(encoding: PositionalEncoding) -> bool:
     """Return whether it only adds a bias that depends on distances to the logits."""
-    base, kind = PositionalEncoding, type(encoding)
+    base = PositionalEncoding
+    kind = type(encoding)
     hooks = (kind.rotate is base.rotate, kind.weights is base.weights, kind.for_layer is base.for_layer)
     return encoding.invariant_to == "shift" and all(hooks) and not acts_at_embedding(encoding)
 

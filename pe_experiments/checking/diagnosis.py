@@ -178,7 +178,8 @@ def _columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
 def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
     """Return the frequencies of sinusoidal columns, largest first; None if a column is not sinusoidal."""
     # sin(a + w) + sin(a - w) = 2 cos(w) sin(a)
-    middle, around = vectors_TD[1:-1], vectors_TD[2:] + vectors_TD[:-2]
+    middle = vectors_TD[1:-1]
+    around = vectors_TD[2:] + vectors_TD[:-2]
     twice_cosines = (around * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
     if (around - twice_cosines * middle).abs().max() > SAME * vectors_TD.abs().max():
         return None
@@ -249,7 +250,8 @@ def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape)
 
 def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[str]:
     """Return whether distances are ours, shifted by a small number or by a size of the encoding."""
-    ours, shape = pair.ours, pair.shape
+    ours = pair.ours
+    shape = pair.shape
     sizes = [value for value in vars(ours).values() if isinstance(value, int) and not isinstance(value, bool)]
     sizes += [shape.train_length, shape.train_positions]
     sizes += [length for parameter in ours.parameters() for length in parameter.shape]
@@ -282,7 +284,8 @@ def _angles(pair: Pair, layer: int) -> list[str]:
     ratio = angles[:turning] / expected[:turning]
     if torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-3):
         return [f"angles are {float(ratio[0]):.5g} times ours"]
-    steps, ratios = angles[:turning].diff(), angles[1:turning] / angles[: turning - 1]
+    steps = angles[:turning].diff()
+    ratios = angles[1:turning] / angles[: turning - 1]
     kind = ""
     if turning > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
         kind = ": geometric"

@@ -99,14 +99,18 @@ def equal(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Meas
 @check(WELL_SHAPED, "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next")
 @torch.no_grad()
 def hooks_return_right_shapes(subject: Subject) -> Measurement:
-    encoding, rows = subject.encoding(), 2
-    part, heads = encoding.for_layer(0), encoding.shape.num_heads
+    encoding = subject.encoding()
+    rows = 2
+    part = encoding.for_layer(0)
+    heads = encoding.shape.num_heads
     for tokens in (LENGTH, 5):
         inputs = draw_content(encoding.shape, torch.arange(tokens)[None].expand(rows, -1))
         embedded = embed(encoding, inputs)
         if embedded.shape != inputs.x_BTD.shape:
             return False, f"embed returns {list(embedded.shape)}, expected {list(inputs.x_BTD.shape)}"
-        q, k, pairs = inputs.q_BHTK, inputs.k_BHTK, (rows, heads, tokens, tokens)
+        q = inputs.q_BHTK
+        k = inputs.k_BHTK
+        pairs = (rows, heads, tokens, tokens)
         at = context(inputs, causal=True)
         if makes_weights(part):
             weights = part.weights(q, k, at)
@@ -132,7 +136,8 @@ def _broadcasts(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
 
 @check(FINITE, "a square root or logarithm of a negative distance or of 0; a table that ends with training")
 def finite_at_every_length(subject: Subject) -> Measurement:
-    model, lengths = subject.model(), (1, 2, LENGTH, 8 * LENGTH)
+    model = subject.model()
+    lengths = (1, 2, LENGTH, 8 * LENGTH)
     infinite = [n for n in lengths if not model(random_tokens(3, n)).isfinite().all()]
     if not infinite:
         return True, f"finite at {', '.join(map(str, lengths))} tokens"
@@ -157,7 +162,8 @@ def _first_infinite(subject: Subject) -> str:
 
 @check(REPEATABLE, "dropout, or a random draw, that evaluation does not end")
 def equal_calls(subject: Subject) -> Measurement:
-    model, tokens = subject.model(), random_tokens(2, LENGTH)
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
     with watch_random_draws() as touched:
         results = [model(tokens) for _ in range(4)]
     if touched:
@@ -177,7 +183,8 @@ def hook_is_overridden(subject: Subject) -> Measurement:
 def no_look_ahead(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder looks ahead"
-    model, worst = subject.model(), 0.0
+    model = subject.model()
+    worst = 0.0
     for rows, cut in ((2, 7), (1, 300)):  # also on a long row
         before = random_tokens(rows, 2 * cut)
         after = torch.cat([before[:, :cut], (before[:, cut:] + 1) % VOCABULARY], dim=1)
@@ -187,9 +194,11 @@ def no_look_ahead(subject: Subject) -> Measurement:
 
 @check("padding and batch composition change nothing", "the batch's length is read, not the row's (tokens_B)")
 def padding_changes_nothing(subject: Subject) -> Measurement:
-    model, worst = subject.model(), 0.0
+    model = subject.model()
+    worst = 0.0
     for length in (7, 40):
-        short, long = random_tokens(2, length), random_tokens(2, length + 5)
+        short = random_tokens(2, length)
+        long = random_tokens(2, length + 5)
         padded = torch.cat([short, torch.zeros(2, 5, dtype=torch.long)], dim=1)
         together = model(torch.cat([padded, long]), None, torch.tensor([length] * 2 + [length + 5] * 2))
         worst = max(
@@ -204,7 +213,9 @@ def padding_changes_nothing(subject: Subject) -> Measurement:
 def decoding_agrees(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
-    model, tokens, declared = subject.model(), random_tokens(2, 2 * LENGTH), torch.full((2,), 3 * LENGTH)
+    model = subject.model()
+    tokens = random_tokens(2, 2 * LENGTH)
+    declared = torch.full((2,), 3 * LENGTH)
     at_once = model(tokens, None, torch.full((2,), 2 * LENGTH), declared)
     so_far = [model(tokens[:, :read], None, None, declared)[:, -1] for read in (5, 2 * LENGTH - 1)]
     return equal(torch.stack(so_far), torch.stack([at_once[:, 4], at_once[:, -2]]))
@@ -224,7 +235,8 @@ def gaps_and_offsets_work(subject: Subject) -> Measurement:
     "ids are cast to whole numbers; raise a ValueError that says 'fractional'",
 )
 def fractional_positions(subject: Subject) -> Measurement:
-    model, tokens = subject.model(), random_tokens(1, 6)
+    model = subject.model()
+    tokens = random_tokens(1, 6)
     ids = torch.tensor([[0.0, 0.5, 1.5, 3.0, 3.4, 6.2]], dtype=torch.float64)
     try:
         logits = model(tokens, ids)
@@ -245,7 +257,8 @@ def fractional_positions(subject: Subject) -> Measurement:
 def only_ids_tell_order(subject: Subject) -> Measurement:
     if subject.causal:
         return None, "in a decoder the mask follows the order in memory"
-    model, tokens = subject.model(), random_tokens(2, LENGTH)
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
     together = model(tokens[:, order], torch.arange(LENGTH)[None, order])
     return equal(together, model(tokens)[:, order])
@@ -253,7 +266,9 @@ def only_ids_tell_order(subject: Subject) -> Measurement:
 
 @check("invariance as stated", "ids are ignored, or an encoding called relative depends on absolute ones")
 def invariance_as_stated(subject: Subject) -> Measurement:
-    promise, model, tokens = subject.invariant_to, subject.model(), random_tokens(2, LENGTH)
+    promise = subject.invariant_to
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
     here = torch.arange(LENGTH)[None]
     others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
     # Also far past the training range, since FIRE, for example, is shift-invariant within it.
@@ -275,7 +290,9 @@ def invariance_as_stated(subject: Subject) -> Measurement:
     "angles or distances in float32 or less (take them in float64 and cast), or a table that ends",
 )
 def far_positions_exact(subject: Subject) -> Measurement:
-    model, tokens, here = subject.model(), random_tokens(2, LENGTH), torch.arange(LENGTH)[None]
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
+    here = torch.arange(LENGTH)[None]
     if (
         subject.invariant_to == "nothing"
         or relative_difference(model(tokens, here + 3), model(tokens, here)) > ROUNDING
@@ -299,11 +316,14 @@ def far_positions_exact(subject: Subject) -> Measurement:
 @check("autocast loses nothing", "positions or biases are cast to the dtype of q")
 def autocast_loses_nothing(subject: Subject) -> Measurement:
     """Check that far positions stay distinct in bfloat16, which has no whole numbers above 256."""
-    model, ids = subject.model(train_positions=3000), torch.arange(2000, 2000 + LENGTH)[None]
+    model = subject.model(train_positions=3000)
+    ids = torch.arange(2000, 2000 + LENGTH)[None]
     tokens = random_tokens(1, LENGTH)
-    exact, exact_logits = model.embed(tokens, ids), model(tokens, ids)
+    exact = model.embed(tokens, ids)
+    exact_logits = model(tokens, ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded, logits = model.embed(tokens, ids), model(tokens, ids)
+        rounded = model.embed(tokens, ids)
+        logits = model(tokens, ids)
     lost, off = relative_difference(rounded, exact), relative_difference(logits, exact_logits)
     measured = f"embeddings differ by {lost:.1e}, outputs by {off:.1e} of the largest"
     return lost == 0 and rounded.dtype == torch.float32 and off < 0.05, measured
@@ -339,7 +359,8 @@ def positions_have_vectors(subject: Subject) -> Measurement:
         return False, f"{LENGTH} positions have {distinct} different vectors"
     if not vectors_TD.requires_grad:
         return True, "every position has a vector of its own"
-    parameters, untrained = list(trainable(encoding).values()), []
+    parameters = list(trainable(encoding).values())
+    untrained = []
     for position, vector_D in enumerate(vectors_TD):
         gradients = torch.autograd.grad(vector_D.sum(), parameters, retain_graph=True, allow_unused=True)
         if not any(gradient is not None and gradient.any() for gradient in gradients):
@@ -369,7 +390,9 @@ def odd_widths(subject: Subject) -> Measurement:
 
 @check("a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
 def checkpoint_runs_longer(subject: Subject) -> Measurement:
-    trained, loaded, tokens = subject.model(), subject.model(), random_tokens(2, 8 * LENGTH)
+    trained = subject.model()
+    loaded = subject.model()
+    tokens = random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
     expected = trained(tokens)  # a cache must not enter the state
     if {key: value.shape for key, value in trained.state_dict().items()} != sizes:
@@ -381,7 +404,8 @@ def checkpoint_runs_longer(subject: Subject) -> Measurement:
 
 @check("instances do not touch each other", "a cache on the class or module")
 def instances_are_separate(subject: Subject) -> Measurement:
-    first, tokens = subject.model(), random_tokens(2, 2 * LENGTH)
+    first = subject.model()
+    tokens = random_tokens(2, 2 * LENGTH)
     before = first(tokens)
     subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
     return equal(first(tokens), before, 0)
@@ -389,16 +413,20 @@ def instances_are_separate(subject: Subject) -> Measurement:
 
 @check("training and evaluation mode agree", "dropout or noise in the encoding")
 def modes_agree(subject: Subject) -> Measurement:
-    model, tokens = subject.model(), random_tokens(2, LENGTH)
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
     with torch.no_grad():
         return equal(model.train()(tokens), model.eval()(tokens), 0)
 
 
 @check("attention implementations agree", "a bias that needs all queries at once (see at.first_query)")
 def implementations_agree(subject: Subject) -> Measurement:
-    model, worst = subject.model(), 0.0
+    model = subject.model()
+    worst = 0.0
     for length in (5, 300):
-        tokens, lengths, results = random_tokens(2, length), torch.tensor([length, length - 2]), {}
+        tokens = random_tokens(2, length)
+        lengths = torch.tensor([length, length - 2])
+        results = {}
         # Blocks of about a third of the queries each.
         rows = max(1, 2 * model.shape.num_heads * length * (length // 3))
         for implementation in ("eager", "sdpa", "blocked"):
@@ -460,8 +488,10 @@ def _late(tokens: int = TOKENS) -> Scenario:
 )
 @torch.no_grad()
 def phases_survive_cast(subject: Subject) -> Measurement:
-    encoding, scenario = _in_use(subject), _late()
-    inputs, cast = draw_content(encoding.shape, scenario.positions_BT), copy.deepcopy(encoding)
+    encoding = _in_use(subject)
+    scenario = _late()
+    inputs = draw_content(encoding.shape, scenario.positions_BT)
+    cast = copy.deepcopy(encoding)
     for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
         if constant.is_floating_point():
             constant.data = constant.data.bfloat16()
@@ -490,7 +520,8 @@ def inputs_keep_values(subject: Subject) -> Measurement:
 @torch.no_grad()
 def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     """Return the first hook that changes its inputs, and which."""
-    part, at = encoding.for_layer(0), context(inputs, encoding.shape.causal)
+    part = encoding.for_layer(0)
+    at = context(inputs, encoding.shape.causal)
     q, k = inputs.q_BHTK, inputs.k_BHTK
     shared = {"q": q, "k": k, "x": inputs.x_BTD, "position ids": inputs.positions_BT}
     shared |= {"relative positions": at.relative_positions_BTS, "the mask": at.visible_BTS}
@@ -510,7 +541,8 @@ def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
 @torch.no_grad()
 def earlier_calls(subject: Subject) -> Measurement:
     encoding = _in_use(subject)
-    used, late = copy.deepcopy(encoding), _late()
+    used = copy.deepcopy(encoding)
+    late = _late()
     single = Scenario(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
     for dtype, scenarios in ((torch.bfloat16, (single, late, OWN_IDS)), (torch.float32, (_late(40), late))):
         for scenario in scenarios:

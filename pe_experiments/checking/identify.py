@@ -222,7 +222,8 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
     if encoding.position_width:
         return Effect(True, 2)
     pair = Pair(encoding, PositionalEncoding(encoding.shape))
-    changes, embeddings = [], False
+    changes = []
+    embeddings = False
     for seed in (0, 1):
         inputs = pair.inputs_at(torch.arange(12)[None], seed)
         embeddings |= not torch.equal(*pair.embeddings(inputs))

@@ -88,7 +88,8 @@ class Pair:
         """Return both embeddings [1, T, D]; for another layout only their positional part."""
         embedded = []
         for encoding in (self.theirs, self.ours):
-            hidden, tokens = embed(encoding, inputs), inputs.x_BTD[..., encoding.position_width :]
+            hidden = embed(encoding, inputs)
+            tokens = inputs.x_BTD[..., encoding.position_width :]
             embedded.append(_position_part(hidden, tokens) if self.steps else hidden)
         theirs, ours = embedded
         return (theirs, ours[..., self.channel_order(ours.shape[-1])]) if self.steps else (theirs, ours)
@@ -177,12 +178,14 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
 
 def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
     """Return logits [H, S] of the query at an index for all keys, relative to its own key."""
-    shape, generator = encoding.shape, torch.Generator().manual_seed(0)
+    shape = encoding.shape
+    generator = torch.Generator().manual_seed(0)
     q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
     k_B1SK = torch.randn(1, 1, len(ids_S), shape.head_dim, generator=generator)
     k_BHSK = k_B1SK.repeat(1, shape.num_heads, 1, 1)
     x_BSD = torch.randn(1, len(ids_S), shape.d_model, generator=generator)
-    ids_BS, visible_BTS = ids_S[None], torch.ones(1, 1, len(ids_S), dtype=torch.bool)
+    ids_BS = ids_S[None]
+    visible_BTS = torch.ones(1, 1, len(ids_S), dtype=torch.bool)
     at = AttentionContext(ids_BS[:, [query]], ids_BS, visible_BTS, None, x_BSD, first_query=query)
     part = encoding.for_layer(0)
     q_BHTK, k_BHSK = part.rotate(q_BHTK, k_BHSK, at)

@@ -29,7 +29,8 @@ class Scenario(NamedTuple):
 
 
 def _scenarios() -> dict[str, Scenario]:
-    here, same = torch.arange(TOKENS), torch.zeros(ROWS, TOKENS, dtype=torch.long)
+    here = torch.arange(TOKENS)
+    same = torch.zeros(ROWS, TOKENS, dtype=torch.long)
     # Relative encodings do not see a common shift, so rows also differ in their steps.
     own = torch.tensor([[3], [2], [1]]) * here + torch.tensor([[0], [5], [17]])
     padded, second = torch.tensor([[0], [2], [5]]), torch.tensor([[5], [3], [6]])
@@ -51,8 +52,10 @@ OWN_IDS = SCENARIOS["rows at ids of their own"]
 
 def outputs(encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs) -> list[Tensor]:
     """Return embeddings [B, T, D] and weights [B, H, T, S] of two layers; 0 for queries of padding."""
-    x_BTD, ids_BT = inputs.x_BTD[..., encoding.position_width :], scenario.positions_BT
-    documents_BT, tokens = scenario.documents_BT, ids_BT.shape[1]
+    x_BTD = inputs.x_BTD[..., encoding.position_width :]
+    ids_BT = scenario.positions_BT
+    documents_BT = scenario.documents_BT
+    tokens = ids_BT.shape[1]
     real_BT = documents_BT != PADDING
     visible_BTS = (documents_BT[:, :, None] == documents_BT[:, None]) & real_BT[:, None]
     if encoding.shape.causal:

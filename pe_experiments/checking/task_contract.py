@@ -105,7 +105,8 @@ def order_matters(task: Task) -> Measurement:
 def chance_is_uniform(task: Task) -> Measurement:
     if why := getattr(task, "chance_unchecked", None):
         return None, why
-    counts, seen_anywhere = {}, set[int]()
+    counts = {}
+    seen_anywhere: set[int] = set()
     for length in some_lengths(task, (1, 2, 4, 9, 13, 20)):
         _, targets = draw(task, length, 5000)
         symbols, times = targets[targets != IGNORE].unique(return_counts=True)
@@ -159,11 +160,14 @@ def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float
     low = high = scored = 0.0
     for target in range(targets.shape[1]):
         rows = targets[:, target] != IGNORE
-        given, answers = inputs[rows], targets[rows, target]
+        given = inputs[rows]
+        answers = targets[rows, target]
         if "aligned" in task.formats:
-            beside, bag = given[:, [target]], given[:, : target + 1] if prefix else given
+            beside = given[:, [target]]
+            bag = given[:, : target + 1] if prefix else given
         else:
-            beside, bag = targets[rows, : target if prefix else 0], given
+            beside = targets[rows, : target if prefix else 0]
+            bag = given
         seen = torch.cat([bag.sort(dim=1).values, beside], dim=1)
         # A hash numbers the groups, because `unique(dim=0)` takes seconds.
         group = (seen * factors[: seen.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
@@ -201,14 +205,16 @@ def _modal_share(seen_BM: Tensor, asked_BM: Tensor) -> float:
     for seen_B, asked_B in zip(seen_BM.T, asked_BM.T, strict=True):
         seen_b, asked_b = seen_B[seen_B != IGNORE], asked_B[asked_B != IGNORE]
         if len(seen_b):
-            right, total = right + int((asked_b == seen_b.mode().values).sum()), total + len(asked_b)
+            right += int((asked_b == seen_b.mode().values).sum())
+            total += len(asked_b)
     return right / max(1, total)
 
 
 @check("layouts score the targets", "target_length is not the width of targets")
 def layouts_score_targets(task: Task) -> Measurement:
     for causal in (True, False):
-        layout, length = format_for(task, causal), some_lengths(task, (1, 2, 4, 8))[-1]
+        layout = format_for(task, causal)
+        length = some_lengths(task, (1, 2, 4, 8))[-1]
         inputs, targets = draw(task, length, 10)
         rows = layout.lay_out(inputs, targets)
         content = rows.labels_BT[(rows.labels_BT != IGNORE) & (rows.labels_BT != layout.eos)]
@@ -256,7 +262,8 @@ def examples_are_many(task: Task) -> Measurement:
     length = some_lengths(task, (LONG,))[-1]
     rows = min(BAGS, MOST_TOKENS // length)
     inputs, _ = draw(task, length, rows, 5)
-    distinct, symbols = len(inputs.unique(dim=0)), len(inputs.unique())
+    distinct = len(inputs.unique(dim=0))
+    symbols = len(inputs.unique())
     possible = float(symbols) ** min(length, 9)
     if distinct < min(FEWEST, rows / 10, possible / 100):
         return False, f"length {length}: {distinct} different inputs among {rows:,}"
@@ -319,7 +326,8 @@ def share_of_mode(answers: Tensor) -> float:
 
 def accuracy_from(feature: Tensor, answers: Tensor) -> float:
     """Return how often the most frequent answer per feature in the first half is right in the second."""
-    half, scored = len(feature) // 2, answers != IGNORE
+    half = len(feature) // 2
+    scored = answers != IGNORE
     if not scored[half:].any():
         return 0.0
     counts = torch.zeros(int(feature.max()) + 1, int(answers.max()) + 1)

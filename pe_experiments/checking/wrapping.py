@@ -63,7 +63,8 @@ def attention_weights(
     Raises:
         ValueError: values reach other channels, as when they are rotated.
     """
-    heads, (keys, channels) = q_BHTK.shape[1], k_BHSK.shape[2:]
+    heads = q_BHTK.shape[1]
+    keys, channels = k_BHSK.shape[2:]
     k_BGSK = k_BHSK[:, :: heads // (key_heads or heads)]
     first_channel = torch.zeros_like(k_BGSK)
     first_channel[..., 0] = 1

@@ -204,7 +204,8 @@ def show_result(result: RunResult) -> None:
         say(f"note:   {stored['label']}, an encoding it was not trained with")
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
-    longest, asked = experiment.max_length, experiment.config.training.max_length
+    longest = experiment.max_length
+    asked = experiment.config.training.max_length
     if longest < asked:
         task = type(experiment.task).__name__
         say(f"note:   trained up to {longest}: {task} has no longer input up to {asked}")

@@ -38,7 +38,8 @@ def main(settings: dict[str, Any]) -> None:
         raise UserError(f"{' and '.join(several)} cannot be combined")
     if asked.runs is not None and asked.reproduce is None:
         raise UserError(f"runs={asked.runs} needs reproduce=STUDY")
-    results_dir, readme = Path(asked.results_dir), CONFIG_DIR.parent / "README.md"
+    results_dir = Path(asked.results_dir)
+    readme = CONFIG_DIR.parent / "README.md"
     if asked.reproduce is not None:
         raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs or 2, results_dir, Lines()))
     if asked.publish is not None:

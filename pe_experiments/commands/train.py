@@ -35,7 +35,8 @@ def train(settings: dict[str, Any]) -> float:
     from pe_experiments.run import run_experiment, try_out
     from pe_experiments.store.status import run_status
 
-    experiment, alone = resolve(checked), HydraConfig.get().mode != RunMode.MULTIRUN
+    experiment = resolve(checked)
+    alone = HydraConfig.get().mode != RunMode.MULTIRUN
     if checked.dry_run:
         try_out(experiment)
         status = run_status(experiment)

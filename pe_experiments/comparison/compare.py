@@ -68,7 +68,8 @@ def compare(
 
 def output_of(results_dir: str | Path, study: str | None) -> Path:
     """Return the folder of a comparison: that of the study, or another one if that holds published runs."""
-    folder, comparisons = Path(results_dir, study or "comparison"), Path(results_dir, "comparison")
+    folder = Path(results_dir, study or "comparison")
+    comparisons = Path(results_dir, "comparison")
     return comparisons / folder.relative_to(results_dir) if is_published(folder) else folder
 
 

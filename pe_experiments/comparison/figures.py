@@ -97,7 +97,8 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
     if protocols == 1:
         figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
         return figure, figure.subplots(1, 2, squeeze=False)
-    columns, blocks = min(protocols, 4), math.ceil(protocols / 4)
+    columns = min(protocols, 4)
+    blocks = math.ceil(protocols / 4)
     figure = Figure(figsize=(WIDTH, 0.6 + 3.8 * blocks), layout="constrained")
     grid = figure.subplots(2 * blocks, columns).reshape(blocks, 2, columns).swapaxes(1, 2).reshape(-1, 2)
     for axes in grid[protocols:].flat:
@@ -167,7 +168,8 @@ def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.Dat
     figure.suptitle(
         f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length{without}"
     )
-    sliding, part = text_rows["windows"] == "sliding", text_rows["slice"]
+    sliding = text_rows["windows"] == "sliding"
+    part = text_rows["slice"]
     repeated = "bits per byte, repeated 4-grams"
     panels = (
         ("length", "bits_per_byte", "bits per byte, sliding windows", sliding & (part == "all")),

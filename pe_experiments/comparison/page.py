@@ -27,7 +27,8 @@ Json = dict[str, Any]
 
 def render_page(comparison: Comparison, title: str) -> str:
     """Return the HTML of the page."""
-    column, lower = words.column_of(comparison.metric), lower_is_better(comparison.metric)
+    column = words.column_of(comparison.metric)
+    lower = lower_is_better(comparison.metric)
     style_of = style_indices(comparison.encodings)
     content = {
         "metric": {
@@ -81,7 +82,8 @@ def _methods(comparison: Comparison) -> Json:
 
 def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
     index = {encoding: number for number, encoding in enumerate(comparison.encodings)}
-    rows, pairs = comparison.rows(protocol), comparison.rows(protocol, pairs=True)
+    rows = comparison.rows(protocol)
+    pairs = comparison.rows(protocol, pairs=True)
     several = len({protocol.model for protocol in comparison.protocols}) > 1
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
     drawn = protocol.drawn(comparison.metric)

@@ -115,7 +115,8 @@ def _parents(runs: Runs, curves: pd.DataFrame) -> pd.DataFrame:
     names = curves["name"].unique()
     trained = [runs.saved[name]["identity"]["trained"] for name in names]
     hashes = {one["parent"]["run"] for one in trained if "parent" in one}
-    every, lengths = runs.curves["name"], curves["content_length"]
+    every = runs.curves["name"]
+    lengths = curves["content_length"]
     within = runs.curves["content_length"].between(lengths.min(), lengths.max())
     return runs.curves[every.str[-8:].isin(hashes) & ~every.isin(names) & within]
 
@@ -135,7 +136,8 @@ def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[s
 
     while groups(chosen) < len(table):
         if not options:
-            table["code"], options = range(1, len(table) + 1), ["code"]
+            table["code"] = range(1, len(table) + 1)
+            options = ["code"]
         chosen.append(max(options, key=lambda key: groups([*chosen, key])))
         options.remove(chosen[-1])
     names = [key.rpartition(".")[2] for key in chosen]

@@ -160,7 +160,8 @@ def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], 
     protocol in the table.
     """
     metric = str(rows[0]["metric"])
-    lower, values = lower_is_better(metric), _values(protocol, metric)
+    lower = lower_is_better(metric)
+    values = _values(protocol, metric)
     means = {str(row["encoding"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
     ordered = sorted(means, key=lambda encoding: means[encoding] if lower else -means[encoding])
     if not ordered:

@@ -37,7 +37,9 @@ class Composer:
 
     def __init__(self, loader: ConfigLoader, name: str | None, hydra: Sequence[str] = ()):
         """Create a composer; ``hydra`` are overrides of Hydra's options, common to all configurations."""
-        self.loader, self.name, self.hydra = loader, name, list(hydra)
+        self.loader = loader
+        self.name = name
+        self.hydra = list(hydra)
         self._composed: dict[tuple[str, ...], ConfigMapping] = {}
         self._groups: dict[str, bool] = {}
         primary = loader.repository.load_config(name) if name else None
@@ -99,7 +101,8 @@ class Composer:
 
 def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> None:
     """Set the value of an override in a configuration, as Hydra does."""
-    key, adds = override.key_or_group, override.is_add() or override.is_force_add()
+    key = override.key_or_group
+    adds = override.is_add() or override.is_force_add()
     *path, last = key.split(".")
     section: Any = config
     for name in path:
@@ -146,7 +149,9 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMappin
 def _composer(name: str, own: Path, files: tuple[tuple[Path, int], ...]) -> Composer:
     """Return the composer of a command, cached while the files of the working directory are unchanged."""
     everything = GlobalHydra.instance()
-    outer, everything.hydra = everything.hydra, None  # also inside another Hydra application
+    # also inside another Hydra application
+    outer = everything.hydra
+    everything.hydra = None
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return Composer(GlobalHydra.instance().config_loader(), name)
@@ -198,7 +203,8 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
 
     ``texts`` are the typed overrides; ``chosen`` is their composition by evaluate.py.
     """
-    config, changed = own_logger(saved), dict[str, None]()
+    config = own_logger(saved)
+    changed: dict[str, None] = {}
     changeable = sorted(groups_of("evaluate").keys() & saved.keys())
     overrides = read_overrides(texts)
     for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first

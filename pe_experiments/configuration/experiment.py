@@ -58,7 +58,8 @@ class Experiment:
     @property
     def source(self) -> Source:
         """Return the source of the training examples."""
-        lengths, longest = self.train_lengths, self.shape.train_length
+        lengths = self.train_lengths
+        longest = self.shape.train_length
         return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
 
     @property

@@ -180,7 +180,8 @@ def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _locate(group: str, target: str) -> type:
     module_name, _, name = target.rpartition(".")
-    key, kind = f"{group}._target_={target}", _kind(group)
+    key = f"{group}._target_={target}"
+    kind = _kind(group)
     if target in NAMED and issubclass(NAMED[target], kind):
         return NAMED[target]
     if not module_name:

@@ -17,7 +17,9 @@ _SHOWN = r"[^\x00-\x1f\x7f-\x9f]*"
 PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # a visible character and no control characters
 Schema = TypeVar("Schema", bound=BaseModel)
 # Random streams are numbered within 32 bits (`randomness`), which bounds these values.
-LONGEST, MOST_EXAMPLES, MOST_BATCHES = 131_071, 409_600, 1 << 29
+LONGEST = 131_071
+MOST_EXAMPLES = 409_600
+MOST_BATCHES = 1 << 29
 MOST_LAYERS = 1000  # takes a second to build
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
@@ -311,7 +313,8 @@ _EXPECTED = {
 def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> str:
     """Return the first validation error as one sentence with key, value and what is allowed."""
     errors = error.errors()
-    first, value = errors[0], errors[0]["input"]
+    first = errors[0]
+    value = errors[0]["input"]
     # For a union, pydantic's path also contains the tried type.
     where = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained"))]
     key = ".".join([*above, *where])
@@ -362,7 +365,8 @@ def _meant(schema: type[BaseModel], where: list[str]) -> str:
     """Return a hint with similar options of the section, or equal ones of other sections."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known, last = schema.model_fields, ALSO_CALLED.get(where[-1], where[-1])
+    known = schema.model_fields
+    last = ALSO_CALLED.get(where[-1], where[-1])
     for name in where[:-1]:
         known = _fields_of(known[name].annotation) if name in known else {}
     known = known or kinds

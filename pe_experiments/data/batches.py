@@ -102,7 +102,8 @@ class TrainingStream:
         draw, within = divmod(index, BATCHES_PER_DRAW)
         if self._draw is None or self._draw[0] != draw:
             self._draw = draw, self._sequences(draw)
-        drawn, source = self._draw[1], self.source
+        drawn = self._draw[1]
+        source = self.source
         rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
         declared_B = drawn.declared_B[rows]
         chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
@@ -115,7 +116,8 @@ class TrainingStream:
         return _trimmed(chosen, ids_BP)
 
     def _sequences(self, draw: int) -> Sequences:
-        source, rows = self.source, BATCHES_PER_DRAW * self.batch_size
+        source = self.source
+        rows = BATCHES_PER_DRAW * self.batch_size
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
         labels_RT = torch.full((rows, source.train_length), IGNORE)
         tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)

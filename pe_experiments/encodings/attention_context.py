@@ -81,7 +81,8 @@ class AttentionContext:
     def visible_keys_BT(self) -> Tensor:
         """Return the number of keys that each query may see."""
         # In blocks of rows, because the whole mask is large at long lengths.
-        rows, queries = 1024, self.q_positions_BT.shape[1]
+        rows = 1024
+        queries = self.q_positions_BT.shape[1]
         blocks = (self._rows_visible(i, min(i + rows, queries)).sum(-1) for i in range(0, queries, rows))
         return torch.cat([*blocks], dim=1)
 
@@ -113,7 +114,8 @@ class AttentionContext:
         rows = copy(self)
         rows.q_positions_BT = self.q_positions_BT[:, start:stop]
         rows.first_query = self.first_query + start
-        rows._visible, rows._shared = self._rows_visible(start, stop), {}
+        rows._visible = self._rows_visible(start, stop)
+        rows._shared = {}
         return rows
 
     def _rows_visible(self, start: int, stop: int) -> Tensor:

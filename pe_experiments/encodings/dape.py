@@ -33,7 +33,8 @@ class Dape(PositionalEncoding):
         super().__init__(shape)
         self.width = at_least(1, "width", width)
         self.added = KerpleLog(shape) if bias is None else bias(shape)
-        base, kind = PositionalEncoding, type(self.added)
+        base = PositionalEncoding
+        kind = type(self.added)
         if kind.bias is base.bias or any(
             getattr(kind, hook) is not getattr(base, hook) for hook in ("embed", "rotate", "weights")
         ):

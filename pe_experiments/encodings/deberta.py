@@ -57,7 +57,8 @@ class Deberta(PositionalEncoding):
         c2p_BHTR = (q_BHTK * scale) @ key_HRK.mT.to(q_BHTK.dtype)
         p2c_BHSR = (k_BHSK * scale * 3**-0.5) @ query_HRK.mT.to(k_BHSK.dtype)
         from_query_BTS, from_key_BST = at.once(self._rows)
-        c2p, p2c = by_distance(c2p_BHTR, from_query_BTS), by_distance(p2c_BHSR, from_key_BST).mT
+        c2p = by_distance(c2p_BHTR, from_query_BTS)
+        p2c = by_distance(p2c_BHSR, from_key_BST).mT
         return at_least_float32(c2p) + at_least_float32(p2c)
 
     def _rows(self, at: AttentionContext) -> tuple[Tensor, Tensor]:

@@ -108,7 +108,8 @@ class Learned(AbsoluteEncoding):
         if self.initial == "sinusoidal":
             ids = torch.arange(count, device=self.table.device) + self.table.shape[0]
             return sinusoid_vectors(ids, self.width, 10_000.0).to(self.table)
-        seed, blocks = int(self.untrained_seed), []
+        seed = int(self.untrained_seed)
+        blocks = []
         for block in range(-(-count // UNTRAINED_BLOCK)):
             generator = torch.Generator().manual_seed((seed + 0x9E3779B1 * (block + 1)) % 2**32)
             blocks.append(torch.randn(UNTRAINED_BLOCK, self.width, generator=generator) * self.std)

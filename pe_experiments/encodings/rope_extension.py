@@ -194,7 +194,8 @@ class RopeYarn(ScaledRope):
         first, last = self._pair_with(self.beta_fast), self._pair_with(self.beta_slow)
         if self.truncate:
             first, last = math.floor(first), math.ceil(last)
-        first, last = max(first, 0), min(last, 2 * self.pairs - 1)
+        first = max(first, 0)
+        last = min(last, 2 * self.pairs - 1)
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=device)
         if last < first:  # even the fastest pair makes fewer than beta_slow rotations
             return torch.ones_like(pairs_R)

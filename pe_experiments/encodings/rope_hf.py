@@ -249,7 +249,8 @@ def _of_block(block: dict[str, Any], settings: Block) -> MakeEncoding:
     kind = OLD_TYPES.get(name, name)
     if kind not in KEYS:
         raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(KEYS)}")
-    longest, original = settings.get("max_position_embeddings"), _original_length(block, settings)
+    longest = settings.get("max_position_embeddings")
+    original = _original_length(block, settings)
     if kind in ("yarn", "longrope") and longest and original:
         block.setdefault("factor", max(1.0, longest / original))
     _check(block, kind)

@@ -37,5 +37,6 @@ class ScaleInvariant(PositionalEncoding):
     def _gain_and_shift(self, at: AttentionContext) -> tuple[Tensor, Tensor]:
         relative_BTS = at.relative_positions_BTS
         log_B1TS = torch.log1p(in_float64(relative_BTS.abs()) / self.tau)[:, None]
-        gain_B1TS, shift_B1TS = (1 + 2 * log_B1TS).sqrt(), -2 * log_B1TS
+        gain_B1TS = (1 + 2 * log_B1TS).sqrt()
+        shift_B1TS = -2 * log_B1TS
         return gain_B1TS.float().to(relative_BTS.device), shift_B1TS.float().to(relative_BTS.device)

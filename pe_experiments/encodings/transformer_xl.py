@@ -84,7 +84,8 @@ class TransformerXL(PositionalEncoding):
 
 def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None:
     """Return distinct distances [R] and their index [B, T, S]; None if rows differ or R is large."""
-    shared, keys = len(at.q_positions_BT) == len(at.k_positions_BS) == 1, at.k_positions_BS.shape[1]
+    shared = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
+    keys = at.k_positions_BS.shape[1]
     # On a GPU the host would have to wait for the number of distances.
     if not shared or keys > FEW or at.k_positions_BS.device.type != "cpu":
         return None

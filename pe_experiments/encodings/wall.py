@@ -53,7 +53,8 @@ class Wall(PositionalEncoding):
         Neither factor exceeds 1 for queries from the anchor on; those before it are computed pair by pair.
         """
         queries = q_BHTK.shape[2]
-        log_q_BHTK, columns = log_BHSK[:, :, first : first + queries], []
+        log_q_BHTK = log_BHSK[:, :, first : first + queries]
+        columns = []
         for start in range(0, k_BHSK.shape[2], KEYS):
             k, log_k = k_BHSK[:, :, start : start + KEYS], log_BHSK[:, :, start : start + KEYS]
             anchor = log_k[:, :, -1:]

@@ -74,7 +74,9 @@ def tally(
     length in a format that feeds back. ``show`` is called with the number of finished examples. On several
     devices each computes some of the parts, and all return the same counts.
     """
-    device, done, index = next(model.parameters()).device, 0, 0
+    device = next(model.parameters()).device
+    done = 0
+    index = 0
     counts: list[tuple[int, Tally]] = []
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
@@ -131,7 +133,8 @@ def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
 
 def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally:
     if decoding == "greedy":
-        answers_BT, loss_sum = greedy_answers(model, batch, eos), math.nan
+        answers_BT = greedy_answers(model, batch, eos)
+        loss_sum = math.nan
     else:
         answers_BT, loss_sum = forced_answers(model, batch)
     scored_BT = batch.labels_BT != IGNORE
@@ -261,5 +264,6 @@ def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     scale = 1 + z * z / trials
-    low, high = (centre - half) / scale, (centre + half) / scale
+    low = (centre - half) / scale
+    high = (centre + half) / scale
     return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)

@@ -20,8 +20,11 @@ def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:
     """Return the rows of ``extrapolation.csv`` and further tables for this kind of task."""
-    lengths, examples = experiment.evaluation_lengths, experiment.config.evaluation.examples
-    source, longest, seen = experiment.evaluation_source, experiment.max_length, dict[int, int]()
+    lengths = experiment.evaluation_lengths
+    examples = experiment.config.evaluation.examples
+    source = experiment.evaluation_source
+    longest = experiment.max_length
+    seen: dict[int, int] = {}
     if not experiment.other_task:
         content_lengths = [source.task.nearest_length(length) or length for length in lengths]
         trained = steps * experiment.config.trainer.accumulate_grad_batches
@@ -32,7 +35,9 @@ def evaluate_model(
         curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
         tables["corpus"] = source.task.listing()
     else:
-        decoding, step, depths = experiment.decoding, display.step, list[Row]()
+        decoding = experiment.decoding
+        step = display.step
+        depths: list[Row] = []
         measured = extrapolation_curve(
             model, source, lengths, examples, longest, decoding, step, depths.extend
         )

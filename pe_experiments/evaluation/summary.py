@@ -100,7 +100,8 @@ def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | N
             if chance == 1:  # there is one possible answer
                 continue
             curve[math.log2(row["content_length"] / max_length)] = (row[metric] - chance) / (1 - chance)
-    x, y = np.array(sorted(curve)), np.array([curve[key] for key in sorted(curve)])
+    x = np.array(sorted(curve))
+    y = np.array([curve[key] for key in sorted(curve)])
     if not curve or x[0] > math.log2(FARTHEST):
         return None
     end = min(math.log2(FARTHEST), x[-1])

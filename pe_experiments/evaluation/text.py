@@ -47,7 +47,8 @@ class Scorer:
     """Score single bytes under a model; store sums by kind and the largest position id by length."""
 
     def __init__(self, model: Backbone, source: Source):
-        self.model, self.source = model, source
+        self.model = model
+        self.source = source
         self.draws = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
         self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # with the index of their block of stretches
@@ -64,7 +65,8 @@ class Scorer:
     @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss in nats and correctness of the likeliest byte, for bytes 1 .. L - 1, [R, L - 1]."""
-        source, device = self.source, next(self.model.parameters()).device
+        source = self.source
+        device = next(self.model.parameters()).device
         targets_RL = windows_RL.roll(-1, dims=1)
         targets_RL[:, -1] = IGNORE
         rows = source.format.lay_out(windows_RL, targets_RL)
@@ -88,7 +90,8 @@ class Scorer:
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""
-        scores, stop = [], stretches_BN.shape[1]
+        scores = []
+        stop = stretches_BN.shape[1]
         while stop > 1:
             start = max(0, stop - length)
             scores.append(self.scores(stretches_BN[:, start:stop]))
@@ -98,7 +101,8 @@ class Scorer:
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
         if is_mine(self.block):
-            count, loss_sum = losses.numel(), float(losses.sum())
+            count = losses.numel()
+            loss_sum = float(losses.sum())
             tally = Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))
             self.counts.append((self.block, (kind, tally)))
 
@@ -122,7 +126,8 @@ def evaluate_text(
     contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
     draws = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
-    scorer, done = Scorer(model, source), 0
+    scorer = Scorer(model, source)
+    done = 0
     for start in range(0, examples, BLOCK_EXAMPLES):
         count = min(BLOCK_EXAMPLES, examples - start)
         stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, draws)

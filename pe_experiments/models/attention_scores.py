@@ -28,7 +28,8 @@ def attention_scores(
 
     With ``weights`` return the attention weights of any encoding.
     """
-    tokens, part = inputs.positions_BT.shape[1], encoding.for_layer(layer)
+    tokens = inputs.positions_BT.shape[1]
+    part = encoding.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
     if encoding.shape.causal:
         visible_BTS = visible_BTS.tril()

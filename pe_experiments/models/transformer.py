@@ -71,7 +71,8 @@ class Layer(nn.Module):
         self.attention_norm = form.make_norm(shape.d_model)
         self.attention = Attention(shape, form.attention_implementation, form.biases)
         self.mlp_norm = form.make_norm(shape.d_model)
-        width, gated = form.hidden_width(shape.d_model), form.activation == "swiglu"
+        width = form.hidden_width(shape.d_model)
+        gated = form.activation == "swiglu"
         self.mlp_in = nn.Linear(shape.d_model, 2 * width if gated else width, bias=form.biases)
         self.mlp_out = nn.Linear(width, shape.d_model, bias=form.biases)
         self.activation = ACTIVATIONS[form.activation]

@@ -148,9 +148,11 @@ def cut_stretches(text: Text, model: PretrainedModel, count: int, longest: int, 
 
     Scored are the last ``scored`` of them, or up to three fewer where these begin within a character.
     """
-    total, stretches = text.ends[-1], []
+    total = text.ends[-1]
+    stretches = []
     for index in range(count):
-        start, stop = total * index // count, total * (index + 1) // count
+        start = total * index // count
+        stop = total * (index + 1) // count
         start = max(start, stop - max(READ_BYTES, 32 * longest))
         part = text.read(start, stop - start).tobytes().decode(errors="ignore")
         with user_errors("model", "cannot tokenize the text"):
@@ -193,7 +195,8 @@ def _measure(
             keys.setdefault(key, cell)
     missing = [key for key in keys if key not in rows]
     if missing:
-        longest, prefix = cells[0].length, torch.tensor(model.prefix(), dtype=torch.long)
+        longest = cells[0].length
+        prefix = torch.tensor(model.prefix(), dtype=torch.long)
         model.refuse_large(longest, asked.scored, device)
         stretches = cut_stretches(text, model, asked.stretches, longest, asked.scored)
         network, loaded = None, None
@@ -203,8 +206,10 @@ def _measure(
                 _, block, length, index = key
                 if network is None or loaded != block:
                     network = None  # before the next is loaded
-                    network, loaded = model.load(keys[key].block, device), block
-                stretch, began = stretches[index], time.perf_counter()
+                    network = model.load(keys[key].block, device)
+                    loaded = block
+                stretch = stretches[index]
+                began = time.perf_counter()
                 tokens_T = torch.cat([prefix, stretch.tokens_N[-(length - len(prefix)) :]])
                 loss = bits(network, tokens_T, stretch.scored)
                 took = round(time.perf_counter() - began, 2)

@@ -35,7 +35,9 @@ class PretrainedModel:
     """
 
     def __init__(self, path: str, dtype: torch.dtype, trust: bool):
-        self.path, self.dtype, self.trust = path, dtype, trust
+        self.path = path
+        self.dtype = dtype
+        self.trust = trust
         self.folder, self.files, self.gguf = _locate(path, trust)
         self.name = Path(self.gguf).stem if self.gguf else self.folder.resolve().name
 
@@ -150,7 +152,8 @@ class PretrainedModel:
             getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         )
         activations = length * width * self.dtype.itemsize + 3 * scored * config.vocab_size * 4
-        need, have = (2 if self.gguf else 1) * weights + activations, memory_bytes(device == "cuda")
+        need = (2 if self.gguf else 1) * weights + activations
+        have = memory_bytes(device == "cuda")
         if have is not None and need > have:
             raise UserError(
                 f"lengths={length}: the model needs about {need / 1e9:,.1f} GB of memory "

@@ -43,7 +43,8 @@ def _by_length(table: pd.DataFrame) -> dict[Any, dict[str, float]]:
 
 def _draw(table: pd.DataFrame, facts: dict[str, Any], path: Path) -> None:
     """Draw bits per byte over context length, a line for every rescaling."""
-    style_of, original = styles(ENCODINGS.values()), facts["original_length"]
+    style_of = styles(ENCODINGS.values())
+    original = facts["original_length"]
     with drawing():
         figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes = figure.subplots()

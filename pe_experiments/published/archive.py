@@ -100,7 +100,8 @@ def write_archive(runs: Runs, folder: Path) -> None:
     training = runs.training.loc[checked, ["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
-        identity, environment = saved["identity"], deepcopy(runs.environments[name])
+        identity = saved["identity"]
+        environment = deepcopy(runs.environments[name])
         for part in (environment, *environment.get("earlier", [])):
             part.pop("platform", None)  # identifies the kernel build of the machine
             part.pop("user_files", None)

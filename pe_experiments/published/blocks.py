@@ -85,7 +85,8 @@ def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
 
 def rate_in_words(choice: Mapping[str, Any]) -> str:
     """Return the chosen learning rate, with an asterisk if it is at the edge of the grid."""
-    tried, chosen = sorted(map(float, choice["tried"])), float(choice["chosen"])
+    tried = sorted(map(float, choice["tried"]))
+    chosen = float(choice["chosen"])
     return f"{chosen:g}*" if chosen in (tried[0], tried[-1]) else f"{chosen:g}"
 
 

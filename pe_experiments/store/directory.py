@@ -290,7 +290,8 @@ def seed_and_hash(name: str) -> str:
 
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
     """Raise an error for an output folder among the runs, where every folder counts as a run."""
-    runs, folder = (Path(results_dir) / "runs").resolve(), Path(out).resolve()
+    runs = (Path(results_dir) / "runs").resolve()
+    folder = Path(out).resolve()
     if runs in (folder, *folder.parents):
         raise UserError(f"out={shown(out)} is among the runs; allowed: any folder outside {runs}")
 

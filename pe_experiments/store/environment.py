@@ -72,7 +72,8 @@ def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[st
     """Return remarks on differences between the code that trained a finished run and the present code."""
     remarks = []
     commit, edited = checkout()
-    trained_commit, trained_edited = environment.get("commit"), bool(environment.get("edited"))
+    trained_commit = environment.get("commit")
+    trained_edited = bool(environment.get("edited"))
     if trained_commit and commit and (trained_commit, trained_edited) != (commit, edited):
         then, now = _revision(trained_commit, trained_edited), _revision(commit, edited)
         remarks.append(f"trained at commit {then}, this checkout is {now}; rerun=true trains again")

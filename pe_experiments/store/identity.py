@@ -39,7 +39,8 @@ class Identity:
 
 def identify(experiment: Experiment) -> Identity:
     """Return the identity of the training of an experiment."""
-    parts, trained = experiment.components, jsonable(experiment.trained)
+    parts = experiment.components
+    trained = jsonable(experiment.trained)
     classes = {group: class_digests(part.classes) for group, part in parts.items()}
     classes["trainer"] = class_digests(cls for callback in experiment.callbacks for cls in callback.classes)
     hashed = {
@@ -78,7 +79,8 @@ def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:
 
 def evaluation_key(experiment: Experiment) -> dict[str, Any]:
     """Return the key of an evaluation of a run, without default decoding and task."""
-    evaluation, pe = experiment.config.evaluation, experiment.components["pe"]
+    evaluation = experiment.config.evaluation
+    pe = experiment.components["pe"]
     key: dict[str, Any] = {"lengths": list(experiment.evaluation_lengths), "examples": evaluation.examples}
     if experiment.decoding != "teacher_forcing":
         key["decoding"] = experiment.decoding
@@ -91,7 +93,8 @@ def class_digests(classes: Iterable[type]) -> dict[str, str]:
     """Return a digest of the source of each user class by name; for library classes the version."""
     digests = {}
     for cls in user_classes(classes):
-        file, library = file_of(cls), cls.__module__.partition(".")[0]
+        file = file_of(cls)
+        library = cls.__module__.partition(".")[0]
         if file and {"site-packages", "dist-packages"} & set(file.parts):
             digests[library] = " ".join(map(version, packages_distributions().get(library, [])))
         else:

@@ -55,7 +55,8 @@ def continued(config: ConfigMapping, typed: Iterable[str] = ()) -> ConfigMapping
     parent = _parent_status(fspath(config["init_from"]), config["results_dir"], config.get("trust", False))
     explicit = set(typed)
     keys = explicit | set(_changed(config))
-    saved, taken = parent.run.read_config(), dict(config)
+    saved = parent.run.read_config()
+    taken = dict(config)
     for section in SECTIONS:
         taken[section] = _section(section, saved, config, keys)
     if taken["pe"] is config["pe"]:  # another encoding
@@ -91,11 +92,13 @@ def take_weights(model: nn.Module, config: Config) -> str:
     assert config.init_from
     assert config.parent
     parent = trained_model(_parent_status(config.init_from, config.results_dir, config.trust))
-    theirs, new = parent.state_dict(), []
+    theirs = parent.state_dict()
+    new = []
     with torch.no_grad():
         for name, weight in model.state_dict().items():
             place, _, last = name.rpartition(".")
-            source, owner = theirs.pop(name, None), model.get_submodule(place)
+            source = theirs.pop(name, None)
+            owner = model.get_submodule(place)
             of_encoding = name.startswith("encodings.")
             if source is None or (of_encoding and _classes(model, place) != _classes(parent, place)):
                 new.append(name)
@@ -162,7 +165,8 @@ def _with_value(section: ConfigMapping, chosen: Any, path: list[str]) -> ConfigM
 
 def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
     """Return what a child with an encoding of these classes keeps of its parent."""
-    experiment, hashed = parent.experiment, parent.identity.hashed
+    experiment = parent.experiment
+    hashed = parent.identity.hashed
     shared = {key: value for key, value in hashed["config"].items() if key != "seed"}
     if "parent" in shared:
         shared["parent"] = shared["parent"]["family"]

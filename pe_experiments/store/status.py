@@ -58,7 +58,8 @@ class RunStatus:
 
     def updated(self) -> RunStatus:
         """Return the present status on disk."""
-        directory, state = self.run, self.run.state(self.experiment.config.rerun)
+        directory = self.run
+        state = self.run.state(self.experiment.config.rerun)
         result = self.run.read_result() if state in ("finished", "diverged", "failed") else None
         if state == "finished" and result and result["evaluation"] != self.evaluation:
             directory = self.run.evaluation(short_hash(self.evaluation))

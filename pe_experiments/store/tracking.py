@@ -43,7 +43,9 @@ class Loggers:
         tags = {"study": config.study or "", "label": status.identity.label}
         self.config = status.saved_config
         self.loggers: dict[str, Logger] = {}
-        self._last_step, self._has_curve = 0, False  # of a continued W&B run
+        # of a continued W&B run
+        self._last_step = 0
+        self._has_curve = False
         if config.logger.wandb and config.logger.wandb.mode:  # first: if it cannot start, nothing is written
             self.loggers["wandb"] = mirror = _wandb(status, directory)
             self.wandb = mirror.experiment
@@ -114,15 +116,23 @@ class Loggers:
 
 def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     """Return a W&B run with files in the directory; replace an earlier offline run."""
-    experiment, trained, run_id, job = status.experiment, status.identity.trained, status.run.name, "training"
-    config, model = experiment.config, experiment.model_choice[:MOST_TAG]
-    label, task = status.identity.label[:MOST_TAG], experiment.components["task"].choice[:MOST_TAG]
-    name, settings = f"{label}, {task}, seed {config.seed}", config.logger.wandb
+    experiment = status.experiment
+    trained = status.identity.trained
+    run_id = status.run.name
+    job = "training"
+    config = experiment.config
+    model = experiment.model_choice[:MOST_TAG]
+    label = status.identity.label[:MOST_TAG]
+    task = experiment.components["task"].choice[:MOST_TAG]
+    name = f"{label}, {task}, seed {config.seed}"
+    settings = config.logger.wandb
     assert settings
     alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # without the seed
     group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
     if directory is not status.run:
-        run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
+        run_id = f"{run_id}-e{directory.name}"
+        name = f"{name}, evaluated again"
+        job = "evaluation"
     tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, model)
     said: dict[str, Any] = settings.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
     said |= {"group": group, "tags": list(dict.fromkeys(tags))}

@@ -59,7 +59,8 @@ class TrainedModel:
 
         Inputs and answers are symbols of the task, ``0 .. vocab_size - 1``. Answers have no end mark.
         """
-        batch, layout = self.batch(inputs_BN), self.experiment.format
+        batch = self.batch(inputs_BN)
+        layout = self.experiment.format
         if layout.feeds_back:
             answers_BT = greedy_answers(self.model, batch, layout.eos)
         else:
@@ -114,7 +115,8 @@ def finished_status(
     """
     named = f"{key}={run.path}"
     run.restore()
-    saved, changes = run.read_config(), dict(changes or {})
+    saved = run.read_config()
+    changes = dict(changes or {})
     _refuse_outside(named, saved, changes, trust)
     try:
         identity = Identity(**saved["identity"])
@@ -196,7 +198,8 @@ def trained_model(status: RunStatus) -> Backbone:
         cure = "add rerun=true to train it again"
         raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
     preflight(experiment)
-    model, label = experiment.untrained_model(), experiment.components["pe"].label
+    model = experiment.untrained_model()
+    label = experiment.components["pe"].label
     misfit = f"pe={label} has different parameters than the trained encoding of {run.name}"
     misfit += "; only encodings with the same parameters can use its weights"
     load_weights(model, checkpoint, run.checkpoint, misfit)

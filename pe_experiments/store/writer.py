@@ -46,7 +46,8 @@ class RunWriter:
 
     def begin_training(self, device: str) -> None:
         """Record the environment, list the run in its study and delete remains of an earlier attempt."""
-        run, experiment = self.directory, self.status.experiment
+        run = self.directory
+        experiment = self.status.experiment
         environment = describe_environment(device) | {"user_files": user_files(experiment)}
         if self.first:
             environment, changed = resumed_environment(run.read_environment(), environment, self.first)
@@ -94,7 +95,8 @@ class RunWriter:
 
 def list_run(status: RunStatus) -> None:
     """List a run in its study, unless it is outside the results directory."""
-    study, results_dir = status.experiment.config.study, Path(status.experiment.config.results_dir)
+    study = status.experiment.config.study
+    results_dir = Path(status.experiment.config.results_dir)
     if study and status.run.path.parent.parent == results_dir:
         list_in_study(results_dir, study, status.run.name)
 

@@ -149,7 +149,8 @@ def serve(orders: Connection, gpu: str | None) -> None:
 
 def outcome_of(order: Order) -> Outcome:
     """Execute a run in this process without output, since the terminal belongs to the launching process."""
-    output, application = io.StringIO(), None
+    output = io.StringIO()
+    application = None
     with redirect_stdout(output), redirect_stderr(output):
         try:
             process.own(order.command)
@@ -201,7 +202,8 @@ class SubmititEngine:
 
     def __init__(self, settings: SubmititConfig, cluster: str, folder: Path):
         self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        self._is_here, self._jobs = cluster == "local", list[Any]()
+        self._is_here = cluster == "local"
+        self._jobs = list[Any]()
         self._executor = importlib.import_module("submitit").AutoExecutor(
             self._folder, cluster=cluster, slurm_max_num_timeout=settings.max_num_timeout
         )
@@ -276,7 +278,8 @@ def gpus(each: int = 1) -> tuple[str, ...]:
     """Return the GPUs that PyTorch sees in groups of ``each``, as named in CUDA_VISIBLE_DEVICES."""
     import torch
 
-    count, named = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = (named.split(",") if named else [str(n) for n in range(count)])[:count]
     return tuple(",".join(names[n : n + each]) for n in range(0, count - each + 1, each))
 

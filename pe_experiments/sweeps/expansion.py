@@ -38,7 +38,8 @@ def expand(
     overrides = parser.parse_overrides([*preset, *typed])
     _refuse_two_encodings(typed, overrides)
     for override in overrides:
-        key, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        key = override.key_or_group
+        value = str(override.input_line).partition("=")[2]
         if override.is_sweep_override() and key in ONCE:
             raise UserError(
                 f"{override.input_line}: {key} takes one value for the whole sweep, not {shown(value)}"

@@ -86,7 +86,8 @@ def look_up(
             _look_up_one(job, known, dry_run, set() if job.config["rerun"] else published[job.study])
         except Exception as error:
             job.state = NOT_APPLICABLE if isinstance(error, NotApplicable) else FAILED
-            job.reason, job.can_start = sentence(error), False
+            job.reason = sentence(error)
+            job.can_start = False
         first_of_its_kind = jobs.setdefault((*job.same, str(job.config.get("study"))), job)
         _refuse_ignored(first_of_its_kind, job)
         display.step(number)
@@ -127,7 +128,9 @@ def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Coll
 
     experiment = _once(known, str(job.config | {"seed": None}), built)  # only the name depends on the seed
     status = run_status(replace(experiment, config=checked))
-    job.name, job.can_start, job.state = status.run.name, True, status.state
+    job.name = status.run.name
+    job.can_start = True
+    job.state = status.state
     hashed = status.identity.hashed
     job.key = "" if hashed["classes"] else short_hash([hashed["config"], hashed["data"]])
     if job.key in published and job.state not in DONE:

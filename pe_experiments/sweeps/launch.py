@@ -82,7 +82,8 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     ]
     for report in reports:
         report.before_runs(LAUNCHED)
-    title, flags = str(config.get("study") or "sweep"), _flags(config)
+    title = str(config.get("study") or "sweep")
+    flags = _flags(config)
     if config.get("dry_run") is True:
         _list(jobs)
         process.exit_code |= any(job.state == FAILED for job in jobs)
@@ -141,7 +142,8 @@ def _returned(job: Job) -> JobReturn:
         job.loss = validation_loss(job.run)
     returned.return_value = math.nan if job.loss is None else job.loss
     if job.state == FAILED:
-        returned.status, returned.return_value = JobStatus.FAILED, UserError(job.reason)
+        returned.status = JobStatus.FAILED
+        returned.return_value = UserError(job.reason)
     return returned
 
 
@@ -211,11 +213,14 @@ def _round(
 
 
 def _conclude(job: Job, outcome: dict[str, Any]) -> None:
-    job.state, job.reason, job.loss = outcome["state"], outcome["reason"], outcome.get("loss")
+    job.state = outcome["state"]
+    job.reason = outcome["reason"]
+    job.loss = outcome.get("loss")
     for line in outcome.get("said", []):
         say(line)
     if job.state in DONE and not job.run.result.exists():
-        job.state, job.reason = FAILED, "its code was edited after the sweep began; repeat the command"
+        job.state = FAILED
+        job.reason = "its code was edited after the sweep began; repeat the command"
     if job.state == ELSEWHERE:
         say(f"{job.name}: another process executes this run; waiting for it")
     elif job.reason:

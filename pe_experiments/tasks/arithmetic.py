@@ -60,7 +60,8 @@ class Addition(TwoNumbers):
             leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
             inputs_BN = leading_BN.where(self._leads(inputs_BN), inputs_BN)
         first_BD, second_BD = self.operands(inputs_BN)
-        total_BD, width = self.carried(first_BD + second_BD), self.target_length(length)
+        total_BD = self.carried(first_BD + second_BD)
+        width = self.target_length(length)
         if not self.is_padded:
             return inputs_BN, self.written(total_BD, width, self.answer_forward)
         return inputs_BN, total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
@@ -113,7 +114,8 @@ class Polynomial(OneAnswer):
     """
 
     vocab_size = 26
-    shortest, step = 3, 2
+    shortest = 3
+    step = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         terms = length // 2

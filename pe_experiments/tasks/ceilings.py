@@ -18,7 +18,8 @@ def mode_share(length: int, vocab_size: int) -> float:
     """
     if length == 1 or vocab_size == 1:
         return 1.0
-    counts, log_factorial = np.arange(length + 1), log_factorials(length)
+    counts = np.arange(length + 1)
+    log_factorial = log_factorials(length)
     rate = length / vocab_size
     poisson = np.exp(counts * np.log(rate) - rate - log_factorial)
     total = np.exp(length * np.log(length) - length - log_factorial[length])
@@ -58,6 +59,7 @@ def log_factorials(largest: int) -> np.ndarray:
 
 def coin_flips(length: int, share: float = 0.5) -> np.ndarray:
     """Return P(k of ``length`` independent coins show heads) for k = 0 .. length."""
-    heads, log_factorial = np.arange(length + 1), log_factorials(length)
+    heads = np.arange(length + 1)
+    log_factorial = log_factorials(length)
     log_ways = log_factorial[-1] - log_factorial[heads] - log_factorial[length - heads]
     return np.exp(log_ways + heads * np.log(share) + (length - heads) * np.log1p(-share))

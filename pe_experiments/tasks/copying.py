@@ -204,7 +204,8 @@ class MissingDuplicate(OneAnswer):
     published code fills length 1 with a placeholder that follows no rule.
     """
 
-    vocab_size, answers = 4, 2
+    vocab_size = 4
+    answers = 2
     order_sensitive = False
     shortest = 2
 

@@ -22,7 +22,8 @@ class Majority(OneAnswer):
     50).
     """
 
-    vocab_size, answers = 4, 2
+    vocab_size = 4
+    answers = 2
     order_sensitive = False
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -88,7 +89,8 @@ class InterleavedMajority(Task):
         period: residue classes, at least 2.
     """
 
-    vocab_size, answers = 4, 2
+    vocab_size = 4
+    answers = 2
 
     def __init__(self, period: int = 3):
         self.period = self.shortest = self.step = at_least(2, "period", period)
@@ -109,7 +111,8 @@ class InterleavedMajority(Task):
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         size = length // self.period
         ones = np.arange(size + 1)
-        few, many = (2 * ones < size) / 1.0, (2 * ones > size) / 1.0
+        few = (2 * ones < size) / 1.0
+        many = (2 * ones > size) / 1.0
         few, many = few / (few + many).sum(), many / (few + many).sum()
         asked = range(self.period if prefix else 1)  # without other answers the classes are equivalent
         return float(np.mean([self._best(few, many, known) for known in asked]))
@@ -139,7 +142,8 @@ class Parity(OneAnswer):
     Kazemnejad et al. 2023, arXiv:2305.19466 (trained to 8, evaluated to 16).
     """
 
-    vocab_size, answers = 4, 2
+    vocab_size = 4
+    answers = 2
     order_sensitive = False
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

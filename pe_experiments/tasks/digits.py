@@ -27,7 +27,8 @@ class TwoNumbers(Task):
 
     def digit_index(self, inputs_BN: Tensor, from_end: bool) -> Tensor:
         """Return the index [B, N] of each digit from the first or last one of its number; -1 at the mark."""
-        split_B1, index_N = self._split(inputs_BN), torch.arange(inputs_BN.shape[1])
+        split_B1 = self._split(inputs_BN)
+        index_N = torch.arange(inputs_BN.shape[1])
         first_BN = split_B1 - 1 - index_N if from_end else index_N.expand_as(inputs_BN)
         second_BN = (index_N.flip(0) if from_end else index_N - split_B1 - 1).expand_as(inputs_BN)
         return first_BN.where(index_N < split_B1, second_BN).where(index_N != split_B1, -1)
@@ -38,8 +39,10 @@ class TwoNumbers(Task):
 
     def operands(self, inputs_BN: Tensor) -> tuple[Tensor, Tensor]:
         """Return digits [B, D] of the two numbers by place value, zeros above their ends."""
-        split_B1, index_N = self._split(inputs_BN), torch.arange(inputs_BN.shape[1])
-        values_BN, none_BD = self.significance(inputs_BN).clamp(min=0), torch.zeros_like(inputs_BN[:, 1:])
+        split_B1 = self._split(inputs_BN)
+        index_N = torch.arange(inputs_BN.shape[1])
+        values_BN = self.significance(inputs_BN).clamp(min=0)
+        none_BD = torch.zeros_like(inputs_BN[:, 1:])
         first_BN, second_BN = (
             inputs_BN.where(in_number, 0) for in_number in (index_N < split_B1, index_N > split_B1)
         )

@@ -37,10 +37,13 @@ class ModularArithmetic(OneAnswer):
         inputs_BN = torch.randint(self.modulus, (batch_size, length), generator=generator)
         shape = batch_size, length // 2
         inputs_BN[:, 1::2] = torch.randint(self.modulus, self.vocab_size, shape, generator=generator)
-        plus, minus = self.modulus, self.modulus + 1
-        total_B, term_B = torch.zeros_like(inputs_BN[:, 0]), inputs_BN[:, 0]
+        plus = self.modulus
+        minus = self.modulus + 1
+        total_B = torch.zeros_like(inputs_BN[:, 0])
+        term_B = inputs_BN[:, 0]
         for index in range(1, length, 2):  # left to right; a term ends at a plus or minus
-            operator_B, digit_B = inputs_BN[:, index], inputs_BN[:, index + 1]
+            operator_B = inputs_BN[:, index]
+            digit_B = inputs_BN[:, index + 1]
             ends_B = (operator_B == plus) | (operator_B == minus)
             total_B = total_B + term_B.where(ends_B, 0)
             signed_B = digit_B.where(operator_B != minus, -digit_B)
@@ -50,7 +53,8 @@ class ModularArithmetic(OneAnswer):
     def solve_row(self, row: list[int]) -> list[int]:
         if [symbol >= self.modulus for symbol in row] != [index % 2 == 1 for index in range(len(row))]:
             return []  # not an expression
-        values, signs = [row[0]], [1]
+        values = [row[0]]
+        signs = [1]
         for operator, digit in zip(row[1::2], row[2::2], strict=True):
             if operator == self.modulus + 2:
                 values[-1] *= digit
@@ -69,8 +73,10 @@ class Expressions(OneAnswer):
 
     def __init__(self, modulus: int, signs: Sequence[int], opening: int):
         self.modulus = self.answers = at_least(2, "modulus", modulus)
-        self.signs, self.minus = signs, signs[1]
-        self.opening, self.closing = opening, opening + 1
+        self.signs = signs
+        self.minus = signs[1]
+        self.opening = opening
+        self.closing = opening + 1
 
     def solve_row(self, row: list[int]) -> list[int]:
         try:
@@ -108,7 +114,8 @@ class Expressions(OneAnswer):
         values_X = torch.zeros_like(parts_3X[0])
         row, start, size = parts_3X[:, is_leaf_X]
         digits = torch.randint(self.modulus, (len(row),), generator=generator)
-        bracketed, negative = size >= 3, size % 2 == 0
+        bracketed = size >= 3
+        negative = size % 2 == 0
         symbols_BN[row[bracketed], start[bracketed]] = self.opening  # closing brackets are there already
         symbols_BN[row[negative], (start + bracketed.long())[negative]] = self.minus
         symbols_BN[row, start + bracketed.long() + negative.long()] = digits
@@ -172,7 +179,8 @@ class SolveEquation(Expressions):
 
     def __init__(self, modulus: int = 5):
         super().__init__(modulus, (modulus, modulus + 1), modulus + 2)
-        self.unknown, self.equals = modulus + 4, modulus + 5
+        self.unknown = modulus + 4
+        self.equals = modulus + 5
         self.vocab_size = modulus + 6
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

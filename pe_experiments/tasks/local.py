@@ -98,7 +98,8 @@ class NGramLookup(OneAnswer):
         return inputs_BN, string_BS.gather(1, first_B1 + self.k)
 
     def solve_row(self, row: list[int]) -> list[int]:
-        left, right = row[: row.index(self.symbols)], row[row.index(self.symbols) + 1 :]
+        left = row[: row.index(self.symbols)]
+        right = row[row.index(self.symbols) + 1 :]
         string, key = (left, right) if self.key == "suffix" else (right, left)
         after = [string[i + len(key)] for i in range(len(string) - len(key)) if string[i:][: len(key)] == key]
         return after[:1]  # an absent key has no answer

@@ -45,8 +45,10 @@ class Needle(Task):
         self.shortest = k + 2
         if one_of(Filler, "filler", filler) == "text":
             self.text = Text(path)
-            self.symbols, self.value_symbols = self.text.vocab_size, LETTERS
-            self.data_files, self.longest = self.text.data_files, self.text.longest
+            self.symbols = self.text.vocab_size
+            self.value_symbols = LETTERS
+            self.data_files = self.text.data_files
+            self.longest = self.text.longest
         elif path is not None:
             raise ValueError(f"path={path} is read only with filler=text")
         self.answers = self.value_symbols

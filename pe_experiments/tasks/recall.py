@@ -37,7 +37,8 @@ class AssociativeRecall(Task):
         self.queries = at_least(1, "queries", queries)
         if queries > keys:
             raise ValueError(f"queries={queries} must be at most keys={keys}")
-        self.shortest, self.longest = 3 * queries, 2 * keys + queries
+        self.shortest = 3 * queries
+        self.longest = 2 * keys + queries
         self.vocab_size = keys + values
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -49,7 +50,8 @@ class AssociativeRecall(Task):
         return torch.cat([pairs_B2P, keys_BP.gather(1, asked_BQ)], dim=1), values_BP.gather(1, asked_BQ)
 
     def solve_row(self, row: list[int]) -> list[int]:
-        facts, questions = row[: -self.queries], row[-self.queries :]
+        facts = row[: -self.queries]
+        questions = row[-self.queries :]
         values = dict(zip(facts[::2], facts[1::2], strict=True))
         return [values.get(key, IGNORE) for key in questions]
 

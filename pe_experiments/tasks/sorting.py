@@ -71,8 +71,10 @@ class Sort(BucketSort):
         # n of V symbols occur; P(target i is s) = C(s, i) C(V-1-s, n-1-i) / C(V, n).
         last = self.vocab_size - 1
         log_factorial = log_factorials(self.vocab_size)
-        below_NV, rank_NV = np.arange(last + 1)[None], np.arange(length)[:, None]
-        above_NV, after_NV = last - below_NV, length - 1 - rank_NV
+        below_NV = np.arange(last + 1)[None]
+        rank_NV = np.arange(length)[:, None]
+        above_NV = last - below_NV
+        after_NV = length - 1 - rank_NV
         possible_NV = (rank_NV <= below_NV) & (after_NV <= above_NV)
         log_ways_NV = -log_factorial[self.vocab_size] + log_factorial[length] + log_factorial[-1 - length]
         for total, chosen in ((below_NV, rank_NV), (above_NV, after_NV)):

@@ -27,9 +27,11 @@ class FlipFlop(Task):
         ignore: probability of an ignored pair, from 0 to below 1.
     """
 
-    vocab_size, answers = 6, 2
+    vocab_size = 6
+    answers = 2
     formats = ("aligned",)
-    shortest, step = 4, 2
+    shortest = 4
+    step = 2
     write, skip, read, blank = range(2, 6)
 
     def __init__(self, ignore: float = 0.8):
@@ -51,7 +53,8 @@ class FlipFlop(Task):
         return inputs_BN, torch.stack([answers_BP, torch.full_like(answers_BP, IGNORE)], dim=-1).flatten(1)
 
     def solve_row(self, row: list[int]) -> list[int]:
-        memory, answer = IGNORE, []
+        memory = IGNORE
+        answer = []
         for symbol, following in zip(row, [*row[1:], self.blank], strict=True):
             if symbol == self.write:
                 memory = following
@@ -60,7 +63,8 @@ class FlipFlop(Task):
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The bit asked for is any of the bits in the bag, of which there are pairs less reads.
-        pairs, chance = length // 2, (1 - self.ignore) / 2
+        pairs = length // 2
+        chance = (1 - self.ignore) / 2
         if prefix:  # pair p reads, after p pairs of which the first wrote
             weights = np.full(pairs - 1, chance)
             weights[-1] = 1.0
@@ -116,11 +120,14 @@ class DyckDepth(Task):
 
     def input_blind(self, length: int) -> float:
         # The likeliest depth at each index of a walk that is reflected at 0 and at the deepest.
-        share_D, total = np.eye(self.deepest + 1)[0], 0.0
+        share_D = np.eye(self.deepest + 1)[0]
+        total = 0.0
         for _ in range(length):
             opening_D, closing_D = share_D / 2, share_D / 2
-            opening_D[0], closing_D[0] = share_D[0], 0.0
-            opening_D[-1], closing_D[-1] = 0.0, share_D[-1]
+            opening_D[0] = share_D[0]
+            closing_D[0] = 0.0
+            opening_D[-1] = 0.0
+            closing_D[-1] = share_D[-1]
             share_D = np.append(0.0, opening_D[:-1]) + np.append(closing_D[1:], 0.0)
             total += float(share_D.max())
         return total / length
@@ -130,12 +137,15 @@ class DyckDepth(Task):
             return 1.0  # opened less closed
         # The bag tells the depth at the end; the bracket at the position asked for is known too.
         depths = self.deepest + 1
-        up, down = np.diag(np.full(depths - 1, 0.5), 1), np.diag(np.full(depths - 1, 0.5), -1)
-        up[0], down[-1] = 2 * up[0], 2 * down[-1]
+        up = np.diag(np.full(depths - 1, 0.5), 1)
+        down = np.diag(np.full(depths - 1, 0.5), -1)
+        up[0] = 2 * up[0]
+        down[-1] = 2 * down[-1]
         to_end = [np.eye(depths)]
         for _ in range(length - 1):
             to_end.append((up + down) @ to_end[-1])
-        before, total = np.eye(depths)[0], 0.0
+        before = np.eye(depths)[0]
+        total = 0.0
         for index in range(length):
             for bracket in (up, down):  # P(depth here, depth at the end), the most likely depth of each end
                 total += ((before @ bracket)[:, None] * to_end[length - 1 - index]).max(axis=0).sum()
@@ -158,7 +168,8 @@ class StackManipulation(Task):
     mark. Unlike it: no loss on the zeros after the mark.
     """
 
-    vocab_size, answers = 5, 2
+    vocab_size = 5
+    answers = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         height_B1 = torch.randint(1, max(length, 2), (batch_size, 1), generator=generator)
@@ -208,7 +219,8 @@ class VariableAssignment(OneAnswer):
         variables: number of variables, at least 2; also the longest chain.
     """
 
-    shortest, step = 7, 3
+    shortest = 7
+    step = 3
     answers = 2
 
     def __init__(self, variables: int = 26):

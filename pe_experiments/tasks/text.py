@@ -110,12 +110,15 @@ class Text(Task):
 
     def read(self, start: int, count: int) -> np.ndarray:
         """Return ``count`` bytes of the joined files from byte ``start`` on."""
-        contents, pieces = _contents(self.files), []
+        contents = _contents(self.files)
+        pieces = []
         index = int(np.searchsorted(self.ends, start, side="right"))
         while count:
             within = start - (self.ends[index] - self.files[index].size)
             pieces.append(contents[index][within : within + count])
-            start, count, index = start + len(pieces[-1]), count - len(pieces[-1]), index + 1
+            start += len(pieces[-1])
+            count -= len(pieces[-1])
+            index += 1
         return np.concatenate(pieces)
 
     def listing(self) -> list[dict[str, str | int]]:
@@ -159,7 +162,9 @@ def _found(path: str) -> Sequence[File]:
 
 def _refuse_too_many(path: str) -> None:
     """Raise an error for too many files and folders, before any file is opened."""
-    root, depth, count = Path(path).absolute(), len(Path(path).absolute().parts) - 1, 0
+    root = Path(path).absolute()
+    depth = len(Path(path).absolute().parts) - 1
+    count = 0
     recursive = os.path.isdir(path) or "**" in path
     while not os.path.isdir(path) and glob.has_magic(str(root)):
         root = root.parent

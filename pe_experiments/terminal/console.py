@@ -96,17 +96,22 @@ class Lines(Display):
     _total = 0
 
     def start(self, what: str, total: int, done: int = 0) -> None:
-        self._what, self._total, self._note = what, total, ""
+        self._what = what
+        self._total = total
+        self._note = ""
         self._began = self._first = self._shown = done
         self._started = self._last = time.monotonic()
 
     def step(self, done: int) -> None:
-        now, terminal = time.monotonic(), on_terminal()
+        now = time.monotonic()
+        terminal = on_terminal()
         if self._first == self._began:  # still starting, so the remaining time is unknown
-            self._started, self._first = now, done
+            self._started = now
+            self._first = done
         waited = now - self._last >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
         if waited or (self._note and done == self._total > self._shown):
-            self._last, self._shown = now, done
+            self._last = now
+            self._shown = done
             took, moved = now - self._started, done - self._first
             known = moved > 0 and took >= ENOUGH_SECONDS
             left = f"{duration(took / moved * (self._total - done))} left" if known else ""

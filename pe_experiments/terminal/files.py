@@ -21,7 +21,9 @@ _HERE = Path(__file__).resolve().parents[1]
 # In a wheel the configs are inside the package, in a checkout beside it.
 CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
 # About a hundred times the size of what runs write: 100 kB of JSON or CSV, 5 to 20 kB and 8 levels of YAML.
-MOST_BYTES, MOST_YAML_BYTES, DEEPEST = 32 << 20, 2 << 20, 100
+MOST_BYTES = 32 << 20
+MOST_YAML_BYTES = 2 << 20
+DEEPEST = 100
 DRAFT_SECONDS = 60.0  # longer than writing any file takes
 READY = ".ready"  # folder of complete files that are yet to be moved
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
@@ -116,7 +118,8 @@ def read_json(path: Path) -> Any:
 
 def read_yaml(path: Path) -> Any:
     """Return the content of an untrusted YAML file; raise a ValueError if it is not valid."""
-    text, depth = read_text(path, MOST_YAML_BYTES), 0
+    text = read_text(path, MOST_YAML_BYTES)
+    depth = 0
     try:
         # Check the events for content that would crash the parser or grow without bound before building it.
         for event in yaml.parse(text, Loader=LOADER):

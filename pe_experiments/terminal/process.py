@@ -45,8 +45,10 @@ def own(words: Iterable[str]) -> None:
 def hydra_raises() -> Iterator[bool]:
     """Let Hydra raise errors instead of printing them; yield whether HYDRA_FULL_ERROR=1 is set."""
     global exit_code
-    exit_code, before = 0, os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"], os.environ[FULL_ERROR] = "1", before or "0"
+    exit_code = 0
+    before = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    os.environ[FULL_ERROR] = before or "0"
     try:
         yield before == "1"
     finally:

@@ -41,8 +41,10 @@ def prepare_device(config: Config) -> str:
 
 def _refuse_devices(config: Config, on_gpu: bool) -> None:
     """Raise a UserError for more devices than the machine has or than a batch has rows."""
-    trainer, rows = config.trainer, config.training.batch_size
-    devices, ranks = trainer.devices, trainer.devices * trainer.num_nodes
+    trainer = config.trainer
+    rows = config.training.batch_size
+    devices = trainer.devices
+    ranks = trainer.devices * trainer.num_nodes
     if on_gpu and devices > (available := torch.cuda.device_count()):
         raise UserError(f"trainer.devices={devices}: PyTorch finds {available}; allowed: 1 to {available}")
     if trainer.accelerator == "mps" and ranks > 1:

@@ -117,7 +117,8 @@ def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tens
     """Return the mean cross entropy of a batch in nats, or its sum divided by ``scored`` tokens."""
     if batch.tokens_BT.device.type != "cpu":  # constant shapes, without synchronising with the host
         logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-        logits_NV, labels_N = at_least_float32(logits_BTV.flatten(0, 1)), batch.labels_BT.flatten()
+        logits_NV = at_least_float32(logits_BTV.flatten(0, 1))
+        labels_N = batch.labels_BT.flatten()
         if scored is None:
             return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE)
         return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE, reduction="sum") / scored

@@ -62,7 +62,8 @@ def onednn_keeps_float32() -> bool:
         pairs += [(a, b.T.contiguous().T), (a, b), (a.T.contiguous().T, b)]
     query, key = (torch.randn(HEADS, generator=generator) for _ in range(2))
     pairs += [(query, key.mT), (query @ key.mT, key)]
-    before, errors = current_backend(), dict[Backend, float]()
+    before = current_backend()
+    errors: dict[Backend, float] = {}
     try:
         for backend in get_args(Backend):
             set_backend(backend)

@@ -109,7 +109,8 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
 
 def parameters(experiment: Experiment) -> int:
     """Return the number of parameters, counted on the meta device without allocating memory."""
-    shape, vocabulary = experiment.shape, experiment.format.vocab_size
+    shape = experiment.shape
+    vocabulary = experiment.format.vocab_size
     of_backbone = 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
     with suppress(Exception), torch.device("meta"):  # some encodings cannot be built there
         encoding = experiment.components["pe"].build(shape)
@@ -120,7 +121,8 @@ def parameters(experiment: Experiment) -> int:
 
 def needed_bytes(experiment: Experiment) -> int:
     """Return the memory of parameters, optimizer, batches and activations in bytes."""
-    shape, batch_size = experiment.shape, experiment.config.training.batch_size
+    shape = experiment.shape
+    batch_size = experiment.config.training.batch_size
     tokens = shape.train_length / 2  # mean length of a row with mixed lengths
     per_token = shape.num_layers * (20 * shape.d_model + 6 * shape.num_heads * tokens) * 4
     per_token += experiment.format.vocab_size * 8  # logits and probabilities of scored tokens
@@ -149,7 +151,8 @@ def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
 
 def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
     """Return the first mistake in examples: a shape, dtype or symbol, or a target that `solve` denies."""
-    scored, width = targets != IGNORE, task.target_length(length)
+    scored = targets != IGNORE
+    width = task.target_length(length)
     if unknown := set(task.formats) - set(FORMATS):
         return f"formats {allowed(sorted(unknown))}, expected {allowed(FORMATS)}"
     if inputs.shape != (len(targets), length):
@@ -205,7 +208,8 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
         parameter.copy_(torch.where(parameter == 0, noise.to(parameter.dtype), parameter))
     cuts_B = 1 + torch.arange(ROWS) * (batch.lengths_B - 2).clamp(min=0) // (ROWS - 1)
     before_BT = torch.arange(batch.tokens_BT.shape[1]) < cuts_B[:, None]
-    vocabulary, tokens_BT = source.format.vocab_size, batch.tokens_BT
+    vocabulary = source.format.vocab_size
+    tokens_BT = batch.tokens_BT
     others_BT = (tokens_BT + torch.randint(1, vocabulary, tokens_BT.shape, generator=generator)) % vocabulary
     changed = batch._replace(tokens_BT=torch.where(before_BT, tokens_BT, others_BT))
     torch.manual_seed(0)
@@ -231,6 +235,7 @@ def _both_ends(batch: Batch) -> Batch:
 def _logits(model: Backbone, batch: Batch) -> Tensor:
     logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     if logits_BTV.shape[:2] != batch.tokens_BT.shape:
-        shape, expected = tuple(logits_BTV.shape[:2]), tuple(batch.tokens_BT.shape)
+        shape = tuple(logits_BTV.shape[:2])
+        expected = tuple(batch.tokens_BT.shape)
         raise ValueError(f"its hidden states are [batch, tokens] = {shape}, expected {expected}")
     return logits_BTV

@@ -154,7 +154,8 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
 
 def _billions_of_operations(run: Experiment) -> float:
     """Return what a step's real tokens take in the model's matrices, forward and backward."""
-    shape, steps = run.shape, run.config.training.steps
+    shape = run.shape
+    steps = run.config.training.steps
     weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * run.format.vocab_size
     tokens = sum(int(run.batches.batch(index).lengths_B.sum()) for index in range(steps)) / steps
     return 6 * weights * tokens / 1e9
@@ -188,7 +189,9 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     """Measure the parts asked for; each is written at its end, beside earlier rows of such a machine."""
     settings = validated(BenchmarkSettings, config)
     prepare_device(experiment(**{"trainer.threads": settings.threads}).config)
-    machine, folder, display = describe_machine(), Path(settings.out), Lines()
+    machine = describe_machine()
+    folder = Path(settings.out)
+    display = Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _earlier_rows(folder, machine) if row.part.partition(":")[0] not in settings.parts]
     parts = {"small": small, "peers": peers, "encodings": encodings, "lengths": lengths}

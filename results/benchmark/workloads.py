@@ -67,7 +67,8 @@ def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
     training = run.config.training
     optimizer = TrainingOptimizer(model, run.components["optimizer"], training)
     schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, training))
-    batches, index = run.batches, count()
+    batches = run.batches
+    index = count()
 
     def step() -> None:
         matmul.set_backend(backend)
@@ -89,7 +90,8 @@ def padded_batches(run: Experiment) -> Batches:
 
 def data_alone(run: Experiment) -> float:
     """Return the seconds per step that a run's batches take."""
-    batches, index = run.batches, count()
+    batches = run.batches
+    index = count()
     return seconds_per_step(lambda: batches.batch(next(index)), run)
 
 
@@ -101,7 +103,8 @@ def of_new_model(way: Training, run: Experiment, backend: Backend) -> float:
 def forward_alone(model: Backbone, run: Experiment, backend: Backend) -> float:
     """Return the seconds per step of the losses of a run's batches, data included."""
     matmul.set_backend(backend)
-    batches, index = run.batches, count()
+    batches = run.batches
+    index = count()
     return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), run)
 
 
@@ -146,7 +149,8 @@ def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
 def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
     run = experiment(pe=encoding)
     prepare_device(run.config)
-    model, source = run.untrained_model(), run.source
+    model = run.untrained_model()
+    source = run.source
     before = _peak_megabytes()
     length = (tokens - run.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
     started = time.perf_counter()

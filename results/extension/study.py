@@ -85,7 +85,8 @@ def lowest(bits: pd.DataFrame) -> str:
 def families(bits: pd.DataFrame) -> dict[str, list[Test]]:
     """Return the numbered families of the plan."""
     changes = [change for change in WORDS if change != "rope"]
-    best, others = (lowest(bits), 450), product((EXTENDED, LONGEST), (ALIBI, FOX))
+    best = (lowest(bits), 450)
+    others = product((EXTENDED, LONGEST), (ALIBI, FOX))
     return {
         "what_to_change": [((change, 150), ("rope", 150), EXTENDED) for change in changes],
         "without_training": [((change, 0), PARENT, EXTENDED) for change in changes if change != "drope"],

@@ -29,7 +29,8 @@ class Foreign(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, build: Build, call: Callable[..., Tensor]):
         super().__init__(shape)
-        self.theirs, self.call = build(shape), call
+        self.theirs = build(shape)
+        self.call = call
 
 
 class Rotating(Foreign):
@@ -56,7 +57,8 @@ class FromKeys(Foreign):
     causal_only = True
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        ids, heads = whole(at.k_positions_BS), self.shape.num_heads
+        ids = whole(at.k_positions_BS)
+        heads = self.shape.num_heads
         line_Hn = self.call(heads, int(ids.max()) + 1).reshape(heads, -1)
         return line_Hn[:, ids].transpose(0, 1)[:, :, None].float()
 

@@ -109,7 +109,8 @@ def write_table(folder: Path, packages: list[str]) -> None:
 
     path = folder / "table.csv"
     earlier = pd.read_csv(path, dtype=str).fillna("")
-    today, rows = datetime.date.today().isoformat(), []
+    today = datetime.date.today().isoformat()
+    rows = []
     for row in ROWS:
         try:
             if packages and row.package not in packages:

@@ -58,8 +58,10 @@ def reach(ours: pd.DataFrame) -> pd.Series:
 
 def accuracy_table() -> str:
     """Return accuracies by encoding and length, ours with the published one in brackets."""
-    theirs, ours = published(), accuracies(read_archive(HERE / "gu"))
-    verdicts, reached = value_verdicts(theirs, ours), reach(ours)
+    theirs = published()
+    ours = accuracies(read_archive(HERE / "gu"))
+    verdicts = value_verdicts(theirs, ours)
+    reached = reach(ours)
     rows = []
     by_encoding: dict[str, dict[int, float]] = ours.T.to_dict()  # type: ignore[assignment]
     known = theirs.T.to_dict()
@@ -75,8 +77,10 @@ def accuracy_table() -> str:
 
 def draw(folder: Path) -> None:
     """Draw accuracy over length, theirs and ours."""
-    theirs, ours = published(), accuracies(read_archive(HERE / "gu"))
-    figure, looks = Figure(figsize=(7.2, 2.7), layout="constrained"), styles(ours.index)
+    theirs = published()
+    ours = accuracies(read_archive(HERE / "gu"))
+    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    looks = styles(ours.index)
     titles = ("Gu and Dao: trained on 256 tokens", "here: trained on 16 to 256 tokens")
     for axes, study, title in zip(figure.subplots(1, 2, sharey=True), (theirs, ours), titles, strict=True):
         length_axis(axes, ours.columns.to_numpy(float), TRAINED, "accuracy")

@@ -17,7 +17,8 @@ ENCODINGS = {  # theirs: ours
     "rotary": "rope_partial",
     "abs_sinusoid": "sinusoidal",
 }
-TRAINED, LENGTHS = 20, (25, 30, 40)
+TRAINED = 20
+LENGTHS = (25, 30, 40)
 TITLES = ("Kazemnejad et al.: 107 M parameters, 3 runs", "here: 0.3 M parameters, 5 runs")
 
 
@@ -40,7 +41,8 @@ def curves() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def draw(folder: Path) -> None:
     """Draw the mean over runs as a line, each run as a thin one."""
-    figure, looks = Figure(figsize=(7.2, 2.7), layout="constrained"), styles(ENCODINGS.values())
+    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    looks = styles(ENCODINGS.values())
     for axes, study, title in zip(figure.subplots(1, 2, sharey=True), curves(), TITLES, strict=True):
         length_axis(axes, [*LENGTHS, TRAINED], TRAINED, "exact match")
         for encoding, (colour, marker) in looks.items():

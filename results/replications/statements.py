@@ -55,7 +55,8 @@ def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
     runs = runs[runs["title"] == row["task"]]
     first, second = (runs[runs["label"] == row[side]] for side in ("better", "worse"))
     for end, side in (("", first), ("_2", second)):
-        row[f"mean{end}"], row[f"within{end}"] = side[row["metric"]].mean(), side[WITHIN].mean()
+        row[f"mean{end}"] = side[row["metric"]].mean()
+        row[f"within{end}"] = side[WITHIN].mean()
     row["p"] = np.nan
     if min(side["solved_in_distribution"].eq(True).mean() for side in (first, second)) < LEARNED:
         return row | {"verdict": NOT_LEARNED}

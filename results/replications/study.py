@@ -91,7 +91,8 @@ def pages(folder: Path) -> None:
     """Draw published errors and ours, hollow where the encoding did not learn the task; Kazemnejad et al.'s and Gu and Dao's curves."""
     rows = judge_ledger()
     rows = rows[rows["arxiv"] != TEXT]
-    figure, looks = Figure(figsize=(4.6, 3.6), layout="constrained"), styles(sorted(set(rows["encoding"])))
+    figure = Figure(figsize=(4.6, 3.6), layout="constrained")
+    looks = styles(sorted(set(rows["encoding"])))
     axes = figure.subplots()
     axes.axline((0, 0), (1, 1), color="0.7", linewidth=1)
     for row in rows.to_dict("records"):

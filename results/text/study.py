@@ -21,7 +21,9 @@ from pe_experiments.published import (
 )
 
 HERE = Path(__file__).parent
-TRAINED, LENGTHS = 256, [256, 512, 1024, 2048]  # bytes of context
+# bytes of context
+TRAINED = 256
+LENGTHS = [256, 512, 1024, 2048]
 LONGEST = LENGTHS[-1]
 ARGUMENTS = r"\([^)]*\)"  # of an encoding, which the bank leaves out
 FLAT = 0.05  # bits per byte; a rise of less counts as none

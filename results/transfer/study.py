@@ -181,7 +181,8 @@ def _reliability(scores: np.ndarray, draw: Draw) -> float:
 
 def pages(folder: Path) -> None:
     """Draw each encoding's rise on text over its score in the bank; bars span the seeds of text."""
-    bank, by_seed = overall(bank_scores()[PAST]), -text_scores()[PAST][:, 0]
+    bank = overall(bank_scores()[PAST])
+    by_seed = -text_scores()[PAST][:, 0]
     rises = mean_and_range(pd.DataFrame(by_seed))
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -224,8 +225,10 @@ def blocks(folder: Path) -> dict[str, Any]:
     past, rises = bank[PAST], text[PAST]
     main, classes = correlate(past, rises), correlate(CLASSES, rises)
     given = correlate(past, rises, CLASSES)
-    known, added = correlate(BASELINE, rises), correlate(past, rises, BASELINE)
-    inside, given_inside = correlate(bank[IN], text[IN]), correlate(past, rises, text[IN])
+    known = correlate(BASELINE, rises)
+    added = correlate(past, rises, BASELINE)
+    inside = correlate(bank[IN], text[IN])
+    given_inside = correlate(past, rises, text[IN])
     p_inside, p_given_inside = holm([inside.p, given_inside.p])
     rows = [
         ("bank (the main hypothesis)", main, main.p),
@@ -237,7 +240,8 @@ def blocks(folder: Path) -> dict[str, Any]:
         ("bank, given text in distribution", given_inside, p_given_inside),
     ]
     cells = [[name, f"{one.rho:+.2f} {one.interval}", p_in_words(p)] for name, one, p in rows]
-    by_task, without = [], {}
+    by_task = []
+    without = {}
     for index, task in enumerate(TASKS):
         rho = ranked(overall(past[:, [index]])) @ ranked(overall(rises))
         by_task.append([f"`{task}`", f"{rho:+.2f}"])

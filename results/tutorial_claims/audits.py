@@ -87,15 +87,18 @@ def printed(code: str, name: str) -> Any:
 
 def sample() -> Measured:
     """The module sample misused as people misuse it, beside the encoding of this project."""
-    zeros_BTD, module = torch.zeros(2, 10, WIDTH), printed(MODULE, "PositionalEncoding")
-    theirs, ours = module(WIDTH), Sinusoidal(_shape(WIDTH))
+    zeros_BTD = torch.zeros(2, 10, WIDTH)
+    module = printed(MODULE, "PositionalEncoding")
+    theirs = module(WIDTH)
+    ours = Sinusoidal(_shape(WIDTH))
     errors_PW = theirs.pe[:, 0] - sinusoid_vectors(torch.arange(LONGEST), WIDTH, BASE)
     vectors = {  # sequence first
         "sample, batch first": theirs(zeros_BTD).transpose(0, 1),
         "sample, sequence first": theirs(zeros_BTD.transpose(0, 1)),
         "encoding here": ours.embed(zeros_BTD, torch.arange(10)[None]).transpose(0, 1),
     }
-    longer, saved = LONGEST + 1, theirs.state_dict()
+    longer = LONGEST + 1
+    saved = theirs.state_dict()
     return {f"spread over positions, {name}": _largest(x - x[:1]) for name, x in vectors.items()} | {
         "values of the sample more than 1e-3 off": float((errors_PW.abs() > 1e-3).sum()),
         "sample crashes at d=7": _crashes(lambda: module(7)),
@@ -154,7 +157,8 @@ def order() -> Measured:
     shuffled_T = torch.tensor([5, 2, 0, 6, 3, 1, 4, 7])  # the last token stays where it is
     found = {}
     for kind, layers in (("encoder", 2), ("decoder of depth 1", 1), ("decoder of depth 2", 2)):
-        shape, name = _shape(32, causal=kind != "encoder", num_layers=layers), f"order, {kind}, none, "
+        shape = _shape(32, causal=kind != "encoder", num_layers=layers)
+        name = f"order, {kind}, none, "
         model = Transformer(8, shape, PositionalEncoding, initialisation="pytorch").double()
         here_TD, there_TD = model.hidden(torch.stack([tokens_T, tokens_T[shuffled_T]]))
         if kind == "encoder":
@@ -187,7 +191,8 @@ def vectors() -> Measured:
 def shifts(kind: str) -> Measured:
     """Bounds, and what depends on the offset of two positions alone, of vectors rounded to this type."""
     vectors_PW = sinusoid_vectors(torch.arange(audit.AUDITED), WIDTH, BASE).to(getattr(torch, kind))
-    apart_PP, similarity_PP = audit.pairwise_distances(vectors_PW), vectors_PW @ vectors_PW.T / (WIDTH / 2)
+    apart_PP = audit.pairwise_distances(vectors_PW)
+    similarity_PP = vectors_PW @ vectors_PW.T / (WIDTH / 2)
     diagonals = [similarity_PP.diagonal(k) for k in range(len(vectors_PW))]
     moved = {
         k: vectors_PW[:-k] @ audit.shift_matrix(WIDTH, BASE, k).T.to(vectors_PW)

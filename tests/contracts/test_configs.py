@@ -58,7 +58,8 @@ NOT_HERE = {
 def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     """The curve at one length after one optimiser step: every part works, and with the others."""
     preflight(experiment)
-    training, source = experiment.config.training, experiment.source
+    training = experiment.config.training
+    source = experiment.source
     model = experiment.untrained_model()
     before = [parameter.clone() for parameter in model.parameters()]
     batch = TrainingStream(source, training.batch_size, training.batching).batch(0)

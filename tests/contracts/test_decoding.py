@@ -35,7 +35,9 @@ from pe_experiments.terminal.errors import NotApplicable
 
 TASK = Deduplicate(vocab_size=6)
 FORMAT = CausalFormat(TASK.vocab_size, causal=True)
-TRAINED, LENGTH = FORMAT.tokens(2, 2), 8  # tokens in training, inputs in evaluation
+# tokens in training, inputs in evaluation
+TRAINED = FORMAT.tokens(2, 2)
+LENGTH = 8
 EXAMPLES = 24
 POLICIES = {
     "consecutive": Consecutive(),

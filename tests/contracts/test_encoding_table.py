@@ -64,7 +64,8 @@ def as_alibi(encoding: Any) -> None:
 def test_equalities_on_the_cards(
     choice: str, change: Callable[[PositionalEncoding], None] | None, equal: str
 ) -> None:
-    encoding, right = made(choice), weights(made(equal))
+    encoding = made(choice)
+    right = weights(made(equal))
     if change is not None:
         assert (weights(perturbed(encoding)) - right).abs().max() > 0.01
         change(encoding)
@@ -82,7 +83,8 @@ def test_equalities_on_the_cards(
 def test_equalities_with_other_arguments(
     choice: str, arguments: dict[str, Any], equal: str, its_arguments: dict[str, Any]
 ) -> None:
-    encoding, right = made(choice, **arguments), weights(made(equal, **its_arguments))
+    encoding = made(choice, **arguments)
+    right = weights(made(equal, **its_arguments))
     assert (weights(made(choice)) - right).abs().max() > 1e-3
     torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
 

@@ -31,7 +31,8 @@ def browser() -> Iterator[Any]:
 def opened_page(browser: Any, url: str, ready: str, **options: Any) -> Any:
     """The page, when this selector matches, with what it said and asked for."""
     page = browser.new_page(**{"viewport": DESK, **options})
-    page.said, page.asked = [], []
+    page.said = []
+    page.asked = []
     page.on("console", lambda message: page.said.append(message.text))
     page.on("pageerror", lambda error: page.said.append(str(error)))
     page.on("request", lambda request: page.asked.append(request.url))

@@ -123,7 +123,8 @@ class RightYarn(PositionalEncoding):
         def pair_with(rotations: float) -> float:
             return pairs * math.log(self.original / (rotations * 2 * math.pi)) / math.log(10_000.0)
 
-        low, high = max(math.floor(pair_with(32)), 0), min(math.ceil(pair_with(1)), 2 * pairs - 1)
+        low = max(math.floor(pair_with(32)), 0)
+        high = min(math.ceil(pair_with(1)), 2 * pairs - 1)
         ramp = ((torch.arange(pairs).double() - low) / max(high - low, 0.001)).clamp(0, 1)
         return inverse / self.factor * ramp + inverse * (1 - ramp)
 
@@ -377,12 +378,15 @@ class RightT5(PositionalEncoding):
         return at.relative_positions_BTS
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        relative, buckets, offset = self.distances(at), self.buckets, torch.zeros((), dtype=torch.long)
+        relative = self.distances(at)
+        buckets = self.buckets
+        offset = torch.zeros((), dtype=torch.long)
         if self.one_sided:
             distance = -relative.clamp(max=0)
         else:
             buckets = buckets // 2
-            offset, distance = (relative > 0).long() * buckets, relative.abs()
+            offset = (relative > 0).long() * buckets
+            distance = relative.abs()
         exact = buckets // 2
         log = (distance.clamp(min=1).double() / exact).log() / math.log(self.most / exact)
         far = (exact + (log * (buckets - exact)).long()).clamp(max=buckets - 1)
@@ -399,7 +403,8 @@ class T5PaperArguments(RightT5):
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
-        self.buckets, self.most = 32, 128
+        self.buckets = 32
+        self.most = 128
         self.relative_attention_bias = nn.Embedding(32, shape.num_heads)
 
 
@@ -450,7 +455,8 @@ class RightDeberta(PositionalEncoding):
         return q * 3**-0.5, k
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        heads, scale = (self.shape.num_heads, self.shape.head_dim), (3 * self.shape.head_dim) ** -0.5
+        heads = (self.shape.num_heads, self.shape.head_dim)
+        scale = (3 * self.shape.head_dim) ** -0.5
         keys, queries = (
             (self.rel @ w[at.layer]).unflatten(-1, heads).transpose(0, 1) for w in (self.wk, self.wq)
         )

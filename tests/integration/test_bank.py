@@ -21,7 +21,9 @@ from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
 pytestmark = pytest.mark.slow
-TASKS, SETTINGS, RATES = ("kth", "copy"), ("s0", "s1"), (0.003, 0.001)
+TASKS = ("kth", "copy")
+SETTINGS = ("s0", "s1")
+RATES = (0.003, 0.001)
 TINY = (
     "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
     "training.check_every=5", "evaluation.examples=20", "logger=none", "training.steps=10",

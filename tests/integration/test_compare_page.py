@@ -88,7 +88,8 @@ def test_the_matrix_shows_the_cells_of_the_table(page: Any, written: Path) -> No
     shown = page.eval_on_selector_all("#matrix td[title]", "all => all.map(e => e.title)")
     assert len(shown) == len(rows) == 6
     for row in rows:
-        value, ends = float(row["exact_match_extrapolation"]), ""
+        value = float(row["exact_match_extrapolation"])
+        ends = ""
         if row["exact_match_extrapolation_low"]:
             low, high = (float(row[f"exact_match_extrapolation_{end}"]) for end in ("low", "high"))
             ends = f" [{low:.2f}, {high:.2f}]"

@@ -136,7 +136,8 @@ def test_another_sweeper_gets_the_loss_on_the_training_lengths(
         done = run_script(TRAIN, *arguments, cwd=cwd, path=[search], forks=True)
     else:  # a whole process, since joblib's workers outlive a forked one
         path = os.pathsep.join([str(search), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        command, environment = [sys.executable, TRAIN, *arguments], os.environ | {"PYTHONPATH": path}
+        command = [sys.executable, TRAIN, *arguments]
+        environment = os.environ | {"PYTHONPATH": path}
         done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     losses = json.loads(done.stdout.partition("losses: ")[2].splitlines()[0])

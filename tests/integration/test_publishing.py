@@ -159,13 +159,15 @@ def test_a_strangers_results_overwrite_nothing_outside_them(written: Path, tmp_p
 def test_publishing_that_fails_half_way_leaves_the_published_set(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, last = written / "small", runs_of(written)[-1]
+    folder = written / "small"
+    last = runs_of(written)[-1]
     result = last.result.read_text()
     last.result.unlink()
     publish("small", written)
     before = {path: path.read_bytes() for path in folder.rglob("*.csv")}
     last.result.write_text(result)
-    copied, copy = list[Any](), shutil.copyfile
+    copied: list[Any] = []
+    copy = shutil.copyfile
 
     def full(*paths: Any) -> None:
         if len(copied) == 2:
@@ -177,7 +179,8 @@ def test_publishing_that_fails_half_way_leaves_the_published_set(
         publish("small", written)
     monkeypatch.setattr(shutil, "copyfile", copy)
     assert {path: path.read_bytes() for path in folder.rglob("*.csv")} == before
-    replaced, replace = list[Any](), os.replace
+    replaced: list[Any] = []
+    replace = os.replace
 
     def killed(*paths: Any) -> None:
         if READY in paths[0].parts:  # the second half, where the set is complete

@@ -65,7 +65,8 @@ class Deletes(console.Display):
     """Deletes all runs at the third step of one."""
 
     def __init__(self, runs: Path):
-        self.runs, self.last = runs, 0
+        self.runs = runs
+        self.last = 0
 
     def step(self, done: int) -> None:
         self.last = done

@@ -46,9 +46,11 @@ def children(pid: int) -> list[int]:
         ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
     ).stdout
     parents = {int(row.split()[0]): int(row.split()[1]) for row in listed.splitlines()}
-    found, todo = [], [pid]
+    found = []
+    todo = [pid]
     while todo:
-        todo_now, todo = todo, []
+        todo_now = todo
+        todo = []
         for child, parent in parents.items():
             if parent in todo_now:
                 found.append(child)

@@ -33,7 +33,9 @@ BLOCK, HEADER = 32_768, 7  # LevelDB's log: blocks of fragments, each with crc32
 
 def records(path: Path) -> Iterator[Any]:
     """The protobuf records of a ``.wandb`` file."""
-    data, offset, whole = path.read_bytes(), HEADER, b""
+    data = path.read_bytes()
+    offset = HEADER
+    whole = b""
     while offset + HEADER <= len(data):
         room = BLOCK - offset % BLOCK
         if room < HEADER:

@@ -155,5 +155,6 @@ def apart(got: torch.Tensor, right: torch.Tensor) -> float:
     masked = right.isnan() | (right == -torch.inf)
     if not torch.equal(masked, got.isnan() | is_masked(got)):
         return torch.inf
-    got, right = got.double()[~masked], right[~masked]
+    got = got.double()[~masked]
+    right = right[~masked]
     return float((got - right).abs().max() / right.abs().max())

@@ -39,7 +39,8 @@ def inputs(shape: ModelShape, positions: Tensor, seed: int = 0) -> Inputs:
 
 
 def assert_equal_logits(encoding: PositionalEncoding, given: Inputs, theirs: Tensor) -> None:
-    mine, theirs = attention_scores(encoding, given).detach(), theirs.detach()
+    mine = attention_scores(encoding, given).detach()
+    theirs = theirs.detach()
     seen = ~mine.isnan()
     largest = float(theirs[seen].abs().max())
     torch.testing.assert_close(mine[seen] / largest, theirs[seen] / largest, rtol=0, atol=1e-5)
@@ -94,7 +95,8 @@ def test_xpos_equals_rotary_embedding_torch(scale_base: int) -> None:
 
 def test_pope_equals_x_transformers() -> None:
     theirs = pytest.importorskip("x_transformers.x_transformers")
-    encoding, polar = perturbed(Pope(SHAPE)), theirs.PolarEmbedding(32, 2)
+    encoding = perturbed(Pope(SHAPE))
+    polar = theirs.PolarEmbedding(32, 2)
     polar.learned_bias.data = encoding.delta_HK.detach()[:, None]
     positions = torch.arange(200)
     given = inputs(SHAPE, positions)
@@ -149,7 +151,8 @@ def test_learned_relative_logits_equal_transformers_and_x_transformers(extent: i
     other = theirs.RelativeProjPositionalBias(64, 2, 5, max_dist=extent)
     other.distance_bank.data = encoding.profiles_RE.detach()
     linear = other.to_distance_weights[0]
-    linear.weight.data, linear.bias.data = encoding.mix.weight.detach(), torch.zeros(10)
+    linear.weight.data = encoding.mix.weight.detach()
+    linear.bias.data = torch.zeros(10)
     assert_equal_logits(encoding, given, content + other(given.x_BTD))
 
 
@@ -228,7 +231,8 @@ def test_the_temperature_equals_transformers_llama4() -> None:
 
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
     config = Llama4TextConfig(**sizes, num_hidden_layers=1, no_rope_layers=[0], floor_scale=7, attn_scale=0.3)
-    theirs, hidden = modeling.Llama4TextAttention(config, 0).eval(), inputs(SHAPE, torch.arange(60)).x_BTD
+    theirs = modeling.Llama4TextAttention(config, 0).eval()
+    hidden = inputs(SHAPE, torch.arange(60)).x_BTD
     _, weights = theirs(hidden, None, None)
     q, k = (part(hidden).unflatten(-1, (2, 32)).transpose(1, 2) for part in (theirs.q_proj, theirs.k_proj))
     encoding = PositionTemperature(SHAPE, step=7, strength=0.3)
@@ -239,10 +243,12 @@ def test_the_temperature_equals_transformers_llama4() -> None:
 def test_cable_is_fox_with_the_opposite_sign_and_without_a_scale() -> None:
     """Cable (arXiv:2503.08067) as released: b = cumsum(-softplus(w . x + c)), logit q . k + b_i - b_j."""
     shape = ModelShape(64, 2, 2, True, 20, 64)
-    fox, given = perturbed(Forgetting(shape)), inputs(shape, torch.arange(30))
+    fox = perturbed(Forgetting(shape))
+    given = inputs(shape, torch.arange(30))
     assert isinstance(fox, Forgetting)
     cable = torch.nn.Linear(64, 2)
-    cable.weight.data, cable.bias.data = -fox.gate.weight.data, -fox.gate.bias.data
+    cable.weight.data = -fox.gate.weight.data
+    cable.bias.data = -fox.gate.bias.data
     b_BHT = -torch.nn.functional.softplus(cable(given.x_BTD)).cumsum(1).mT
     theirs = given.q_BHTK @ given.k_BHTK.mT + b_BHT[..., None] - b_BHT[:, :, None]
     assert_equal_logits(fox, replace(given, q_BHTK=given.q_BHTK * math.sqrt(32)), theirs)

@@ -60,7 +60,8 @@ ELSEWHERE = (
 )
 def test_no_mutant_equals_the_loop(name: str) -> None:
     """Breaking a formula fails the test above, in one of its cases."""
-    choice, worst = MISTAKES[name].encoding, 0.0
+    choice = MISTAKES[name].encoding
+    worst = 0.0
     for arguments, causal in specifications(choice):
         for seed, heads in ((0, 2), (1, 3)):
             encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads)

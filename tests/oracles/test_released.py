@@ -31,7 +31,8 @@ RELATIVE = 1e-6  # theirs are float32
 # factors of Phi-4-mini are only shaped like its own, and Gemma 4 has heads of two widths, as no model here.
 FILES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("released.json").read_text())
 # Pattern of the layers of a model with as many as the file has: kind of the encoding, and its window.
-SLIDING, FULL = (Rope, 1024), (RopeLinear, None)
+SLIDING = (Rope, 1024)
+FULL = (RopeLinear, None)
 PATTERNS: dict[str, list[tuple[type, int | None]]] = {
     "Llama 3.1 8B": [(RopeLlama3, None)],
     "Qwen2.5 7B": [(RopeYarn, None)],

@@ -30,7 +30,8 @@ def test_stored_vectors_are_what_loops_and_encodings_say(path: Path) -> None:
     """Encodings are built from the file alone, as somebody else would."""
     choice = path.stem
     for entry in json.loads(path.read_text())["cases"]:
-        case, stored = stored_case(choice, entry), stored_result(entry)
+        case = stored_case(choice, entry)
+        stored = stored_result(entry)
         again = expected(case)
         again = torch.where(again.isfinite(), again, torch.nan)
         torch.testing.assert_close(again, stored, rtol=1e-12, atol=1e-12, equal_nan=True)

@@ -66,7 +66,8 @@ def buckets(bucket_of):
     """Return a change of T5 to ``bucket_of(distances, buckets of one side, encoding)``."""
 
     def bias(encoding, original, at):
-        causal, relative = encoding.shape.causal, at.relative_positions_BTS
+        causal = encoding.shape.causal
+        relative = at.relative_positions_BTS
         side = encoding.num_buckets if causal else encoding.num_buckets // 2
         distances = (-relative if causal else relative.abs()).clamp(min=0)
         ahead = 0 if causal else side * (relative > 0)

@@ -91,7 +91,8 @@ def rotated_by(across, table):
     def rotate(encoding, original, q, k, at):
         rotated = []
         for x, (cos, sin) in zip((q, k), encoding._rotations(at), strict=True):
-            turning, rest = x[..., : 2 * encoding.pairs], x[..., 2 * encoding.pairs :]
+            turning = x[..., : 2 * encoding.pairs]
+            rest = x[..., 2 * encoding.pairs :]
             turned = turning * table(cos) + across(turning) * table(sin)
             rotated.append(torch.cat([turned, rest], dim=-1))
         return tuple(rotated)

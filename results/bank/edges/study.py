@@ -63,7 +63,8 @@ def words(rows: pd.DataFrame, unlearned: float) -> dict[str, str]:
 
 def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
     """Return a row per task and encoding that was trained at a new rate."""
-    before, after = better_rate(bank), better_rate(pd.concat([bank, rates]))
+    before = better_rate(bank)
+    after = better_rate(pd.concat([bank, rates]))
     rows = []
     for (task, label, rate), group in rates.groupby(["task", "label", "rate"]):
         chosen = after[after["name"].isin(group["name"])]
@@ -86,7 +87,8 @@ def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
 
 def changed_verdicts(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
     """Return a row per task and view: the best encoding, and the verdicts that change."""
-    before, after = better_rate(bank), better_rate(pd.concat([bank, rates]))
+    before = better_rate(bank)
+    after = better_rate(pd.concat([bank, rates]))
     rows = []
     for task in rates["task"].unique():
         for view, unlearned in VIEWS.items():
@@ -134,7 +136,8 @@ def pages(folder: Path) -> None:
     bank, rates, _ = load(folder)
     every = pd.concat([bank, rates])
     every = every.assign(score=every[SCORE].where(every["learned"], 0))
-    tasks, tried = [*rates["task"].unique()], sorted(set(rates["label"]))
+    tasks = [*rates["task"].unique()]
+    tried = sorted(set(rates["label"]))
     looks = styles(tried)
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), sharey=True), tasks, strict=True):

@@ -30,7 +30,8 @@ def load(folder: Path) -> tuple[pd.DataFrame, list[str]]:
 
     An encoding is left out until all its runs are there.
     """
-    floors, tables = pd.read_csv(BANK / FLOORS), []
+    floors = pd.read_csv(BANK / FLOORS)
+    tables = []
     for archive in (read_archive(BANK), read_archive(folder)):
         counts = archive.runs[archive.runs["task"].isin(TASKS)].groupby("label").size()
         complete = archive.runs["label"].isin(counts[counts == RUNS].index)
@@ -59,7 +60,8 @@ def summary(scores: pd.DataFrame) -> pd.DataFrame:
 
 def against_recommended(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
     """Return a row per new and recommended encoding: their difference in the mean over the tasks, and its test."""
-    matrix, rows = mean_over_tasks(scores), []
+    matrix = mean_over_tasks(scores)
+    rows = []
     for label in new:
         rows += difference_rows(matrix[[label, *RECOMMENDED]], label, MEAN)
     return pd.DataFrame(rows)

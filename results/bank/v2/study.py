@@ -72,9 +72,11 @@ def _floor(point: Any) -> float:
 
 def majority_of_bits(ignore: float, length: int) -> float:
     """Estimate the exact match of answering every read with the bit written more often so far; ties are guessed."""
-    task, draw = FlipFlop(ignore), torch.Generator().manual_seed(0)
+    task = FlipFlop(ignore)
+    draw = torch.Generator().manual_seed(0)
     inputs, targets = (x.view(DRAWN, -1, 2) for x in task.sample(length, DRAWN, draw))
-    written, reads = inputs[..., 0] == task.write, targets[..., 0] >= 0
+    written = inputs[..., 0] == task.write
+    reads = targets[..., 0] >= 0
     lead = ((2 * inputs[..., 1] - 1) * written).cumsum(dim=1)  # ones less zeros
     right = torch.where(lead == 0, 0.5, ((lead > 0) == (targets[..., 0] == 1)).double())
     return float(torch.where(reads, right, 1.0).prod(dim=1).mean())
@@ -341,7 +343,8 @@ def cells_at_2x_and_4x(scores: pd.DataFrame) -> pd.DataFrame:
 
 def rank_cells(scores: pd.DataFrame) -> pd.DataFrame:
     """Return ``2 (1 to 4)``: the rank of the mean score and its 95 % bootstrap interval over settings."""
-    found, encodings = matrices(scores), views(scores)[0].index
+    found = matrices(scores)
+    encodings = views(scores)[0].index
     cells = {}
     for task in (MEAN, *TASKS):
         ranks, _ = bootstrap_ranks(found[task, AS_ZERO][encodings].to_numpy())
@@ -357,7 +360,9 @@ def unlearned_table(scores: pd.DataFrame) -> str:
             unlearned = group[~group["learned"]]
             if unlearned.empty:
                 continue
-            alike, words = group, []  # the settings with the levels that all unlearned ones share
+            # the settings with the levels that all unlearned ones share
+            alike = group
+            words = []
             for factor, (_, low, high) in FACTORS.items():
                 if unlearned[factor].nunique() == 1:
                     level = unlearned[factor].iloc[0]

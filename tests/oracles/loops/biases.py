@@ -22,7 +22,8 @@ def alibi(case: Case, h: int, i: int, j: int) -> float:
 
 
 def t5(case: Case, h: int, i: int, j: int) -> float:
-    buckets, back = len(case.parameters["table"]), int(steps_back(case, i, j))
+    buckets = len(case.parameters["table"])
+    back = int(steps_back(case, i, j))
     furthest = case.arguments["max_distance"] or case.shape["train_length"]
     bucket = 0
     if not case.causal:
@@ -61,7 +62,8 @@ def fire(case: Case, h: int, i: int, j: int) -> float:
 
 
 def learned_relative(case: Case, h: int, i: int, j: int) -> float:
-    profiles, back = case.parameters["profiles_RE"], int(steps_back(case, i, j))
+    profiles = case.parameters["profiles_RE"]
+    back = int(steps_back(case, i, j))
     extent = case.arguments["extent"] or case.shape["train_length"] // 2
     if not 0 <= back < extent:
         return content(case, h, i, j)
@@ -105,7 +107,8 @@ def shaw(case: Case, h: int, i: int, j: int) -> float:
 
 
 def transformer_xl(case: Case, h: int, i: int, j: int) -> float:
-    width, dim = case.shape["d_model"], case.head_dim
+    width = case.shape["d_model"]
+    dim = case.head_dim
     half = (width + 1) // 2
     sinusoids = []
     for column in range(width):
@@ -122,7 +125,8 @@ def transformer_xl(case: Case, h: int, i: int, j: int) -> float:
 
 
 def deberta(case: Case, h: int, i: int, j: int) -> float:
-    furthest, dim = case.arguments["max_distance"] or case.shape["train_length"] // 2, case.head_dim
+    furthest = case.arguments["max_distance"] or case.shape["train_length"] // 2
+    dim = case.head_dim
     back = int(steps_back(case, i, j))
 
     def view(name: str, distance: int) -> Array:

@@ -17,7 +17,8 @@ def sigmoid(x: float) -> float:
 def cope(case: Case, h: int, i: int, j: int) -> float:
     largest = len(case.parameters["table_RK"]) - 1
     count = min(float(largest), sum(sigmoid(content(case, h, i, s)) for s in range(j, i + 1)))
-    below, above = math.floor(count), min(largest, math.floor(count) + 1)
+    below = math.floor(count)
+    above = min(largest, math.floor(count) + 1)
     score = [dot(case.q[h, i], case.parameters["table_RK"][row]) for row in (below, above)]
     return content(case, h, i, j) + score[0] * (1 - (count - below)) + score[1] * (count - below)
 
@@ -44,7 +45,8 @@ def stick_breaking(case: Case, h: int, i: int, j: int) -> float:
 
 
 def dape(case: Case, h: int, i: int, j: int) -> float:
-    heads, reads = case.shape["num_heads"], []
+    heads = case.shape["num_heads"]
+    reads = []
     for head in range(heads):
         reads.append(content(case, head, i, j))
     for head in range(heads):
@@ -90,7 +92,8 @@ def path_fox(case: Case, h: int, i: int, j: int) -> float:
 
 
 def wall(case: Case, h: int, i: int, j: int) -> float:
-    total, dim = 0.0, case.head_dim
+    total = 0.0
+    dim = case.head_dim
     for c in range(dim):
         weight, bias = case.parameters["gate.weight"][h * dim + c], case.parameters["gate.bias"][h * dim + c]
         kept = 1.0
@@ -104,7 +107,8 @@ def grape_a(case: Case, h: int, i: int, j: int) -> float:
     def opened(x: Array, direction: Array) -> float:
         return math.log1p(math.exp(dot(x, direction) / math.sqrt(dot(direction, direction) * case.head_dim)))
 
-    rate, gate = 0.0, case.arguments["gate"]
+    rate = 0.0
+    gate = case.arguments["gate"]
     if gate in ("key", "both"):
         rate += opened(case.k[h, j], case.parameters["u_HK"][h])
     if gate in ("query", "both"):
@@ -115,7 +119,8 @@ def grape_a(case: Case, h: int, i: int, j: int) -> float:
 
 def selective_rope(case: Case, h: int, i: int, j: int) -> float:
     """Pair m rotates by theta_m for each unit of the phases of the tokens after the key."""
-    dim, pairs = case.head_dim, case.head_dim // 2
+    dim = case.head_dim
+    pairs = case.head_dim // 2
     down, up = (case.parameters[f"angle.{layer}.weight"] for layer in (0, 1))
 
     def mapped(t: int, channel: int) -> float:
@@ -127,7 +132,8 @@ def selective_rope(case: Case, h: int, i: int, j: int) -> float:
 
     total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
     for m in range(pairs):
-        channel, angle = h * pairs + m, 0.0
+        channel = h * pairs + m
+        angle = 0.0
         for t in range(j + 1, i + 1):
             taps = case.parameters["convolution.weight"][channel, 0]
             angle += sum(

@@ -73,7 +73,8 @@ def rope_dynamic_ntk(case: Case, h: int, i: int, j: int) -> float:
 
 
 def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
-    s, base = stretch(case), case.arguments["base"]
+    s = stretch(case)
+    base = case.arguments["base"]
     whole = case.arguments["truncate"]
 
     def pair_with(rotations: float, pairs: int) -> float:
@@ -169,7 +170,8 @@ def fope(case: Case, h: int, i: int, j: int) -> float:
             if m < len(waves):
                 cosine = math.fsum(float(cosines[n, m]) * math.cos(p * wave) for n, wave in enumerate(waves))
                 sine = math.fsum(float(sines[n, m]) * math.sin(p * wave) for n, wave in enumerate(waves))
-            first, second = float(x[m]), float(x[m + pairs])
+            first = float(x[m])
+            second = float(x[m + pairs])
             turned.append((first * cosine - second * sine, second * cosine + first * sine))
         total += turned[0][0] * turned[1][0] + turned[0][1] * turned[1][1]
     return total / math.sqrt(case.head_dim)

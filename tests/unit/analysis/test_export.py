@@ -29,7 +29,8 @@ def made(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
 @pytest.mark.parametrize("choice", ["alibi", "t5", "kerple_log", "sandwich", "hard_alibi"])
 @torch.no_grad()
 def test_a_score_mod_gives_our_weights(choice: str) -> None:
-    encoding, inputs = made(choice), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    encoding = made(choice)
+    inputs = draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
     modify = score_mod(encoding, 64)
 
     def causal(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -76,7 +77,8 @@ def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None
     from transformers import StaticCache
 
     register_with_transformers("ours", [made(choice), made(choice)])
-    model, tokens = gpt2("ours"), torch.randint(9, (2, 11), generator=torch.Generator().manual_seed(0))
+    model = gpt2("ours")
+    tokens = torch.randint(9, (2, 11), generator=torch.Generator().manual_seed(0))
     at_once = model(tokens).last_hidden_state
     assert (at_once - gpt2("eager")(tokens).last_hidden_state).abs().max() > 1e-3
     begun = model(tokens[:, :6], use_cache=True)
@@ -104,12 +106,15 @@ def test_in_transformers_logits_are_ours() -> None:
     torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
     from transformers import AttentionInterface
 
-    encoding, inputs = made("rope"), draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    encoding = made("rope")
+    inputs = draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
     register_with_transformers("rope of ours", [encoding])
     layer = torch.nn.Module()
     layer.layer_idx = 0  # type: ignore[assignment]
     attend = AttentionInterface()["rope of ours"]
-    k_BHTK, v_BHTK = inputs.k_BHTK[:, ::2], torch.eye(TOKENS).expand(1, 2, -1, -1)  # shared by two heads each
+    # shared by two heads each
+    k_BHTK = inputs.k_BHTK[:, ::2]
+    v_BHTK = torch.eye(TOKENS).expand(1, 2, -1, -1)
     _, weights = attend(layer, inputs.q_BHTK, k_BHTK, v_BHTK, None)
     shared = type(inputs)(
         inputs.q_BHTK, k_BHTK.repeat_interleave(2, 1), inputs.x_BTD, torch.arange(TOKENS)[None]

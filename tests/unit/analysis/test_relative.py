@@ -117,7 +117,8 @@ def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal:
 )
 def test_an_extension_is_plain_rope_up_to_the_training_length(name: str) -> None:
     shape = ModelShape(64, 4, 2, True, 24, 24)
-    extension, plain = reference_of(name).build(shape), Rope(shape)
+    extension = reference_of(name).build(shape)
+    plain = Rope(shape)
     within, past = (draw_inputs(shape, tokens, tokens, 0) for tokens in (24, 25))
     torch.testing.assert_close(
         attention_scores(extension, within), attention_scores(plain, within), equal_nan=True
@@ -225,7 +226,8 @@ def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
 
 def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
     """A logit below -1e6 may be that of a far key: only the constant of masking encodings says which."""
-    shape, positions = small_shape(), torch.tensor([[0, 1 << 24]])
+    shape = small_shape()
+    positions = torch.tensor([[0, 1 << 24]])
     at = AttentionContext(positions, positions, torch.ones(1, 2, 2, dtype=torch.bool).tril())
     q = torch.zeros(1, shape.num_heads, 2, shape.head_dim)
     far = Alibi(shape).bias(q, q, at)[0, 0]

@@ -87,7 +87,8 @@ def test_encodings_are_compared_within_the_settings_that_both_learned() -> None:
 
 
 def test_verdicts_are_adjusted_for_the_number_of_others() -> None:
-    mine, other = [0.5] * 7, [0.4 - 0.01 * n for n in range(7)]
+    mine = [0.5] * 7
+    other = [0.4 - 0.01 * n for n in range(7)]
     assert verdicts_on(scores(mine=mine, one=other), "mine")["one"].verdict == BETTER  # p is 2 / 2^7
     four = verdicts_on(scores(mine=mine, **dict.fromkeys("abcd", other)), "mine")
     assert {one.verdict for one in four.values()} == {TOO_FEW}  # four times 2 / 2^7 is more than 0.05
@@ -128,11 +129,13 @@ def test_an_unlearned_setting_is_left_out_or_counts_as_nothing() -> None:
 
 def test_the_rate_with_the_lower_loss_counts_and_scores_are_above_the_floor() -> None:
     made: list[dict[str, Any]] = []
-    points, saved = [], {}
+    points = []
+    saved = {}
     for label, setting, rate in itertools.product(("rope", "none"), range(2), (0.001, 0.003)):
         if (label, setting) == ("none", 1):
             continue  # not finished: the setting does not count for anybody
-        name, good = f"{label}-{setting}-{rate}", rate == (0.003 if label == "rope" else 0.001)
+        name = f"{label}-{setting}-{rate}"
+        good = rate == (0.003 if label == "rope" else 0.001)
         run: dict[str, Any] = {"name": name, "label": label, "seed": setting, "task": "kth", "max_length": 10}
         made.append(
             run | {"loss_in_distribution": 0.1 if good else 0.5, "solved_in_distribution": label == "rope"}

@@ -25,7 +25,8 @@ ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES[name]
     component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
-    theirs, forms = mistake.make_in(component.build), [True, False]
+    theirs = mistake.make_in(component.build)
+    forms = [True, False]
 
     def named() -> list[str]:
         matches = known_mistakes(theirs, [component], forms)
@@ -40,7 +41,8 @@ def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.Monkey
 
 
 def test_the_largest_difference_is_measured_where_it_is_asked_for() -> None:
-    wrong, reference = reference_of("alibi").build, compare.as_reference(reference_of("rope"), [True])
+    wrong = reference_of("alibi").build
+    reference = compare.as_reference(reference_of("rope"), [True])
     first = compare.compare(wrong, reference).difference
     largest = compare.compare(wrong, reference, largest=True).difference
     assert compare.SAME < first < largest
@@ -75,8 +77,11 @@ def test_a_module_that_seeds_in_every_call_is_found() -> None:
 
 
 def test_modules_without_position_ids_are_read_at_any() -> None:
-    ids_BT, shape = torch.tensor([[0, 3, 4, 9], [5, 5, 6, 2]]), small_shape()
-    rope, alibi, x_BHTK = Rope(shape), Alibi(shape), torch.randn(2, 4, 4, shape.head_dim)
+    ids_BT = torch.tensor([[0, 3, 4, 9], [5, 5, 6, 2]])
+    shape = small_shape()
+    rope = Rope(shape)
+    alibi = Alibi(shape)
+    x_BHTK = torch.randn(2, 4, 4, shape.head_dim)
 
     def at(ids_BT: Tensor) -> AttentionContext:
         return AttentionContext(ids_BT, ids_BT, torch.ones(1, 1, 1, dtype=torch.bool))

@@ -30,7 +30,9 @@ def failures(task: Task) -> dict[str, Result]:
 class SecondLargest(OneAnswer):
     """Right: at nine symbols the second largest is hardly ever 0 or 1."""
 
-    vocab_size, order_sensitive, shortest = 10, False, 2
+    vocab_size = 10
+    order_sensitive = False
+    shortest = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
         inputs = uniform(10, batch_size, length, generator)
@@ -43,7 +45,8 @@ class SecondLargest(OneAnswer):
 class SeedsTakenModulo(OneAnswer):
     """The first symbol, of 1,000 different batches."""
 
-    vocab_size, modulo = 10, 1_000
+    vocab_size = 10
+    modulo = 1_000
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
         number = int(torch.randint(2**31, (), generator=generator)) % self.modulo
@@ -65,7 +68,8 @@ class OneExampleABatch(SeedsTakenModulo):
 class MostlyZero(OneAnswer):
     """Whether all of the first symbols are 0: one answer in 97 of 100 cases."""
 
-    vocab_size, answers = 6, 2
+    vocab_size = 6
+    answers = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
         inputs = uniform(6, batch_size, length, generator)
@@ -78,7 +82,8 @@ class MostlyZero(OneAnswer):
 class PaddedInput(OneAnswer):
     """The parity of how many symbols precede the padding of 0."""
 
-    vocab_size, answers = 4, 2
+    vocab_size = 4
+    answers = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
         inputs = 2 + uniform(2, batch_size, length, generator)

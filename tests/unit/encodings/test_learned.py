@@ -29,7 +29,8 @@ def test_clamp_wrap_and_zero() -> None:
 
 def test_untrained_rows_follow_from_seed_and_row() -> None:
     encoding = table("untrained")
-    far, near = encoding.vectors(torch.tensor([[500, 40]])), encoding.vectors(IDS)
+    far = encoding.vectors(torch.tensor([[500, 40]]))
+    near = encoding.vectors(IDS)
     torch.testing.assert_close(far[0, 1], near[0, 5], rtol=0, atol=0)
     again = table("untrained")
     torch.testing.assert_close(again.vectors(IDS), near, rtol=0, atol=0)
@@ -41,7 +42,8 @@ def test_untrained_rows_follow_from_seed_and_row() -> None:
 
 
 def test_untrained_rows_come_with_the_checkpoint() -> None:
-    encoding, other = table("untrained"), table("untrained", seed=1)
+    encoding = table("untrained")
+    other = table("untrained", seed=1)
     other.vectors(IDS)
     other.load_state_dict(encoding.state_dict())
     torch.testing.assert_close(other.vectors(IDS), encoding.vectors(IDS), rtol=0, atol=0)

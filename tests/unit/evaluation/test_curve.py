@@ -218,7 +218,8 @@ def test_evaluation_does_not_depend_on_the_batch_size(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny("positions=random_offset", "evaluation.examples=150")
-    model, source = experiment.untrained_model(), experiment.source
+    model = experiment.untrained_model()
+    source = experiment.source
     whole = list(extrapolation_curve(model, source, [4, 9], 150, 6))
     monkeypatch.setattr("pe_experiments.evaluation.curve.TOKENS_AT_ONCE", 60)
     pieces = list(extrapolation_curve(model, source, [4, 9], 150, 6))
@@ -241,7 +242,8 @@ def test_examples_are_grouped_by_fifths_of_the_depth() -> None:
 @pytest.mark.parametrize("decoding", ["teacher_forcing", "greedy"])
 def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: Any) -> None:
     experiment = tiny("task=needle", "task.k=1", "task.symbols=2")
-    model, source = experiment.untrained_model(), experiment.source
+    model = experiment.untrained_model()
+    source = experiment.source
     depths: list[dict[str, Any]] = []
     curve = extrapolation_curve(model, source, [6, 20], 150, 6, decoding, keep_depths=depths.extend)
     for row in curve:
@@ -258,7 +260,9 @@ def test_depths_are_those_of_the_inputs_that_were_drawn(
     tiny: Callable[..., Experiment], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny("task=induction", f"model={model}")
-    source, drawn, measured = experiment.source, [], []
+    source = experiment.source
+    drawn = []
+    measured = []
     sample, depth = type(source.task).sample, type(source.task).depth
 
     def kept(self: Any, *arguments: Any) -> Any:
@@ -308,7 +312,8 @@ def test_progress_is_shown_within_a_length(tiny: Callable[..., Experiment]) -> N
     experiment = tiny("task=deduplicate")
     for decoding in ("teacher_forcing", "greedy"):
         shown: list[int] = []
-        model, source = experiment.untrained_model(), experiment.source
+        model = experiment.untrained_model()
+        source = experiment.source
         list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, shown.append))  # type: ignore[arg-type]
         assert shown == [100, 200, 250, 350, 450, 500]
 
@@ -316,7 +321,8 @@ def test_progress_is_shown_within_a_length(tiny: Callable[..., Experiment]) -> N
 def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
     """A model that says the successor of what it reads, and EOS after 3."""
     experiment = tiny("task=copy")
-    format_, successor = experiment.format, Successor(experiment.format.vocab_size, experiment.format.eos)
+    format_ = experiment.format
+    successor = Successor(experiment.format.vocab_size, experiment.format.eos)
     rows = format_.lay_out(
         torch.zeros(3, 4, dtype=torch.long), torch.tensor([[0, 1, 2, 3], [0, 1, 2, 9], [0, 9, 2, 3]])
     )

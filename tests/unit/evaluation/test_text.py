@@ -32,7 +32,8 @@ def experiment(tiny: Tiny, tmp_path: Path) -> Experiment:
 
 
 def test_every_window_is_scored_as_if_read_alone(experiment: Experiment) -> None:
-    model, source = experiment.untrained_model().eval(), experiment.evaluation_source
+    model = experiment.untrained_model().eval()
+    source = experiment.evaluation_source
     stretches, _ = source.task.sample(128, 3, torch.Generator().manual_seed(0))
     for length in (24, 128):
         losses, right = Scorer(model, source).cut(stretches, length)
@@ -47,7 +48,8 @@ def test_every_window_is_scored_as_if_read_alone(experiment: Experiment) -> None
 
 @pytest.mark.slow
 def test_every_length_scores_the_same_bytes(experiment: Experiment) -> None:
-    model, source = experiment.untrained_model(), experiment.evaluation_source
+    model = experiment.untrained_model()
+    source = experiment.evaluation_source
     shown: list[int] = []
     curve, rows = evaluate_text(model, source, LENGTHS, 120, 24, shown.append)
     assert shown[-1] == 120 * len(LENGTHS)
@@ -91,7 +93,8 @@ def test_slices_are_those_of_a_loop() -> None:
 
 
 def test_a_key_stands_twice() -> None:
-    windows, keys = torch.zeros(2, 4 * KEY, dtype=torch.long), torch.arange(1, 2 * KEY + 1).view(2, KEY)
+    windows = torch.zeros(2, 4 * KEY, dtype=torch.long)
+    keys = torch.arange(1, 2 * KEY + 1).view(2, KEY)
     made = with_copy(windows, keys, torch.tensor([0.0, 0.999]))
     assert torch.equal(made[0, :KEY], keys[0])
     assert torch.equal(made[1, 2 * KEY : 3 * KEY], keys[1])

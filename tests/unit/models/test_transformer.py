@@ -25,7 +25,8 @@ def transformer(
 
 
 def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
-    model, constant = transformer(True, layers=4), torch.full((1, 10), 5)
+    model = transformer(True, layers=4)
+    constant = torch.full((1, 10), 5)
     torch.testing.assert_close(model(constant), model(constant)[:, :1].expand(-1, 10, -1), rtol=0, atol=1e-9)
     marked = constant.clone()
     marked[:, 0] = 8
@@ -102,8 +103,10 @@ def test_model_shape_refuses_heads_that_do_not_divide() -> None:
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 def test_the_weights_of_a_layer_are_those_its_output_is_made_of(implementation: str) -> None:
     shape = ModelShape(32, 4, 2, True, 12, 12)
-    layer, encoding = Attention(shape, implementation), Rope(shape)
-    x_BTD, ids = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(0)), torch.arange(12)[None]
+    layer = Attention(shape, implementation)
+    encoding = Rope(shape)
+    x_BTD = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(0))
+    ids = torch.arange(12)[None]
     at = AttentionContext(ids, ids, torch.ones(1, 12, 12, dtype=torch.bool).tril(), None, x_BTD)
     values_BHTK = layer.qkv(x_BTD)[..., 64:].unflatten(-1, (4, 8)).transpose(1, 2)
     mixed_BHTK = layer.weights(x_BTD, encoding, at) @ values_BHTK

@@ -142,10 +142,12 @@ def test_what_the_page_says_about_depth_is_true() -> None:
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])
 def test_the_floor_of_flip_flop_is_the_majority_of_the_bits_so_far(ignore: float) -> None:
-    task, right = FlipFlop(ignore), 0.0
+    task = FlipFlop(ignore)
+    right = 0.0
     inputs, targets = task.sample(20, 4000, torch.Generator().manual_seed(1))
     for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
-        ones, chance = [0, 0], 1.0
+        ones = [0, 0]
+        chance = 1.0
         for place in range(0, 20, 2):
             if row[place] == task.write:
                 ones[row[place + 1]] += 1

@@ -33,7 +33,8 @@ def bits() -> Bits:
     models, values = {}, {}
     for run in stranger.read_csv(FOLDER / "runs.csv"):
         told = dict(word.split("=") for word in run["command"].split() if "=" in word)
-        steps, long = int(told.get("training.steps", 1500)), told.get("training.max_length") == "1024"
+        steps = int(told.get("training.steps", 1500))
+        long = told.get("training.max_length") == "1024"
         model = told["pe"]
         if "pe.base" in told:
             model += f"(base={float(told['pe.base']):.0f})"

@@ -156,7 +156,8 @@ def check_verdicts(verdicts: pd.DataFrame, scores: dict[str, stranger.Values]) -
 
 @pytest.mark.slow
 def test_a_stranger_finds_the_published_means_and_verdicts() -> None:
-    values, scores = mirrored.blocks(MIRRORED), scores_of_a_stranger(MIRRORED)
+    values = mirrored.blocks(MIRRORED)
+    scores = scores_of_a_stranger(MIRRORED)
     assert values["settings"] == len(scores["mean"]["fox"])
     for task, by_label in scores.items():
         for label, by_setting in by_label.items():

@@ -67,13 +67,13 @@ def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
 def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
     values = np.random.default_rng(8).normal(size=12)
     one, other = scores(values, 0.5, 0), scores(values, 1.0, 1)
-    made, draw, rhos = transfer.correlate(one, other), np.random.default_rng(9), []
+    made = transfer.correlate(one, other)
+    draw = np.random.default_rng(9)
+    rhos = []
     place = {encoding: index for index, encoding in enumerate(transfer.ENCODINGS)}
     for _ in range(3000):
-        groups, seeds = (
-            draw.integers(len(transfer.GROUPS), size=len(transfer.GROUPS)),
-            draw.integers(4, size=4),
-        )
+        groups = draw.integers(len(transfer.GROUPS), size=len(transfer.GROUPS))
+        seeds = draw.integers(4, size=4)
         picked = [place[encoding] for group in groups for encoding in transfer.GROUPS[group]]
         rhos.append(
             stats.spearmanr(*(own[picked, 0][:, seeds].mean(axis=1) for own in (one, other))).statistic
@@ -101,8 +101,10 @@ def test_classes_follow_from_formulas_alone() -> None:
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the formulas rank text better than the bank, which adds nothing; how much hangs on a task."""
     monkeypatch.setattr(transfer, "RESAMPLES", 20_000)
-    bank, text = transfer.bank_scores(), transfer.text_scores()[transfer.PAST]
-    past, rises = np.nanmean(bank[transfer.PAST], axis=2), text[:, 0].mean(axis=1)
+    bank = transfer.bank_scores()
+    text = transfer.text_scores()[transfer.PAST]
+    past = np.nanmean(bank[transfer.PAST], axis=2)
+    rises = text[:, 0].mean(axis=1)
     classes = stats.spearmanr(transfer.CLASSES.ravel(), rises).statistic
     alone = stats.spearmanr(past.mean(axis=1), rises).statistic
     ranks = [stats.rankdata(values) for values in (past.mean(axis=1), rises, transfer.CLASSES.ravel())]

@@ -146,7 +146,8 @@ BAD: dict[str, tuple[Spoil, str]] = {
 
 @pytest.mark.parametrize("bad", BAD)
 def test_one_bad_directory_is_one_sentence(bad: str, tiny: Tiny) -> None:
-    run, good = write_run(tiny("seed=1"), fading(1, 0)), write_run(tiny(), fading(1, 0))
+    run = write_run(tiny("seed=1"), fading(1, 0))
+    good = write_run(tiny(), fading(1, 0))
     spoil, sentence = BAD[bad]
     spoil(run)
     loaded = load_runs(good.path.parents[1])
@@ -159,7 +160,8 @@ def test_one_bad_directory_is_one_sentence(bad: str, tiny: Tiny) -> None:
 
 def test_a_run_never_lies_behind_a_link(tiny: Tiny, tmp_path: Path) -> None:
     """Training there would empty somebody's folder."""
-    experiment, home = tiny(), tmp_path / "home"
+    experiment = tiny()
+    home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").write_text("years")
     run = run_status(experiment).run
@@ -221,7 +223,8 @@ def test_weights_that_are_none_are_one_sentence(weights: object, tiny: Tiny) -> 
 
 def with_weights(experiment: Experiment, factor: float) -> RunDirectory:
     """A finished run whose first weights are multiplied by this."""
-    run, weights = write_run(experiment, fading(1, 0)), experiment.untrained_model().state_dict()
+    run = write_run(experiment, fading(1, 0))
+    weights = experiment.untrained_model().state_dict()
     name = next(iter(weights))
     weights[name] *= factor
     run.checkpoint.parent.mkdir()

@@ -158,10 +158,8 @@ def length_after(child: Child, run: RunDirectory, *steps: tuple[str, int]) -> in
 def test_in_a_chain_the_frequencies_are_measured_from_where_they_were_trained(
     tiny: Tiny, child: Child
 ) -> None:
-    run, at = (
-        trained(tiny("pe=rope")),
-        {n: tiny(f"training.max_length={n}").shape.train_length for n in (6, 12)},
-    )
+    run = trained(tiny("pe=rope"))
+    at = {n: tiny(f"training.max_length={n}").shape.train_length for n in (6, 12)}
     assert length_after(child, run, ("rope_yarn", 12), ("rope_yarn", 24)) == at[6]
     assert length_after(child, run, ("rope_ntk", 10), ("rope_yarn", 20)) == at[6]
     assert length_after(child, run, ("rope", 12), ("rope_yarn", 24)) == at[12]
@@ -185,7 +183,8 @@ def loaded(experiment: Experiment) -> tuple[Backbone, str]:
 
 def test_shared_weights_are_loaded_and_new_ones_named(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=alibi")
-    run, there = trained(parent), parent.untrained_model().state_dict()
+    run = trained(parent)
+    there = parent.untrained_model().state_dict()
     model, remark = loaded(child(run, "seed=7", "pe=t5"))
     assert "; new: encodings.0.table" in remark
     assert remark.startswith(f"continues {run.name} with its weights")
@@ -227,7 +226,8 @@ def test_what_cannot_fit_is_one_sentence(typed: str, tiny: Tiny, child: Child) -
 def test_the_parent_is_part_of_the_identity_and_its_place_is_not(
     tiny: Tiny, child: Child, tmp_path: Path
 ) -> None:
-    first, second = trained(tiny("pe=rope")), trained(tiny("pe=rope", "training.steps=13"))
+    first = trained(tiny("pe=rope"))
+    second = trained(tiny("pe=rope", "training.steps=13"))
     name = identify(child(first, "training.steps=5")).name
     assert name != identify(child(second, "training.steps=5")).name
     assert name.startswith("copy-decoder-rope-to-rope-s0-")
@@ -244,7 +244,8 @@ def test_without_a_parent_nothing_is_hashed_of_it(tiny: Tiny) -> None:
 def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=rope")
     extended = child(trained(parent))
-    same, first = parent.batches.batch(BATCHES_PER_DRAW), extended.batches.batch(0)
+    same = parent.batches.batch(BATCHES_PER_DRAW)
+    first = extended.batches.batch(0)
     assert all(torch.equal(one, two) for one, two in zip(same, first, strict=True))
     again = child(trained(extended))
     assert torch.equal(again.batches.batch(0).tokens_BT, parent.batches.batch(2 * BATCHES_PER_DRAW).tokens_BT)
@@ -277,7 +278,8 @@ def test_mistakes_are_one_sentence(tiny: Tiny, child: Child, tmp_path: Path) -> 
 
 
 def test_a_stranger_needs_trust(tiny: Tiny, child: Child, tmp_path: Path, monkeypatch: Any) -> None:
-    run, mark = trained(tiny("pe=rope")), tmp_path / "mark"
+    run = trained(tiny("pe=rope"))
+    mark = tmp_path / "mark"
     (tmp_path / "evil.py").write_text(
         f"import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
         f"pathlib.Path({str(mark)!r}).touch()\nclass Evil(PositionalEncoding):\n    pass\n"

@@ -56,7 +56,8 @@ def finished(tiny: Tiny) -> RunDirectory:
 def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
     status: str, finished: RunDirectory, tiny: Tiny
 ) -> None:
-    before, states = content(finished.path), set()
+    before = content(finished.path)
+    states = set()
     backup = finished.path.parents[2] / "backup"
     shutil.copytree(finished.path, backup)
     for operation in count():
@@ -122,7 +123,8 @@ def test_killed_while_it_starts_again_a_rerun_leaves_one_whole_run(
     """The rerun of a run whose first rerun was interrupted, in whatever order a folder lists its files."""
     listed = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path), reverse=backwards)))
-    runs, before = finished.path.parent, content(finished.path)
+    runs = finished.path.parent
+    before = content(finished.path)
     with pytest.raises(KeyboardInterrupt):
         rerun(finished.path, "interrupted")
     interrupted = content(finished.path)

@@ -69,7 +69,8 @@ def run(tiny: Tiny) -> RunDirectory:
 
 
 def with_checkpoint(experiment: Experiment) -> RunDirectory:
-    made, weights = write_run(experiment, fading(1, 0)), experiment.untrained_model().state_dict()
+    made = write_run(experiment, fading(1, 0))
+    weights = experiment.untrained_model().state_dict()
     made.checkpoint.parent.mkdir()
     saved = {"state_dict": {f"model.{name}": value for name, value in weights.items()}}
     torch.save(saved | {"global_step": 12, "finished": True}, made.checkpoint)

@@ -156,7 +156,8 @@ def test_processes_take_turns_on_the_gpus() -> None:
 
 def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
-    free, two = settings(jobs_per_device=2), settings(jobs_per_device=2, jobs=2)
+    free = settings(jobs_per_device=2)
+    two = settings(jobs_per_device=2, jobs=2)
     assert side_by_side(free, (), threads=1) == 8
     assert side_by_side(free, (), threads=3) == 2
     assert side_by_side(free, (), threads=99) == 1
@@ -201,7 +202,8 @@ class Scripted:
     look_seconds = 0.0
 
     def __init__(self, looks: list[Callable[[list[Future[Any]]], object]]):
-        self.looks, self.ended = looks, 0
+        self.looks = looks
+        self.ended = 0
 
     def submit(self, orders: Any) -> list[Future[Any]]:
         self.futures: list[Future[Any]] = [Future() for _ in orders]
@@ -285,7 +287,8 @@ def test_a_process_that_is_just_being_started_when_all_are_ended_ends_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = LocalEngine(1)
-    ending, start = threading.Thread(target=engine.end), SpawnProcess.start
+    ending = threading.Thread(target=engine.end)
+    start = SpawnProcess.start
 
     def start_late(process: SpawnProcess) -> None:
         ending.start()
@@ -302,7 +305,8 @@ def test_a_process_that_is_just_being_started_when_all_are_ended_ends_too(
 
 @pytest.mark.slow
 def test_a_run_is_carried_out_where_the_sweep_was_started(tmp_path: Path) -> None:
-    here, path = os.getcwd(), list(sys.path)
+    here = os.getcwd()
+    path = list(sys.path)
     try:
         outcome = Order(pickle.dumps(Fails()), [], 0, [], directory=str(tmp_path))()
         assert Path.cwd() == tmp_path

@@ -98,7 +98,8 @@ def test_the_missing_symbol_is_the_one_in_the_other_copy(length: int) -> None:
     masked = (inputs == 2).long().argmax(dim=1)
     assert torch.equal(inputs.gather(1, (masked[:, None] + half) % (2 * half)), targets)
     assert set(masked.tolist()) == set(range(2 * half))
-    first, second = inputs[:, :half], inputs[:, half : 2 * half]
+    first = inputs[:, :half]
+    second = inputs[:, half : 2 * half]
     assert ((first == second) | (first == 2) | (second == 2)).all()
     assert (inputs[:, 2 * half :] == 3).all()
 

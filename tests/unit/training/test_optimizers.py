@@ -71,10 +71,12 @@ def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
 @pytest.mark.parametrize("name", shipped("optimizer"))
 def test_steps_are_those_of_torch(name: str, flat: bool, tiny: Tiny) -> None:
     experiment = tiny("pe=t5", f"optimizer={name}", *STEPS)
-    config, stream = experiment.config.training, TrainingStream(experiment.source, 8, "mixed")
+    config = experiment.config.training
+    stream = TrainingStream(experiment.source, 8, "mixed")
     mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
     ours = TrainingOptimizer(mine, experiment.components["optimizer"], config, flat)
-    optimizers, (decayed, _) = reference(name, theirs), split_parameters(theirs)
+    optimizers = reference(name, theirs)
+    decayed, _ = split_parameters(theirs)
     for step in range(20):
         for group in ours.param_groups:
             group["lr"] = learning_rate_factor(step, config) * config.learning_rate

@@ -73,7 +73,8 @@ def test_a_resumed_run_is_that_which_was_never_stopped(case: str, tiny: Tiny, tm
     assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
     assert again.directory.metrics.read_text() == whole.directory.metrics.read_text()
     assert again.directory.curve.read_text() == whole.directory.curve.read_text()
-    before, after = tiny(*options).untrained_model(), load_model(again.directory.path, trust=True).model
+    before = tiny(*options).untrained_model()
+    after = load_model(again.directory.path, trust=True).model
     for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
         assert (one != other).any(), name
 
@@ -81,7 +82,8 @@ def test_a_resumed_run_is_that_which_was_never_stopped(case: str, tiny: Tiny, tm
 def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tiny) -> None:
     experiment = tiny("training.steps=1", "trainer.accumulate_grad_batches=2", "training.clip_norm=null")
     (row,) = read_csv(run_experiment(experiment).directory.metrics)
-    model, batches = experiment.untrained_model(), [experiment.batches.batch(index) for index in range(2)]
+    model = experiment.untrained_model()
+    batches = [experiment.batches.batch(index) for index in range(2)]
     counts = [int((batch.labels_BT != IGNORE).sum()) for batch in batches]
     assert counts[0] != counts[1]
     sums = [batch_loss(model, batch) * count for batch, count in zip(batches, counts, strict=True)]
