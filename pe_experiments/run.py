@@ -134,8 +134,8 @@ def _check_before_training(status: RunStatus, display: console.Display) -> None:
     """Raise an error for a run that would fail, and print remarks."""
     for remark in preflight(status.experiment):
         console.say(remark)
-    if other := status.not_the_run():
-        display.say(f"This is a new run, {other}.")
+    if difference := status.not_the_run():
+        display.say(f"This is a new run, {difference}.")
     for path, digest in leaves(status.identity.hashed["classes"]):
         if digest == UNTRACKED:
             console.say(f"{path[-1]}: the source of this class is unknown, so edits do not start a new run")
@@ -256,8 +256,8 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
     """Evaluate at other lengths, with another encoding or decoding, or on another task."""
     experiment, directory = status.experiment, status.directory
     assert status.result
-    kept = ("status", "name", "task", "model", "seed", "steps")
-    result: dict[str, Any] = {key: status.result[key] for key in kept}
+    same_entries = ("status", "name", "task", "model", "seed", "steps")
+    result: dict[str, Any] = {key: status.result[key] for key in same_entries}
     result |= {"label": status.identity.label, "evaluation": status.evaluation}
     if status.evaluation["pe"] != status.result["evaluation"]["pe"]:
         result["label"] += f" evaluated as {experiment.components['pe'].label}"

@@ -26,11 +26,11 @@ LONGEST = 128  # most positions and distances shown
 Json = dict[str, Any]
 
 
-def explorer_page(asked: Sequence[Json] = (), data: Json | None = None) -> str:
-    """Return the page with the views ``asked`` open; by default with the data of the shipped encodings."""
+def explorer_page(requested: Sequence[Json] = (), data: Json | None = None) -> str:
+    """Return the page with these views open, by default with the data of the shipped encodings."""
     content = data or read_json(PUBLISHED)
-    views = {view["name"]: view for view in (*content["encodings"], *asked)}
-    opened = dict.fromkeys([*(view["name"] for view in asked), "sinusoidal", "rope"])
+    views = {view["name"]: view for view in (*content["encodings"], *requested)}
+    opened = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
     style_of = style_indices(views)
     encodings = [views[name] | style_of[name] for name in sorted(views)]
     content = content | {"encodings": encodings, "opened": [*opened][:2]}

@@ -43,8 +43,8 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     at = AttentionContext(keys[None, length - 1 : length], keys[None], visible)
     q_BHTK = torch.zeros(1, heads, 1, width, device=device)
     k_BHSK = torch.zeros(1, heads, len(keys), width, device=device)
-    bias, other = (encoding.bias(q_BHTK + x, k_BHSK + x, at) for x in (0, 1))
-    if bias is None or other is None or not torch.equal(bias, other):
+    bias, bias_of_ones = (encoding.bias(q_BHTK + x, k_BHSK + x, at) for x in (0, 1))
+    if bias is None or bias_of_ones is None or not torch.equal(bias, bias_of_ones):
         raise UserError(f"export: the bias of {name} depends on content, so it is no score_mod")
     table_HN = bias.expand(1, heads, 1, -1)[0, :, 0].contiguous()
 

@@ -40,26 +40,28 @@ class ShowSettings(Section):
     results_dir: Folder
 
 
-def show_encodings(asked: ShowSettings) -> None:
+def show_encodings(settings: ShowSettings) -> None:
     """Print the tables of encodings and write the explorer page."""
-    folder = Path(asked.out or Path(asked.results_dir) / "encodings")
-    refuse_among_runs(folder, asked.results_dir)
-    components = _components(asked)
+    folder = Path(settings.out or Path(settings.results_dir) / "encodings")
+    refuse_among_runs(folder, settings.results_dir)
+    components = _components(settings)
     with user_errors("d_model, num_heads"):
         # Learned tables have as many rows as the audit reads.
-        shape = partial(ModelShape, asked.d_model, asked.num_heads, 2, train_length=asked.train_length)
+        shape = partial(
+            ModelShape, settings.d_model, settings.num_heads, 2, train_length=settings.train_length
+        )
         decoder, encoder = (shape(causal=causal, train_positions=audit.AUDITED) for causal in (True, False))
-    built = {component.label: _build(component, asked.seed, decoder) for component in components}
+    built = {component.label: _build(component, settings.seed, decoder) for component in components}
     for label, encoding in built.items():
         if type(encoding) is not PositionalEncoding:
             print_table(_audit_table(label, encoding))
             say("")
-    print_table(_blindness_table(components, asked.seed, encoder))
+    print_table(_blindness_table(components, settings.seed, encoder))
     # explore.html is the published page
     names = "-".join(safe_name(component.label) for component in components)
     if len(names) > LONGEST_NAME:
         names = f"{names[:LONGEST_NAME]}-{short_hash(names)}"
-    page = output_folder(folder, asked.results_dir) / f"explore-{names}.html"
+    page = output_folder(folder, settings.results_dir) / f"explore-{names}.html"
     views = [encoding_view(c.label, _about(c), built[c.label]) for c in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
@@ -71,11 +73,11 @@ def _about(component: Component) -> str:
     return (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]
 
 
-def _components(asked: ShowSettings) -> list[Component]:
-    if asked.encodings is None:
-        return [load_component("pe", asked.pe)]
+def _components(settings: ShowSettings) -> list[Component]:
+    if settings.encodings is None:
+        return [load_component("pe", settings.pe)]
     choices = shipped("pe")
-    names = [ALIASES.get(name, name) for name in asked.encodings]
+    names = [ALIASES.get(name, name) for name in settings.encodings]
     for name in names:
         if name not in choices:
             raise UserError(f"encodings: {name} is not a choice.{nearest(name, choices)}")

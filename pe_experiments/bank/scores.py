@@ -92,15 +92,15 @@ def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
         trained = runs.saved[name]["identity"]["trained"]
         config = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
         rows.setdefault(task, {})[setting] = config | {RATE: ""}
-    found = {}
+    factors = {}
     for task, by_setting in rows.items():
         table = pd.DataFrame.from_dict(by_setting, orient="index")
         table = table.loc[:, table.nunique() == 2]
         splits: dict[tuple[int, ...], list[str]] = {}
         for key in table:
             splits.setdefault(tuple(pd.factorize(table[key])[0]), []).append(str(key))
-        found[task] = pd.DataFrame({", ".join(keys): table[keys[0]] for keys in splits.values()})
-    return found
+        factors[task] = pd.DataFrame({", ".join(keys): table[keys[0]] for keys in splits.values()})
+    return factors
 
 
 def scores_by_setting(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:

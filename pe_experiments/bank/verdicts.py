@@ -45,7 +45,7 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     words, ps = _verdicts(differences.to_numpy(), learned, _learned_often(others))
     table = pd.DataFrame({"verdict": words, "p": ps, "p_holm": holm(ps.tolist())}, index=others.columns)
     tests_left = int(table["p"].notna().sum())
-    found: dict[str, Difference] = {}
+    by_name: dict[str, Difference] = {}
     for name, verdict, _, p_holm in table.sort_values("p", kind="stable").itertuples():
         settings = 0
         interval = Interval(math.nan)
@@ -53,10 +53,10 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
             pairs = differences[name].dropna().to_numpy(float)
             settings = len(pairs)
             interval = paired_interval(pairs, ALPHA / tests_left)
-        found[str(name)] = Difference(str(verdict), settings, interval, float(p_holm))
+        by_name[str(name)] = Difference(str(verdict), settings, interval, float(p_holm))
         if verdict in (BETTER, WORSE):  # all later ones have the level of the first tie
             tests_left -= 1
-    return {str(name): found[str(name)] for name in others}
+    return {str(name): by_name[str(name)] for name in others}
 
 
 def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:

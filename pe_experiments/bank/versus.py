@@ -40,7 +40,7 @@ class Versus(Comparison):
         super().__init__(tuned)
         self.bank = bank
         self.metric = metric
-        self.wanted = None if baselines is None else list(baselines)
+        self.requested = None if baselines is None else list(baselines)
         self.reported: list[str] = []  # names of tasks
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
@@ -68,11 +68,11 @@ class Versus(Comparison):
         if self.label in set(banked.runs["label"]) and configs[0]["label"]:
             raise UserError(f"label={self.label} is the name of an encoding of {self.bank}; choose another")
         known = sorted(set(banked.runs["label"]) - {self.label})
-        unknown = [name for name in self.wanted or () if name not in known]
+        unknown = [name for name in self.requested or () if name not in known]
         if unknown:
             key = "hydra.callbacks.report.baselines"
             raise UserError(f"{key}: {few(unknown)} is not in the bank; allowed: {allowed(known)}")
-        self.baselines = self.wanted or known
+        self.baselines = self.requested or known
         self.floors = pd.read_csv(folder / FLOORS) if (folder / FLOORS).exists() else None
         self.banked = self._complete(banked)
         self._require_settings(jobs)
@@ -199,6 +199,6 @@ def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterabl
     return flat | {"evaluation.lengths": sorted(lengths)}
 
 
-def _differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-    return [f"{key}={one.get(key)} (there: {other.get(key)})" for key in keys]
+def _differing_keys(trained: Mapping[str, Any], banked: Mapping[str, Any]) -> list[str]:
+    keys = [key for key in {**trained, **banked} if trained.get(key) != banked.get(key)]
+    return [f"{key}={trained.get(key)} (there: {banked.get(key)})" for key in keys]

@@ -21,7 +21,7 @@ def channel_order(steps: Sequence[str], channels: int, pairs: int | None) -> lis
     """Return the index of our channel for each channel of a layout; ``pairs`` of them rotate (None: all)."""
     rotating = 2 * (channels // 2 if pairs is None else pairs)
     order = list(range(rotating))
-    rest = list(range(rotating, channels))
+    unrotated = list(range(rotating, channels))
     for step in steps:
         order = STEPS[step](order) if step in STEPS else order
-    return rest + order if LAST in steps else order + rest
+    return unrotated + order if LAST in steps else order + unrotated

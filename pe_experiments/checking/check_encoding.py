@@ -146,16 +146,16 @@ def _explanations(
     component: Component, against: Component, forms: list[bool], stated: list[str]
 ) -> list[Match]:
     """Return what it equals: a known mistake, published arguments, another encoding, a common mistake."""
-    theirs = component.build
+    checked = component.build
     lengths = [value for value in component.arguments.values() if isinstance(value, int) and value > 1]
     others = [reference_of(choice) for choice in shipped("pe") if choice != against.choice]
     published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
     return (
-        known_mistakes(theirs, [against], forms)
-        or published_variants(theirs, [against], forms, stated, (*ORIGINAL_LENGTHS, *lengths))
-        or equal_encodings(theirs, [reference_of(against.choice), *others], forms)
-        or known_mistakes(theirs, [against], forms, common=True)
-        or known_mistakes(theirs, published, forms)
+        known_mistakes(checked, [against], forms)
+        or published_variants(checked, [against], forms, stated, (*ORIGINAL_LENGTHS, *lengths))
+        or equal_encodings(checked, [reference_of(against.choice), *others], forms)
+        or known_mistakes(checked, [against], forms, common=True)
+        or known_mistakes(checked, published, forms)
     )
 
 
@@ -265,12 +265,12 @@ def _say_comparison(
 
 def _say_other_parameters(component: Component, against: Component, forms: list[bool]) -> None:
     """Print what both have in common before training if their parameters cannot be shared."""
-    theirs, label = component.build, against.label
+    checked, label = component.build, against.label
     parameters = "trainable parameters differ in number or shape"
-    difference = untrained_difference(theirs, as_reference(against, forms))
+    difference = untrained_difference(checked, as_reference(against, forms))
     if difference > SAME:
         say(f"It cannot be {label}: their {parameters}.")
-        places = filter(None, map(place_in_pair, untrained_pairs(theirs, against.build, forms[0])))
+        places = filter(None, map(place_in_pair, untrained_pairs(checked, against.build, forms[0])))
         for place in list(places)[:1]:
             say(f"  at first, {place}")
     else:

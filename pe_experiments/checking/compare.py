@@ -60,27 +60,27 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
     return Reference(component.label, component.build, common_forms(component, forms))
 
 
-def compare_layouts(theirs: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
+def compare_layouts(checked: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
     """Compare in models of all sizes and forms, in the layout of channels in which both agree.
 
     A comparison ends at the first difference unless the ``largest`` is asked for.
     """
-    unchanged = compare(theirs, reference, largest=largest)
+    unchanged = compare(checked, reference, largest=largest)
     if unchanged.same or unchanged.difference is None or unchanged.other_models:
         return unchanged
-    others = (compare(theirs, reference, steps) for steps in LAYOUTS)
+    others = (compare(checked, reference, steps) for steps in LAYOUTS)
     return next((comparison for comparison in others if comparison.same), unchanged)
 
 
 @torch.no_grad()
 def compare(
-    theirs: MakeEncoding,
+    checked: MakeEncoding,
     reference: Reference,
     steps: Sequence[str] = (),
     sizes: Sequence[Sizes] = SIZES,
     largest: bool = False,
 ) -> Comparison:
-    """Compare with the channels of ``theirs`` laid out by ``steps``, see `channel_layouts`.
+    """Compare with the channels of ``checked`` laid out by ``steps``, see `channel_layouts`.
 
     A comparison ends at the first difference unless the ``largest`` is asked for.
     """
@@ -93,7 +93,7 @@ def compare(
     far: list[float] = []
     enough = torch.inf if largest else SAME
     for causal, size in product(forms, sizes):
-        pair = make_pair(theirs, make, model_shape(size, causal), steps, enough)
+        pair = make_pair(checked, make, model_shape(size, causal), steps, enough)
         if pair is None:
             return Comparison(name, None)
         worst = max(worst, pair.difference)
@@ -103,9 +103,9 @@ def compare(
         for scenario, difference in scenario_differences(pair):
             if difference > SAME:
                 return Comparison(name, difference, scenario=scenario)
-        if not defined_far(make, pair.ours):
+        if not defined_far(make, pair.reference):
             not_compared = "what is trained decides there"
-        elif not steps and _adds_a_bias_of_distances(pair.ours):
+        elif not steps and _adds_a_bias_of_distances(pair.reference):
             far.append(0.0)  # `difference_in_other_models` compares every distance of these
         else:
             try:
@@ -116,7 +116,7 @@ def compare(
     equal = Comparison(name, worst, far_difference, "; ".join(steps), not_compared=not_compared, table=table)
     if not equal.same or sizes != SIZES:
         return equal
-    return equal._replace(other_models=difference_in_other_models(theirs, make, forms, steps))
+    return equal._replace(other_models=difference_in_other_models(checked, make, forms, steps))
 
 
 def _has_channels(encoding: PositionalEncoding) -> bool:
@@ -132,7 +132,7 @@ def _adds_a_bias_of_distances(encoding: PositionalEncoding) -> bool:
     return encoding.invariant_to == "shift" and all(hooks) and not acts_at_embedding(encoding)
 
 
-def untrained_difference(theirs: MakeEncoding, reference: Reference) -> float:
+def untrained_difference(checked: MakeEncoding, reference: Reference) -> float:
     """Return the difference with initial parameters at positions below 64."""
-    pairs = (pair for causal in reference.forms for pair in untrained_pairs(theirs, reference.make, causal))
+    pairs = (pair for causal in reference.forms for pair in untrained_pairs(checked, reference.make, causal))
     return max(pair.difference_below(NEAR) for pair in pairs)

@@ -50,18 +50,18 @@ SIZES: tuple[Sizes, ...] = (
 
 
 @torch.no_grad()
-def diagnose(theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[str]:
+def diagnose(checked: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[str]:
     """Return the differences in the first model in which both differ; empty if they explain only a part."""
     for causal, sizes in product(forms, SIZES):
         try:
-            pair = make_pair(theirs, reference, model_shape(sizes, causal, LAYERS))
+            pair = make_pair(checked, reference, model_shape(sizes, causal, LAYERS))
         except Exception:  # the encoding or its module rejects these sizes
             continue
         if pair is None:
             continue
         inputs = pair.inputs_below(DENSE)
         findings = _in_embeddings(pair, inputs) or _in_logits(pair, inputs)
-        if not findings and defined_far(reference, pair.ours):
+        if not findings and defined_far(reference, pair.reference):
             findings = _at_far_ids(pair)
         if findings:
             where = "" if sizes == SIZES[0] else f"with {sizes[1]} heads, "
@@ -94,20 +94,20 @@ def _listed(numbers: Tensor) -> str:
 
 
 def _in_embeddings(pair: Pair, inputs: Inputs) -> list[str]:
-    theirs, ours = pair.theirs, pair.ours
-    if theirs.position_width != ours.position_width:
-        return [f"{theirs.position_width} columns hold the position, {ours.position_width} in ours"]
+    checked, reference = pair.checked, pair.reference
+    if checked.position_width != reference.position_width:
+        return [f"{checked.position_width} columns hold the position, {reference.position_width} in ours"]
     result, expected = (embedded.double() for embedded in pair.embeddings(inputs))
     if result.shape != expected.shape or _equal(result, expected):
         return []
-    if not ours.position_width:
+    if not reference.position_width:
         tokens = inputs.x_BTD.double()
         factors = _factors(result, tokens, expected - tokens)
         if factors is not None:
-            return _factors_in_words(*factors, ours.shape)
-    their_vectors_TD = vectors_at(theirs, inputs.positions_BT[0]).double()
-    vectors_TD = vectors_at(ours, torch.arange(NEAR)).double()
-    return _positions_read(their_vectors_TD, vectors_TD) or _columns(their_vectors_TD, vectors_TD)
+            return _factors_in_words(*factors, reference.shape)
+    checked_TD = vectors_at(checked, inputs.positions_BT[0]).double()
+    vectors_TD = vectors_at(reference, torch.arange(NEAR)).double()
+    return _positions_read(checked_TD, vectors_TD) or _columns(checked_TD, vectors_TD)
 
 
 def _factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, float] | None:
@@ -132,18 +132,18 @@ def _factors_in_words(of_tokens: float, of_vectors: float, shape: ModelShape) ->
     ]
 
 
-def _positions_read(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
+def _positions_read(checked_TD: Tensor, vectors_RD: Tensor) -> list[str]:
     """Return which of our vectors each position has, if all vectors are ours."""
-    if _equal(their_vectors_TD, torch.zeros_like(their_vectors_TD), largest=1.0):
+    if _equal(checked_TD, torch.zeros_like(checked_TD), largest=1.0):
         return ["no vector of positions is added"]
-    distances_TR = (their_vectors_TD[:, None] - vectors_RD[None]).abs().amax(-1)
+    distances_TR = (checked_TD[:, None] - vectors_RD[None]).abs().amax(-1)
     if not bool((distances_TR.amin(dim=1) <= SAME * vectors_RD.abs().max()).all()):
-        zero_T = (their_vectors_TD == 0).all(-1)
+        zero_T = (checked_TD == 0).all(-1)
         if zero_T.any() and not zero_T.all():
             return [f"there is no vector at {numbered('position', zero_T.nonzero().flatten().tolist())}"]
         return []
     nearest_T = distances_TR.argmin(dim=1)
-    shifts_T = nearest_T - torch.arange(len(their_vectors_TD))
+    shifts_T = nearest_T - torch.arange(len(checked_TD))
     if (nearest_T == nearest_T[0]).all():
         return [f"every token has the vector of position {int(nearest_T[0])}"]
     if (shifts_T == shifts_T[0]).all():
@@ -152,24 +152,24 @@ def _positions_read(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
     return [f"position {wrong} has the vector of position {int(nearest_T[wrong])}"]
 
 
-def _columns(their_vectors_TD: Tensor, vectors_RD: Tensor) -> list[str]:
+def _columns(checked_TD: Tensor, vectors_RD: Tensor) -> list[str]:
     """Return whether the columns are ours in another order or with other signs, or which of them are not."""
-    ours_TD = vectors_RD[: len(their_vectors_TD)]
-    if their_vectors_TD.shape != ours_TD.shape:
+    reference_TD = vectors_RD[: len(checked_TD)]
+    if checked_TD.shape != reference_TD.shape:
         return []
-    tolerance = SAME * ours_TD.abs().max()
-    columns = range(ours_TD.shape[1])
-    signed_DD = [(their_vectors_TD[:, :, None] - sign * ours_TD[:, None]).abs().amax(0) for sign in (1, -1)]
+    tolerance = SAME * reference_TD.abs().max()
+    columns = range(reference_TD.shape[1])
+    signed_DD = [(checked_TD[:, :, None] - sign * reference_TD[:, None]).abs().amax(0) for sign in (1, -1)]
     nearest = torch.minimum(*signed_DD).min(dim=1)
     if (nearest.values <= tolerance).all() and sorted(nearest.indices.tolist()) == list(columns):
         return ["its columns are ours in another order or with other signs"]
-    frequencies, expected = _column_frequencies(their_vectors_TD), _column_frequencies(ours_TD)
+    frequencies, expected = _column_frequencies(checked_TD), _column_frequencies(reference_TD)
     if frequencies is not None and expected is not None and frequencies.shape == expected.shape:
         ratios = frequencies / expected
         if torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):
             return [f"frequencies are {float(ratios[0]):.5g} times ours"]
         return [f"frequencies are {_listed(frequencies)} instead of {_listed(expected)}"]
-    differing = [c for c in columns if (their_vectors_TD[:, c] - ours_TD[:, c]).abs().max() > tolerance]
+    differing = [c for c in columns if (checked_TD[:, c] - reference_TD[:, c]).abs().max() > tolerance]
     if 2 * len(differing) <= len(columns):
         return [f"there is a difference in {numbered('column', differing)} of {len(columns)} alone"]
     return []
@@ -203,7 +203,7 @@ def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
     content = content.masked_fill(expected.isinf(), -torch.inf)
     factor = _ratio(result, expected)
     if factor is not None:
-        findings = [f"logits are {times_ours(factor, pair.shape, pair.ours)}"]
+        findings = [f"logits are {times_ours(factor, pair.shape, pair.reference)}"]
     else:
         findings = (
             _heads(result, expected, content, pair.shape)
@@ -231,7 +231,9 @@ def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape)
         return [f"what positions add to the logits is {times_ours(factor, shape)}"]
     sources = []
     for head in heads:
-        same = [other for other in heads if _equal(result_part[head], expected_part[other], scale)]
+        same = [
+            head_there for head_there in heads if _equal(result_part[head], expected_part[head_there], scale)
+        ]
         sources.append(head if head in same else same[0] if same else -1)
     if sorted(sources) == list(heads):
         return [f"heads are permuted: they take the place of our heads {', '.join(map(str, sources))}"]
@@ -250,14 +252,16 @@ def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape)
 
 def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[str]:
     """Return whether distances are ours, shifted by a small number or by a size of the encoding."""
-    ours = pair.ours
+    reference = pair.reference
     shape = pair.shape
-    sizes = [value for value in vars(ours).values() if isinstance(value, int) and not isinstance(value, bool)]
+    sizes = [
+        value for value in vars(reference).values() if isinstance(value, int) and not isinstance(value, bool)
+    ]
     sizes += [shape.train_length, shape.train_positions]
-    sizes += [length for parameter in ours.parameters() for length in parameter.shape]
+    sizes += [length for parameter in reference.parameters() for length in parameter.shape]
     shifts = {*range(1, DENSE), *(size + more for size in sizes for more in (-1, 0, 1))} - {0}
     for shift, sign in product(sorted(shifts), (1, -1)):
-        shifted = copy.deepcopy(ours)
+        shifted = copy.deepcopy(reference)
         at_every_hook(lambda i, j, by=sign * shift: (i + by, j)).apply(shifted)  # type: ignore[misc]
         try:
             if _equal(scores_of(shifted, inputs, False, layer), result):
@@ -269,11 +273,11 @@ def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -
 
 def _angles(pair: Pair, layer: int) -> list[str]:
     """Return how fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
-    their_step, our_step = step_angles(pair.theirs, layer), step_angles(pair.ours, layer)
-    if their_step is None or our_step is None:
+    checked_step, reference_step = step_angles(pair.checked, layer), step_angles(pair.reference, layer)
+    if checked_step is None or reference_step is None:
         return []
-    angles, growth = their_step
-    expected, expected_growth = our_step
+    angles, growth = checked_step
+    expected, expected_growth = reference_step
     if abs(growth / expected_growth - 1) > 1e-3:
         return [f"rotated queries are {growth / expected_growth:.5g} times as long as ours"]
     if angles.shape != expected.shape or torch.allclose(angles, expected, atol=1e-3):
@@ -289,7 +293,7 @@ def _angles(pair: Pair, layer: int) -> list[str]:
     kind = ""
     if turning > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
         kind = ": geometric"
-        if base := getattr(pair.ours, "base", None):  # the same power of it leads from pair to pair
+        if base := getattr(pair.reference, "base", None):  # the same power of it leads from pair to pair
             power = math.log(float(ratios.mean())) / math.log(float(expected[1] / expected[0]))
             kind = f": geometric, as of base {base**power:.4g}"
     elif turning > 3 and torch.allclose(steps, steps[:1].expand_as(steps), atol=1e-4):
@@ -329,10 +333,10 @@ def _at_far_ids(pair: Pair) -> list[str]:
         return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
 
     def same(ids_S: Tensor) -> bool:
-        return relative_difference(result, read(pair.ours, ids_S)) <= FAR_TOLERANCE
+        return relative_difference(result, read(pair.reference, ids_S)) <= FAR_TOLERANCE
 
     try:
-        result = read(pair.theirs, ids_S)
+        result = read(pair.checked, ids_S)
     except Exception:  # a table that ends says so
         return []
     if same(ids_S):

@@ -105,10 +105,10 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
 
 
 @torch.no_grad()
-def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
+def where_they_differ(checked: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
     """Return how their embeddings or logits differ with equal parameters."""
     for size in SIZES:
-        pair = make_pair(theirs, reference, model_shape(size, causal))
+        pair = make_pair(checked, reference, model_shape(size, causal))
         place = place_in_pair(pair, span) if pair else ""
         if place:
             return place if size == SMALL else f"equal with {SMALL[1]} heads; with {size[1]}, {place}"
@@ -116,20 +116,20 @@ def where_they_differ(theirs: MakeEncoding, reference: MakeEncoding, causal: boo
 
 
 @torch.no_grad()
-def untrained_pairs(theirs: MakeEncoding, reference: MakeEncoding, causal: bool) -> list[Pair]:
+def untrained_pairs(checked: MakeEncoding, reference: MakeEncoding, causal: bool) -> list[Pair]:
     """Return both encodings with initial parameters."""
     shapes = [model_shape(size, causal) for size in SIZES]
-    return [Pair(build(theirs, shape), build(reference, shape)) for shape in shapes]
+    return [Pair(build(checked, shape), build(reference, shape)) for shape in shapes]
 
 
 # Where models of the usual sizes agree.
 
 
 def difference_in_other_models(
-    theirs: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], steps: Sequence[str] = ()
+    checked: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], steps: Sequence[str] = ()
 ) -> str:
     """Return the first difference in other models, at other positions or in tables, or an empty string."""
-    pair_of = partial(make_pair, theirs, reference, steps=steps)
+    pair_of = partial(make_pair, checked, reference, steps=steps)
     looks: tuple[Callable[[MakePair, bool], str], ...] = (
         _in_other_models,
         _at_every_distance,
@@ -173,10 +173,10 @@ def _at_every_distance(pair_of: MakePair, causal: bool) -> str:
     # The first key's query sees all others after it, the last one's all before it.
     for size, query in [(SMALL, FAR - 1), (LARGE, FAR - 1)] + ([] if causal else [(LARGE, 0)]):
         pair = pair_of(model_shape(size, causal))
-        if pair is None or pair.steps or pair.ours.invariant_to != "shift" or pair.compares_weights:
+        if pair is None or pair.steps or pair.reference.invariant_to != "shift" or pair.compares_weights:
             continue
         try:
-            result, expected = (logits_of_one_query(e, ids_S, query) for e in (pair.theirs, pair.ours))
+            result, expected = (logits_of_one_query(e, ids_S, query) for e in (pair.checked, pair.reference))
         except Exception:  # the end of a table is reported for far positions
             continue
         if relative_difference(result, expected) <= 2 * SAME:
@@ -191,7 +191,7 @@ def _at_every_distance(pair_of: MakePair, causal: bool) -> str:
 
 def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str:
     pair = pair_of(model_shape(SMALL, causal))
-    if pair is None or not defined_far(reference, pair.ours):
+    if pair is None or not defined_far(reference, pair.reference):
         return ""
     for ids_T in (ids_around_table_ends(), spread_ids(DENSE)):
         embeddings, scores = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
@@ -206,23 +206,23 @@ def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str
 def _in_table_rows(pair_of: MakePair, causal: bool) -> str:
     """Return rows of a table without a gradient if ours have one (padding_idx of nn.Embedding)."""
     pair = pair_of(model_shape(SMALL, causal))
-    tables = [pairing for pairing in pair.pairings if pairing.theirs.squeeze().ndim == 2] if pair else []
+    tables = [pairing for pairing in pair.pairings if pairing.checked.squeeze().ndim == 2] if pair else []
     if pair is None or pair.steps or not tables:
         return ""
     _backward(pair)
-    names = {id(parameter): name for name, parameter in pair.theirs.named_parameters()}
+    names = {id(parameter): name for name, parameter in pair.checked.named_parameters()}
     for pairing in tables:
-        if pairing.theirs.grad is None or pairing.ours.grad is None:
+        if pairing.checked.grad is None or pairing.reference.grad is None:
             continue
         # Further rows keep their values in any form.
-        expected = pairing.form(pairing.ours.grad) - pairing.form(torch.zeros_like(pairing.ours))
+        expected = pairing.form(pairing.reference.grad) - pairing.form(torch.zeros_like(pairing.reference))
         trained, expected_trained = (
-            rows.squeeze().abs().sum(-1) > 0 for rows in (pairing.theirs.grad, expected)
+            rows.squeeze().abs().sum(-1) > 0 for rows in (pairing.checked.grad, expected)
         )
         if trained.shape == expected_trained.shape and trained.any():
             untrained = (expected_trained & ~trained).nonzero().flatten().tolist()
             if untrained:
-                return f"no gradient reaches {numbered('row', untrained)} of {names[id(pairing.theirs)]}"
+                return f"no gradient reaches {numbered('row', untrained)} of {names[id(pairing.checked)]}"
     return ""
 
 
@@ -231,7 +231,7 @@ def _backward(pair: Pair) -> None:
     """Leave the gradients of a weighted sum of embeddings and logits at all near positions in both."""
     inputs = pair.inputs_at(torch.arange(NEAR)[None])
     results = [pair.embeddings(inputs)]
-    if not acts_at_embedding(pair.ours) and not pair.compares_weights:
+    if not acts_at_embedding(pair.reference) and not pair.compares_weights:
         results.append(pair.scores(inputs))
     for outputs in zip(*results, strict=True):  # of theirs, then of ours
         total = torch.zeros(())

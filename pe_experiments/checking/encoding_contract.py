@@ -248,7 +248,7 @@ def fractional_positions(subject: Subject) -> Measurement:
         raise
     whole = [model(tokens, rounded.long()) for rounded in (ids.floor(), ids.round(), ids.ceil())]
     read = relative_difference(model(tokens, torch.tensor([[0, 9, 11, 30, 31, 60]])), whole[0]) > ROUNDING
-    if read and min(relative_difference(logits, other) for other in whole) < ROUNDING:
+    if read and min(relative_difference(logits, row) for row in whole) < ROUNDING:
         return False, "fractional positions are silently rounded"
     return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
 

@@ -68,32 +68,32 @@ class Match:
         return self.mistake is not None and not self.convention
 
 
-def identify(theirs: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
+def identify(checked: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
     """Return all matching encodings: correct, with published arguments, or with a known mistake."""
     components = [reference_of(choice) for choice in shipped("pe")]
     return (
-        equal_encodings(theirs, components, forms)
-        or published_variants(theirs, components, forms)
-        or known_mistakes(theirs, components, forms)
-        or known_mistakes(theirs, components, forms, common=True)
+        equal_encodings(checked, components, forms)
+        or published_variants(checked, components, forms)
+        or known_mistakes(checked, components, forms)
+        or known_mistakes(checked, components, forms, common=True)
     )
 
 
 def equal_encodings(
-    theirs: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
+    checked: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
 ) -> list[Match]:
     """Return the equal encodings, possibly with reordered channels."""
     matches = []
-    effect = effect_of(theirs, forms[0])
+    effect = effect_of(checked, forms[0])
     for component in components:
         reference = as_reference(component, forms)
         if reference.forms and effect_of(reference.make, reference.forms[0]) == effect:
-            matches.append(Match(compare_layouts(theirs, reference), component))
+            matches.append(Match(compare_layouts(checked, reference), component))
     return [match for match in matches if match.comparison.same]
 
 
 def published_variants(
-    theirs: MakeEncoding,
+    checked: MakeEncoding,
     components: Sequence[Component],
     forms: Sequence[bool],
     stated: Sequence[str] = (),
@@ -109,7 +109,7 @@ def published_variants(
         for variant in _variants(component, lengths):
             reference = as_reference(variant, forms)
             for steps in USUAL_LAYOUTS:
-                comparison = compare(theirs, reference, steps)
+                comparison = compare(checked, reference, steps)
                 if comparison.same:
                     changed = {k for k, v in variant.arguments.items() if component.arguments.get(k) != v}
                     published = component.choice not in OTHER_MODELS and not changed.intersection(stated)
@@ -135,11 +135,11 @@ def with_published_arguments(component: Component) -> list[Component]:
 
 
 def with_equal_frequencies(
-    theirs: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
+    checked: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
 ) -> Component:
     """Return the encoding or its variant whose channels rotate like theirs."""
     shape = model_shape(SMALL, causal)
-    expected = step_angles(build(theirs, shape)) if issubclass(component.cls, ExtendedRope) else None
+    expected = step_angles(build(checked, shape)) if issubclass(component.cls, ExtendedRope) else None
     if expected is None:
         return component
     for variant in _variants(component, lengths):
@@ -150,14 +150,14 @@ def with_equal_frequencies(
 
 
 def known_mistakes(
-    theirs: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
+    checked: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
 ) -> list[Match]:
     """Return the mistakes of these encodings that it has, in one of the usual layouts.
 
     Args:
         common: test mistakes that any encoding can have, not those of the encoding.
     """
-    effect = effect_of(theirs, forms[0])
+    effect = effect_of(checked, forms[0])
     right, candidates = [], []
     for component in components:
         reference = as_reference(component, forms)
@@ -171,21 +171,21 @@ def known_mistakes(
         candidates += [(component, mistake) for mistake in listed]
     in_small_models: list[Match] = []
     for steps in USUAL_LAYOUTS[:1] if common else USUAL_LAYOUTS:
-        small = _equal_mistakes(theirs, candidates, forms, steps, [SMALL])
+        small = _equal_mistakes(checked, candidates, forms, steps, [SMALL])
         named = [(match.component, match.mistake) for match in small if match.mistake]
-        matches = _equal_mistakes(theirs, named, forms, steps, SIZES)
+        matches = _equal_mistakes(checked, named, forms, steps, SIZES)
         if matches:
             return matches
         in_small_models = in_small_models or [replace(match, in_small_models=True) for match in small]
     # A second mistake may appear only at other sizes, where our encoding may be equal, too.
     for reference in right if in_small_models else ():
-        if any(compare(theirs, reference, steps, [SMALL]).same for steps in USUAL_LAYOUTS):
+        if any(compare(checked, reference, steps, [SMALL]).same for steps in USUAL_LAYOUTS):
             return []
     return in_small_models
 
 
 def _equal_mistakes(
-    theirs: MakeEncoding,
+    checked: MakeEncoding,
     candidates: Sequence[tuple[Component, Mistake]],
     forms: Sequence[bool],
     steps: Sequence[str],
@@ -196,7 +196,7 @@ def _equal_mistakes(
     for component, mistake in candidates:
         wrong = Reference(mistake.name, mistake.make_in(component.build), common_forms(component, forms))
         try:
-            comparison = compare(theirs, wrong, steps, sizes)
+            comparison = compare(checked, wrong, steps, sizes)
         except Exception:  # raised by the mistake, e.g. for positions that the encoding rejects
             continue
         if comparison.same:
@@ -210,9 +210,9 @@ class Effect(NamedTuple):
     embeddings: bool
     logits: int  # 0: unchanged, 1: changed by positions only, 2: changed depending on content
 
-    def within(self, other: "Effect") -> bool:
+    def within(self, effect: "Effect") -> bool:
         """Return whether the other effect includes this one."""
-        return self.embeddings <= other.embeddings and self.logits <= other.logits
+        return self.embeddings <= effect.embeddings and self.logits <= effect.logits
 
 
 @torch.no_grad()
@@ -230,7 +230,7 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
         if pair.compares_weights:
             return Effect(embeddings, 2)
         results = [pair.scores(inputs, layer) for layer in (0, 1)]
-        added = torch.stack([theirs - plain for theirs, plain in results])
+        added = torch.stack([scores - plain for scores, plain in results])
         changes.append(added.nan_to_num(0.0, neginf=-100.0))
     if not any(change.abs().max() > SAME for change in changes):
         return Effect(embeddings, 0)

@@ -40,27 +40,29 @@ class Pair:
     """Two encodings to compare.
 
     Args:
-        theirs: the implementation; with the attribute ``key_heads``, keys serve groups of heads.
+        checked: the implementation; with the attribute ``key_heads``, keys serve groups of heads.
         ours: the reference.
-        steps: the layout of the channels of ``theirs``, see `channel_layouts`.
-        pairings: the source of each parameter of ``theirs``.
+        steps: the layout of the channels of ``checked``, see `channel_layouts`.
+        pairings: the source of each parameter of ``checked``.
         difference: difference below position `NEAR`, relative to the largest value.
     """
 
-    theirs: PositionalEncoding
-    ours: PositionalEncoding
+    checked: PositionalEncoding
+    reference: PositionalEncoding
     steps: Sequence[str] = ()
     pairings: Sequence[Pairing] = ()
     difference: float = torch.inf
 
     @property
     def shape(self) -> ModelShape:
-        return self.ours.shape
+        return self.reference.shape
 
     @cached_property
     def compares_weights(self) -> bool:
         """Return whether to compare attention weights, because one encoding computes them itself."""
-        layers = [encoding.for_layer(layer) for encoding in (self.theirs, self.ours) for layer in range(2)]
+        layers = [
+            encoding.for_layer(layer) for encoding in (self.checked, self.reference) for layer in range(2)
+        ]
         return any(makes_weights(part) for part in layers)
 
     @property
@@ -69,16 +71,16 @@ class Pair:
         return next((pairing.table for pairing in self.pairings if pairing.table), "")
 
     def channel_order(self, channels: int) -> list[int]:
-        return channel_order(self.steps, channels, getattr(self.ours, "pairs", None))
+        return channel_order(self.steps, channels, getattr(self.reference, "pairs", None))
 
     def inputs_at(self, ids_BT: Tensor, seed: int = 0) -> Inputs:
-        return draw_content(self.shape, ids_BT, seed, getattr(self.theirs, "key_heads", None))
+        return draw_content(self.shape, ids_BT, seed, getattr(self.checked, "key_heads", None))
 
     def inputs_below(self, span: int, tokens: int = DENSE, seed: int = 0) -> Inputs:
-        return draw_inputs(self.shape, tokens, span, seed, getattr(self.theirs, "key_heads", None))
+        return draw_inputs(self.shape, tokens, span, seed, getattr(self.checked, "key_heads", None))
 
-    def their_inputs(self, inputs: Inputs) -> Inputs:
-        """Return the same queries and keys in the channel layout of ``theirs``."""
+    def checked_inputs(self, inputs: Inputs) -> Inputs:
+        """Return the same queries and keys in the channel layout of ``checked``."""
         if not self.steps:
             return inputs
         order = self.channel_order(self.shape.head_dim)
@@ -87,17 +89,21 @@ class Pair:
     def embeddings(self, inputs: Inputs) -> TensorPair:
         """Return both embeddings [1, T, D]; for another layout only their positional part."""
         embedded = []
-        for encoding in (self.theirs, self.ours):
+        for encoding in (self.checked, self.reference):
             hidden = embed(encoding, inputs)
             tokens = inputs.x_BTD[..., encoding.position_width :]
             embedded.append(_position_part(hidden, tokens) if self.steps else hidden)
-        theirs, ours = embedded
-        return (theirs, ours[..., self.channel_order(ours.shape[-1])]) if self.steps else (theirs, ours)
+        checked, reference = embedded
+        return (
+            (checked, reference[..., self.channel_order(reference.shape[-1])])
+            if self.steps
+            else (checked, reference)
+        )
 
     def scores(self, inputs: Inputs, layer: int = 0) -> TensorPair:
         """Return both attention weights [H, T, S], or logits; see `scores_of`."""
-        theirs = scores_of(self.theirs, self.their_inputs(inputs), self.compares_weights, layer)
-        return theirs, scores_of(self.ours, inputs, self.compares_weights, layer)
+        checked = scores_of(self.checked, self.checked_inputs(inputs), self.compares_weights, layer)
+        return checked, scores_of(self.reference, inputs, self.compares_weights, layer)
 
     def results(self, inputs: Inputs, layers: Iterable[int] = (0,)) -> Iterator[TensorPair]:
         """Yield embeddings, then the scores of some layers."""
@@ -115,31 +121,34 @@ class Pair:
         draws, layers = (((0, 24), (1, 7)), (0, 1)) if span < FAR else (((0, 24),), (0,))
         worst = 0.0
         for seed, tokens in draws:
-            for theirs, ours in self.results(self.inputs_below(span, tokens, seed), layers):
-                worst = max(worst, masked_difference(theirs, ours))
+            for checked, reference in self.results(self.inputs_below(span, tokens, seed), layers):
+                worst = max(worst, masked_difference(checked, reference))
                 if worst > enough:
                     return worst
         return worst
 
 
 def make_pair(
-    theirs: MakeEncoding,
+    checked: MakeEncoding,
     reference: MakeEncoding,
     shape: ModelShape,
     steps: Sequence[str] = (),
     enough: float = torch.inf,
 ) -> Pair | None:
     """Return both with parameters shared so that they differ least, or None if sharing is impossible."""
-    return share_parameters(perturbed(build(reference, shape)), build(theirs, shape), steps, enough)
+    return share_parameters(perturbed(build(reference, shape)), build(checked, shape), steps, enough)
 
 
 def share_parameters(
-    ours: PositionalEncoding, theirs: PositionalEncoding, steps: Sequence[str] = (), enough: float = torch.inf
+    reference: PositionalEncoding,
+    checked: PositionalEncoding,
+    steps: Sequence[str] = (),
+    enough: float = torch.inf,
 ) -> Pair | None:
-    """Copy the parameters of ``ours`` to ``theirs``."""
+    """Copy the parameters of ``reference`` to ``checked``."""
     best: Pair | None = None
-    for pairings in assignments(ours, theirs):
-        pair = Pair(theirs, ours, steps, pairings)
+    for pairings in assignments(reference, checked):
+        pair = Pair(checked, reference, steps, pairings)
         pair.difference = pair.difference_below(NEAR, enough)
         if best is None or pair.difference < best.difference:
             best = pair
@@ -151,11 +160,11 @@ def share_parameters(
     return best
 
 
-def defined_far(make: MakeEncoding, ours: PositionalEncoding) -> bool:
+def defined_far(make: MakeEncoding, reference: PositionalEncoding) -> bool:
     """Return whether untrained positions are defined, so that the seed has no effect on them."""
-    if ours.invariant_to in ("shift", "ids") or not trainable(ours):
+    if reference.invariant_to in ("shift", "ids") or not trainable(reference):
         return True
-    pair = share_parameters(ours, build(make, ours.shape, seed=1))
+    pair = share_parameters(reference, build(make, reference.shape, seed=1))
     return pair is None or pair.difference_below(FAR) <= SAME
 
 

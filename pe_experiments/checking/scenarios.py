@@ -32,14 +32,14 @@ def _scenarios() -> dict[str, Scenario]:
     here = torch.arange(TOKENS)
     same = torch.zeros(ROWS, TOKENS, dtype=torch.long)
     # Relative encodings do not see a common shift, so rows also differ in their steps.
-    own = torch.tensor([[3], [2], [1]]) * here + torch.tensor([[0], [5], [17]])
+    ids_of_rows = torch.tensor([[3], [2], [1]]) * here + torch.tensor([[0], [5], [17]])
     padded, second = torch.tensor([[0], [2], [5]]), torch.tensor([[5], [3], [6]])
     left = (here - padded).clamp(min=0), torch.where(here < padded, PADDING, same)
     packed = torch.where(here < second, here, here - second), (here >= second).long()
     return {
         "rows at the same offset": Scenario(here + 5 + same, same),
-        "rows at ids of their own": Scenario(own, same),
-        "decoding with cached keys": Scenario(own, same, decoding=True),
+        "rows at ids of their own": Scenario(ids_of_rows, same),
+        "decoding with cached keys": Scenario(ids_of_rows, same, decoding=True),
         "decoding after left padding": Scenario(*left, decoding=True),
         "left padding": Scenario(*left),
         "packed documents": Scenario(*packed),
@@ -109,11 +109,11 @@ def scenario_differences(pair: Pair) -> Iterator[tuple[str, float]]:
 
     If channels have another layout, vectors at the embedding are ignored.
     """
-    first = 1 if pair.steps and acts_at_embedding(pair.ours) else 0
+    first = 1 if pair.steps and acts_at_embedding(pair.reference) else 0
     for name, scenario in SCENARIOS.items():
         if scenario.decoding and not pair.shape.causal:
             continue
         inputs = pair.inputs_at(scenario.positions_BT, seed=5)
-        results = outputs(pair.theirs, scenario, pair.their_inputs(inputs))
-        expected = outputs(pair.ours, scenario, inputs)
+        results = outputs(pair.checked, scenario, pair.checked_inputs(inputs))
+        expected = outputs(pair.reference, scenario, inputs)
         yield name, worst_difference(results[first:], expected[first:])

@@ -79,8 +79,8 @@ def generator_decides(task: Task) -> Measurement:
     length = some_lengths(task)[-1]
     with watch_random_draws() as touched:
         first = draw(task, length, 50, 3)
-        for other in some_lengths(task):
-            draw(task, other, 7, other)
+        for another_length in some_lengths(task):
+            draw(task, another_length, 7, another_length)
         again, other_seed = draw(task, length, 50, 3), draw(task, length, 50, 4)
     if not all(map(torch.equal, first, again)):
         return False, "the same generator gave other examples"
@@ -106,20 +106,25 @@ def chance_is_uniform(task: Task) -> Measurement:
     if why := getattr(task, "chance_unchecked", None):
         return None, why
     counts = {}
-    seen_anywhere: set[int] = set()
+    drawn_at_any_length: set[int] = set()
     for length in some_lengths(task, (1, 2, 4, 9, 13, 20)):
         _, targets = draw(task, length, 5000)
         symbols, times = targets[targets != IGNORE].unique(return_counts=True)
         counts[length] = len(symbols), int((times == 1).sum())
-        seen_anywhere |= set(symbols.tolist())
-    for length, (seen, seen_once) in counts.items():
+        drawn_at_any_length |= set(symbols.tolist())
+    for length, (symbols_drawn, drawn_once) in counts.items():
         stated = 1 / task.chance(length)
-        if abs(stated - seen) <= 1e-4 * seen:
+        if abs(stated - symbols_drawn) <= 1e-4 * symbols_drawn:
             continue
         # A symbol that is rare at one length may be frequent at another, or seen once in a while.
-        rare = stated > seen and (abs(stated - len(seen_anywhere)) <= 1e-4 * stated or seen_once > 0)
+        rare = stated > symbols_drawn and (
+            abs(stated - len(drawn_at_any_length)) <= 1e-4 * stated or drawn_once > 0
+        )
         if not rare:
-            return False, f"length {length}: {task.chance(length):.4g}, and targets hold {seen} symbols"
+            return (
+                False,
+                f"length {length}: {task.chance(length):.4g}, and targets hold {symbols_drawn} symbols",
+            )
     return True, "one over the symbols seen"
 
 
@@ -160,17 +165,17 @@ def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float
     low = high = scored = 0.0
     for target in range(targets.shape[1]):
         rows = targets[:, target] != IGNORE
-        given = inputs[rows]
+        inputs_of_target = inputs[rows]
         answers = targets[rows, target]
         if "aligned" in task.formats:
-            beside = given[:, [target]]
-            bag = given[:, : target + 1] if prefix else given
+            beside = inputs_of_target[:, [target]]
+            bag = inputs_of_target[:, : target + 1] if prefix else inputs_of_target
         else:
             beside = targets[rows, : target if prefix else 0]
-            bag = given
-        seen = torch.cat([bag.sort(dim=1).values, beside], dim=1)
+            bag = inputs_of_target
+        visible = torch.cat([bag.sort(dim=1).values, beside], dim=1)
         # A hash numbers the groups, because `unique(dim=0)` takes seconds.
-        group = (seen * factors[: seen.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
+        group = (visible * factors[: visible.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
         votes = torch.zeros(2, len(group.unique()), task.vocab_size)
         votes.index_put_((torch.arange(len(group)) % 2, group, answers), torch.ones(()), accumulate=True)
         mode = votes.argmax(dim=-1, keepdim=True)
@@ -285,8 +290,8 @@ def evaluation_is_not_in_training(task: Task) -> Measurement:
     evaluated, _ = draw(task.for_split("evaluation"), length, rows, 12)
     if length * math.log(len(trained.unique())) < math.log(1e6):
         return None, f"there are few inputs of length {length}"
-    seen = set(map(tuple, trained.tolist()))
-    share = sum(row in seen for row in map(tuple, evaluated.tolist())) / rows
+    trained_inputs = set(map(tuple, trained.tolist()))
+    share = sum(row in trained_inputs for row in map(tuple, evaluated.tolist())) / rows
     return share < 0.5, f"length {length}: {share:.0%} of {rows:,} are among as many of training"
 
 
@@ -352,8 +357,10 @@ def remarks_on(task: Task) -> list[str]:
     # Number of repetitions of the last symbol at the end of each input.
     padding = (inputs.flip(1) == inputs[:, -1].mode().values).long().cumprod(1).sum(1)
     if padding.unique().numel() > 2:
-        told = [t for t in every_target if accuracy_from(padding, targets[:, t]) >= SURE]
-        if told == every_target and all(share_of_mode(answers) < 0.9 for answers in targets.T):
+        follows_from_padding = [t for t in every_target if accuracy_from(padding, targets[:, t]) >= SURE]
+        if follows_from_padding == every_target and all(
+            share_of_mode(answers) < 0.9 for answers in targets.T
+        ):
             remarks.append("How often the last symbol is repeated (padding?) tells target 0.")
     answered = (targets != IGNORE).sum(1)
     if answered.unique().numel() > 1 and accuracy_from(padding, answered) >= SURE:

@@ -76,7 +76,7 @@ def command(
             folder = os.getcwd()
         except FileNotFoundError:
             sys.exit(_complain("the working directory was deleted; change to one that exists"))
-        process.own([*process.typed_command(name), *arguments])
+        process.set_up([*process.typed_command(name), *arguments])
         signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers, as on Ctrl-C
         if folder not in sys.path:
             sys.path.append(folder)  # for the user's encodings and tasks in the working directory
@@ -112,9 +112,9 @@ def _exit_code(
             return 1
         if isinstance(error, BrokenPipeError) and reader_left():
             return process.exit_code
-        said = explained(error, arguments, primary)
-        if isinstance(said, UserError | OSError):
-            return _complain(sentence(said))
+        explanation = explained(error, arguments, primary)
+        if isinstance(explanation, UserError | OSError):
+            return _complain(sentence(explanation))
         return _complain(_unexpected(error))
 
 
@@ -175,8 +175,10 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
         else:
             cells = [f"{row['loss']:.3f}", f"{row['loss'] / math.log(2):.3f}"]
         cells += [f"{row['token_accuracy']:.3f}", "unknown" if ceiling is None else f"{float(ceiling):.3f}"]
-        asked = f"{length}" if content == length else f"{length} ({content})"
-        table.add_row(asked, *cells, f"{row['chance']:.3f}", note, end_section=index == in_distribution)
+        length_shown = f"{length}" if content == length else f"{length} ({content})"
+        table.add_row(
+            length_shown, *cells, f"{row['chance']:.3f}", note, end_section=index == in_distribution
+        )
     return table
 
 
@@ -205,7 +207,7 @@ def show_result(result: RunResult) -> None:
     if stored.get("upload") and result.status == "completed":
         say(f"upload: {stored['upload']}")
     longest = experiment.max_length
-    asked = experiment.config.training.max_length
-    if longest < asked:
+    requested = experiment.config.training.max_length
+    if longest < requested:
         task = type(experiment.task).__name__
-        say(f"note:   trained up to {longest}: {task} has no longer input up to {asked}")
+        say(f"note:   trained up to {longest}: {task} has no longer input up to {requested}")

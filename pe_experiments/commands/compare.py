@@ -29,16 +29,16 @@ class CompareSettings(Section):
 
 def main(settings: dict[str, Any]) -> None:
     gc.set_threshold(1_000_000)  # the collector would repeatedly scan all loaded data
-    asked = validated(CompareSettings, settings).model_dump()
+    options = validated(CompareSettings, settings).model_dump()
     from pe_experiments.comparison.compare import compare, output_of, show
 
-    asked["pe"] = asked.pop("encodings")
-    page = Path(asked["results_dir"]) / str(asked["study"])
-    if asked["out"] is None and (page / "verdicts.csv").exists():
-        raise UserError(f"study={asked['study']}: {page} holds a page of verdicts; add out=FOLDER")
-    asked["out"] = asked["out"] or output_of(asked["results_dir"], asked["study"])
-    say(f"reading {asked['results_dir']}/runs")
-    show(compare(**asked, display=Lines()))
+    options["pe"] = options.pop("encodings")
+    page = Path(options["results_dir"]) / str(options["study"])
+    if options["out"] is None and (page / "verdicts.csv").exists():
+        raise UserError(f"study={options['study']}: {page} holds a page of verdicts; add out=FOLDER")
+    options["out"] = options["out"] or output_of(options["results_dir"], options["study"])
+    say(f"reading {options['results_dir']}/runs")
+    show(compare(**options, display=Lines()))
 
 
 def encodings_of(texts: list[str]) -> list[str]:

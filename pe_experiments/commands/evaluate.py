@@ -37,20 +37,20 @@ def main(settings: dict[str, Any]) -> None:
 
 def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, dict[str, Any], bool]:
     """Return the run, the sections changed by the typed overrides, and whether the run is trusted."""
-    own = {key: settings[key] for key in EvaluateSettings.model_fields}
-    if own["run"] == "???":
+    given = {key: settings[key] for key in EvaluateSettings.model_fields}
+    if given["run"] == "???":
         raise UserError("run is missing; for example run=results/runs/NAME")
-    asked = validated(EvaluateSettings, own)
-    folders = [Path(), Path(asked.results_dir, "runs")]
+    options = validated(EvaluateSettings, given)
+    folders = [Path(), Path(options.results_dir, "runs")]
     if "results_dir" in map(key_of, typed):
-        if Path(asked.run).name != asked.run:
+        if Path(options.run).name != options.run:
             raise UserError(
-                f"run={shown(asked.run)} is a path; results_dir is where a NAME alone is looked for"
+                f"run={shown(options.run)} is a path; results_dir is where a NAME alone is looked for"
             )
         folders = folders[1:]
-    run = find_run("run", asked.run, folders)
-    texts = [text for text in typed if key_of(text) not in own]
-    return run.path, changed_sections(run.read_config(), texts, settings), asked.trust
+    run = find_run("run", options.run, folders)
+    texts = [text for text in typed if key_of(text) not in given]
+    return run.path, changed_sections(run.read_config(), texts, settings), options.trust
 
 
 def over_the_run(texts: list[str]) -> list[str]:

@@ -20,8 +20,8 @@ def main(settings: dict[str, Any]) -> None:
     from pe_experiments.pretrained.report import show
 
     # configs/local may hold settings of other commands.
-    asked = {key: settings[key] for key in PretrainedSettings.model_fields}
-    show(evaluate_pretrained(validated(PretrainedSettings, asked), Lines()))
+    options = {key: settings[key] for key in PretrainedSettings.model_fields}
+    show(evaluate_pretrained(validated(PretrainedSettings, options), Lines()))
 
 
 def path_of(texts: list[str]) -> list[str]:

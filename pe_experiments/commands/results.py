@@ -29,31 +29,31 @@ class ResultsSettings(Section):
 
 
 def main(settings: dict[str, Any]) -> None:
-    asked = validated(ResultsSettings, settings)
+    options = validated(ResultsSettings, settings)
     from pe_experiments.published import blocks, pages, publish, reproduce
 
-    chosen = {"check=true": asked.check, "publish": asked.publish, "reproduce": asked.reproduce}
+    chosen = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}
     several = [key for key, value in chosen.items() if value not in (False, None)]
     if len(several) > 1:
         raise UserError(f"{' and '.join(several)} cannot be combined")
-    if asked.runs is not None and asked.reproduce is None:
-        raise UserError(f"runs={asked.runs} needs reproduce=STUDY")
-    results_dir = Path(asked.results_dir)
+    if options.runs is not None and options.reproduce is None:
+        raise UserError(f"runs={options.runs} needs reproduce=STUDY")
+    results_dir = Path(options.results_dir)
     readme = CONFIG_DIR.parent / "README.md"
-    if asked.reproduce is not None:
-        raise SystemExit(not reproduce.reproduce(asked.reproduce, asked.runs or 2, results_dir, Lines()))
-    if asked.publish is not None:
-        publish.publish(asked.publish, results_dir)
+    if options.reproduce is not None:
+        raise SystemExit(not reproduce.reproduce(options.reproduce, options.runs or 2, results_dir, Lines()))
+    if options.publish is not None:
+        publish.publish(options.publish, results_dir)
     drifted: list[Path] = []
-    for folder in [] if asked.publish else pages.list_studies(results_dir):
+    for folder in [] if options.publish else pages.list_studies(results_dir):
         say(f"{folder}: regenerated")
-        if asked.check:
+        if options.check:
             drifted += pages.differences(folder)
         else:
             pages.regenerate(folder)
     if results_dir.resolve() == readme.parent / "results":
         text = blocks.fill_project_readme(readme.read_text(), results_dir)
-        if not asked.check:
+        if not options.check:
             write_atomically(readme, text)
         elif text != readme.read_text():
             drifted.append(readme)

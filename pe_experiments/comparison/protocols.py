@@ -114,7 +114,7 @@ def _parents(runs: Runs, curves: pd.DataFrame) -> pd.DataFrame:
     """Return the curves of the runs that these continue, where they are among the runs, and not these."""
     names = curves["name"].unique()
     trained = [runs.saved[name]["identity"]["trained"] for name in names]
-    hashes = {one["parent"]["run"] for one in trained if "parent" in one}
+    hashes = {config["parent"]["run"] for config in trained if "parent" in config}
     every = runs.curves["name"]
     lengths = curves["content_length"]
     within = runs.curves["content_length"].between(lengths.min(), lengths.max())

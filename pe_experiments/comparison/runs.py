@@ -297,16 +297,16 @@ def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFr
     return table[~copies].sort_values("name", ignore_index=True)
 
 
-def _labelled(table: pd.DataFrame, wanted: Collection[str] | None) -> pd.DataFrame:
+def _labelled(table: pd.DataFrame, labels: Collection[str] | None) -> pd.DataFrame:
     """Return the wanted encodings, with exactly one label per encoding."""
     by_encoding = table.groupby(["protocol", "encoding"])["label"]
     table["label"] = by_encoding.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
-    if wanted:
+    if labels:
         known = set(table["label"])
-        for label in wanted:
+        for label in labels:
             if label not in known:
                 raise UserError(f"pe={label}: no finished run has this encoding.{nearest(label, known)}")
-        table = table[table["label"].isin(wanted)].reset_index(drop=True)
+        table = table[table["label"].isin(labels)].reset_index(drop=True)
     several = table.groupby("label")["encoding"].transform("nunique") > 1  # ``label=``, or edited source
     with_hash = table["label"] + " [" + table["encoding"].str[:4] + "]"
     return table.assign(label=table["label"].mask(several, with_hash))

@@ -169,11 +169,11 @@ def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], 
     best, *others = ordered
     if len(values[best]) < FEWEST or (means[best] < LEAST and not lower):
         return [], []
-    tests = [_test(best, other, values, dict.fromkeys(means, True)) for other in others]
+    tests = [_test(best, encoding, values, dict.fromkeys(means, True)) for encoding in others]
     adjusted = dict(zip(others, statistics.holm([test["p"] for test in tests]), strict=True))
-    separated = [other for other in others if adjusted[other] <= ALPHA]
+    separated = [encoding for encoding in others if adjusted[encoding] <= ALPHA]
     testable = [test["other"] for test in tests if test["not_tested"] in (None, SAME)]
-    return [best, *(other for other in testable if other not in separated)], separated
+    return [best, *(encoding for encoding in testable if encoding not in separated)], separated
 
 
 def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:

@@ -99,4 +99,6 @@ def option_value(config: Mapping[str, Any], setting: str) -> str:
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
     """Return the options that have several values in these configurations."""
     sections = list(configs)
-    return [setting for setting in settings if len({option_value(one, setting) for one in sections}) > 1]
+    return [
+        setting for setting in settings if len({option_value(section, setting) for section in sections}) > 1
+    ]

@@ -146,7 +146,7 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMappin
 
 
 @lru_cache(maxsize=16)
-def _composer(name: str, own: Path, files: tuple[tuple[Path, int], ...]) -> Composer:
+def _composer(name: str, user_configs: Path, files: tuple[tuple[Path, int], ...]) -> Composer:
     """Return the composer of a command, cached while the files of the working directory are unchanged."""
     everything = GlobalHydra.instance()
     # also inside another Hydra application
@@ -191,11 +191,11 @@ def _named(cls: type) -> ConfigMapping:
     return {"_target_": name}
 
 
-def _merged(there: Any, value: Any) -> Any:
+def _merged(present: Any, value: Any) -> Any:
     """Return the value, merged into the present one if both are mappings."""
-    if not (isinstance(there, Mapping) and isinstance(value, Mapping)):
+    if not (isinstance(present, Mapping) and isinstance(value, Mapping)):
         return value
-    return {**there, **{str(key): _merged(there.get(key), item) for key, item in value.items()}}
+    return {**present, **{str(key): _merged(present.get(key), item) for key, item in value.items()}}
 
 
 def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigMapping) -> ConfigMapping:
@@ -237,8 +237,8 @@ def _nested(key: str, value: Any) -> ConfigMapping:
 
 def own_logger(saved: ConfigMapping) -> ConfigMapping:
     """Return a saved configuration with the user's loggers; only ``none`` is taken from the run."""
-    theirs = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
-    none = isinstance(theirs, dict) and all(section is None for section in theirs.values())
+    recorded = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
+    none = isinstance(recorded, dict) and all(section is None for section in recorded.values())
     return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
 
 

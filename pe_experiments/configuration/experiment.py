@@ -157,8 +157,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     task = components["task"].build()
     positions = components["positions"].build()
     if config.training.stop_at_exact_match is not None and not task.exact:
-        asked = f"training.stop_at_exact_match={config.training.stop_at_exact_match}"
-        raise NotApplicable(f"{asked}: exact match is not measured on {type(task).__name__}; allowed: null")
+        setting = f"training.stop_at_exact_match={config.training.stop_at_exact_match}"
+        raise NotApplicable(f"{setting}: exact match is not measured on {type(task).__name__}; allowed: null")
     with user_errors("task"):
         layout = format_for(task, config.model.causal)
         if not config.model.causal and (why := task.decoder_only):
@@ -184,11 +184,11 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     )
 
 
-def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
+def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
     """Return the requested lengths, or a default grid of lengths that the task makes (within a tenth)."""
     name = type(task).__name__
-    if asked is not None:
-        for length in asked:
+    if requested is not None:
+        for length in requested:
             nearest = task.nearest_length(length)
             if nearest is None:
                 bound = f"shortest is {shortest_length(task)}"
@@ -198,7 +198,7 @@ def evaluation_lengths(asked: list[int] | None, trained: tuple[int, ...], task: 
                 continue
             cannot = f"{name} cannot make an input of length {length}; its {bound}"
             raise UserError(f"evaluation.lengths: {cannot}")
-        return tuple(sorted(set(asked)))
+        return tuple(sorted(set(requested)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
     grid = sorted({min(LONGEST, max(1, round(ratio * max(trained)))) for ratio in ratios})
     candidates = [(length, task.nearest_length(length)) for length in grid]
@@ -220,6 +220,6 @@ def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
     lengths = tuple(length for length in range(low, high + 1) if task.nearest_length(length) == length)
     if not lengths:
         none = f"{type(task).__name__} makes no input of such a length"
-        asked = f"training.min_length={low}, training.max_length={high}"
-        raise UserError(f"{asked}: {none}; its shortest is {shortest_length(task)}")
+        typed = f"training.min_length={low}, training.max_length={high}"
+        raise UserError(f"{typed}: {none}; its shortest is {shortest_length(task)}")
     return lengths

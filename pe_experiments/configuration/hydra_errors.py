@@ -66,13 +66,13 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
         )
     if section not in PARTS or not argument:
         return UserError(not_a_setting(key.split("."), Config))
-    meant = ALSO_CALLED.get(argument, argument)
+    setting = ALSO_CALLED.get(argument, argument)
     elsewhere = [
         name for name, field in Config.model_fields.items()
-        if name not in PARTS and meant in getattr(field.annotation, "model_fields", ())
+        if name not in PARTS and setting in getattr(field.annotation, "model_fields", ())
     ]  # fmt: skip
     if elsewhere:
-        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{meant}?")
+        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{setting}?")
     chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
     chosen = chosen or groups_of("config").get(section)
     if chosen not in choices_of(section) or chosen == "custom":

@@ -351,7 +351,7 @@ def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     for habit in (where[0], ".".join(where)):
         if habit in HABITS and schema is Config:  # of train.py
             return f"{habit} is not a setting; {HABITS[habit]}"
-    return f"{'.'.join(where)} is not a setting.{_meant(schema, where)}"
+    return f"{'.'.join(where)} is not a setting.{_suggestion(schema, where)}"
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
@@ -361,7 +361,7 @@ def _fields_of(kind: Any) -> dict[str, Any]:
     )
 
 
-def _meant(schema: type[BaseModel], where: list[str]) -> str:
+def _suggestion(schema: type[BaseModel], where: list[str]) -> str:
     """Return a hint with similar options of the section, or equal ones of other sections."""
     kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
@@ -372,6 +372,6 @@ def _meant(schema: type[BaseModel], where: list[str]) -> str:
     known = known or kinds
     elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
     if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
-        meant = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]
-        return f" Did you mean {allowed(meant)}?"
+        suggestions = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]
+        return f" Did you mean {allowed(suggestions)}?"
     return nearest(where[-1], known)

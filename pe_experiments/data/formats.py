@@ -141,10 +141,10 @@ class AlignedFormat(Format):
 FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsFormat}
 
 
-def refuse_misfit(theirs: Format, trained: Format) -> None:
+def refuse_misfit(evaluated: Format, trained: Format) -> None:
     """Raise an error if a model cannot read a task's format because of other marks or another layout."""
-    names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (theirs, trained))
-    for what, (has, needs) in (("symbols are", (theirs.bos, trained.bos)), ("format is", names)):
+    names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (evaluated, trained))
+    for what, (has, needs) in (("symbols are", (evaluated.bos, trained.bos)), ("format is", names)):
         if has != needs:
             raise ValueError(
                 f"its {what} {has}, those of the task the run was trained on {needs}; a run can be evaluated "
@@ -161,8 +161,8 @@ def format_for(task: Task, causal: bool) -> Format:
     for name in ("aligned", "causal" if causal else "slots"):
         if name in task.formats:
             return FORMATS[name](task.vocab_size, causal)
-    kind, other = ("decoder", "encoder") if causal else ("encoder", "decoder")
+    kind, suitable = ("decoder", "encoder") if causal else ("encoder", "decoder")
     raise NotApplicable(
         f"task: {type(task).__name__} has no form for model={kind} (formats: {', '.join(task.formats)}); "
-        f"take model={other}"
+        f"take model={suitable}"
     )

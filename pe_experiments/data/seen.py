@@ -23,8 +23,8 @@ def seen_in_training(
     trained = [length for length in counts if length in batches.source.train_lengths]
     if not trained:
         return counts
-    wanted = {length: _evaluation_inputs(source, length, examples) for length in trained}
-    sought = {length: set(inputs) for length, inputs in wanted.items()}
+    evaluated = {length: _evaluation_inputs(source, length, examples) for length in trained}
+    sought = {length: set(inputs) for length, inputs in evaluated.items()}
     inputs_of: dict[int, set[bytes]] = {length: set() for length in trained}
     rows = min(trained_batches * batches.batch_size, MOST_EXAMPLES)
     per_draw = BATCHES_PER_DRAW * batches.batch_size
@@ -34,7 +34,9 @@ def seen_in_training(
             if keys := sought.get(length):
                 trained_on = inputs_BN[rows_B < rows - draw * per_draw]
                 inputs_of[length] |= keys.intersection(map(bytes, trained_on.numpy()))
-    return counts | {length: sum(key in inputs_of[length] for key in keys) for length, keys in wanted.items()}
+    return counts | {
+        length: sum(key in inputs_of[length] for key in keys) for length, keys in evaluated.items()
+    }
 
 
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:

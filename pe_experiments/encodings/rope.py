@@ -106,8 +106,8 @@ def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, signed_sin_B1TC: Tensor) -> T
     factors take six times as long; three passes over contiguous memory avoid them.
     """
     rotated_channels = cos_B1TC.shape[-1]
-    x_BHTC, rest = x_BHTK.split([rotated_channels, x_BHTK.shape[-1] - rotated_channels], dim=-1)
+    x_BHTC, unrotated_BHTC = x_BHTK.split([rotated_channels, x_BHTK.shape[-1] - rotated_channels], dim=-1)
     x_BHTC = x_BHTC.contiguous()
     swapped_BHTC = x_BHTC.roll(rotated_channels // 2, dims=-1)
     rotated_BHTC = torch.addcmul(x_BHTC * cos_B1TC, swapped_BHTC, signed_sin_B1TC).to(x_BHTK.dtype)
-    return torch.cat([rotated_BHTC, rest], dim=-1) if rest.shape[-1] else rotated_BHTC
+    return torch.cat([rotated_BHTC, unrotated_BHTC], dim=-1) if unrotated_BHTC.shape[-1] else rotated_BHTC

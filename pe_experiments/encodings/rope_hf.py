@@ -263,13 +263,15 @@ def _of_block(block: dict[str, Any], settings: Block) -> MakeEncoding:
     shared["rotary_fraction"] = share
     if kind == "default":
         return partial(Rope, **shared)
-    own = {key: block[key] for key in KEYS[kind][0] if key in block}
-    own = {key: value if isinstance(value, bool) else _floats(value) for key, value in own.items()}
+    given = {key: block[key] for key in KEYS[kind][0] if key in block}
+    arguments: dict[str, Any] = {
+        key: value if isinstance(value, bool) else _floats(value) for key, value in given.items()
+    }
     if kind == "dynamic":
         original = longest or original
     makers = {"linear": RopeLinear, "dynamic": RopeDynamicNtk, "yarn": RopeYarn}
     makers |= {"llama3": RopeLlama3, "longrope": RopeLongRope}
-    return partial(makers[kind], original_length=original, **shared, **own)
+    return partial(makers[kind], original_length=original, **shared, **arguments)
 
 
 def _proportional(make: MakeEncoding, share: float, shape: ModelShape) -> PositionalEncoding:

@@ -27,10 +27,10 @@ class RopePlusPlus(Rope):
         q_BHTK, k_BHSK = super().rotate(q_BHTK, k_BHSK, at)
         sharing = self.shape.num_heads // 2 * 2
         real_BGTK, key_BGSK = q_BHTK[:, :sharing:2], k_BHSK[:, :sharing:2]
-        first, second, rest = real_BGTK.split(
+        first, second, unrotated_BGTC = real_BGTK.split(
             [self.pairs, self.pairs, self.shape.head_dim - 2 * self.pairs], dim=-1
         )
-        imaginary_BGTK = torch.cat([second, -first, rest], dim=-1)  # (x + iy) times -i is y - ix
+        imaginary_BGTK = torch.cat([second, -first, unrotated_BGTC], dim=-1)  # (x + iy) times -i is y - ix
         queries_BHTK = torch.stack([real_BGTK, imaginary_BGTK], dim=2).flatten(1, 2)
         keys_BHSK = key_BGSK.repeat_interleave(2, dim=1)
         return (

@@ -43,8 +43,8 @@ class Tally:
     by_example: list[Tensor] = field(default_factory=list)  # [E, 3]: exact match, right tokens, tokens
 
     def __add__(self, other: Tally) -> Tally:
-        mine, theirs = vars(self), vars(other)
-        return Tally(**{name: value + theirs[name] for name, value in mine.items()})
+        sums, more = vars(self), vars(other)
+        return Tally(**{name: value + more[name] for name, value in sums.items()})
 
     @property
     def exact_match(self) -> float:

@@ -25,17 +25,18 @@ def is_mine(index: int) -> bool:
     return index % world_size() == rank()
 
 
-def gathered(mine: Sequence[tuple[int, Item]]) -> list[Item]:
+def gathered(of_this_rank: Sequence[tuple[int, Item]]) -> list[Item]:
     """Return the items of all ranks in the order of their indices, the same on every rank.
 
     Sums over them are then bit-identical for any number of ranks.
     """
-    everyone: list[Any] = [list(mine)]
+    of_all_ranks: list[Any] = [list(of_this_rank)]
     if _several():
-        everyone = [None] * world_size()
-        distributed.all_gather_object(everyone, list(mine))
+        of_all_ranks = [None] * world_size()
+        distributed.all_gather_object(of_all_ranks, list(of_this_rank))
     return [
-        item for _, item in sorted((pair for items in everyone for pair in items), key=lambda pair: pair[0])
+        item
+        for _, item in sorted((pair for items in of_all_ranks for pair in items), key=lambda pair: pair[0])
     ]
 
 

@@ -151,7 +151,9 @@ def evaluate_text(
             show(done)
         scorer.block += 1
     sums = scorer.sums
-    points = [_point(scorer, sums, asked, content_lengths[asked], examples, max_length) for asked in lengths]
+    points = [
+        _point(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
+    ]
     return points, _rows(sums)
 
 
@@ -212,12 +214,12 @@ def _rows(sums: dict[Kind, Tally]) -> list[Row]:
 
 
 def _point(
-    scorer: Scorer, sums: dict[Kind, Tally], asked: int, length: int, examples: int, max_length: int
+    scorer: Scorer, sums: dict[Kind, Tally], length: int, content_length: int, examples: int, max_length: int
 ) -> Row:
-    total = sums[length, "non_overlapping", "all", None, None]
+    total = sums[content_length, "non_overlapping", "all", None, None]
     # Exact match is not informative, because a whole window of text is never predicted correctly.
     exact = ("exact_match", "exact_match_low", "exact_match_high", "exact_match_without_end")
     unmeasured = (*exact, "bag_ceiling", "input_blind")
-    row = point(scorer.source, asked, length, max_length, scorer.largest_id[length])
+    row = point(scorer.source, length, content_length, max_length, scorer.largest_id[content_length])
     measured = {"examples": examples, "token_accuracy": total.token_accuracy, "loss": total.loss}
     return row | measured | dict.fromkeys(unmeasured)

@@ -66,9 +66,9 @@ class Backbone(nn.Module):
         encoding = self.encodings[layer if self.encodings[0].per_layer else 0]
         return encoding.for_layer(layer)  # type: ignore[operator]
 
-    def forward(self, tokens_BT: Tensor, *rest: Tensor | None) -> Tensor:
+    def forward(self, tokens_BT: Tensor, *arguments: Tensor | None) -> Tensor:
         """Return logits [B, T, V]; the arguments are those of `hidden`."""
-        return self.head(self.hidden(tokens_BT, *rest))
+        return self.head(self.hidden(tokens_BT, *arguments))
 
     def hidden(
         self,

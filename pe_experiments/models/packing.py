@@ -20,7 +20,7 @@ class Unpacked:
     def pad(self, x_BTD: Tensor) -> Tensor:
         return x_BTD
 
-    def kept(self, x_ND: Tensor) -> Tensor:
+    def residual_rows(self, x_ND: Tensor) -> Tensor:
         """Return a layer's input at the tokens that `pack` returns, for the residual sum."""
         return x_ND
 
@@ -62,5 +62,5 @@ class Asked(Unpacked):
     def pack(self, x_BTD: Tensor) -> Tensor:
         return x_BTD.flatten(0, 1).index_select(0, self.asked_n)
 
-    def kept(self, x_ND: Tensor) -> Tensor:
+    def residual_rows(self, x_ND: Tensor) -> Tensor:
         return x_ND.flatten(0, -2).index_select(0, self.place_n)

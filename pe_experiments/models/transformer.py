@@ -84,7 +84,7 @@ class Layer(nn.Module):
         """Return hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
         read_ND = self.attention_norm(x_ND)
         here = at.at_layer(self.index, partial(packing.pad, read_ND))
-        x_ND = packing.kept(x_ND) + self.dropout(self.attention(read_ND, encoding, here, packing))
+        x_ND = packing.residual_rows(x_ND) + self.dropout(self.attention(read_ND, encoding, here, packing))
         return x_ND + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_ND)))))
 
 

@@ -74,34 +74,34 @@ class Stretch(NamedTuple):
     bytes: int
 
 
-def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
+def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
     """Evaluate a pretrained model, or return the folder of a finished evaluation."""
-    dtype = getattr(torch, asked.dtype)
-    model = PretrainedModel(asked.model, dtype, asked.trust)
+    dtype = getattr(torch, settings.dtype)
+    model = PretrainedModel(settings.model, dtype, settings.trust)
     try:
-        text = Text(asked.text)
+        text = Text(settings.text)
     except ValueError as error:
         raise UserError(str(error).replace("path=", "text=", 1)) from error
     texts = zip(text.names, text.data_files, strict=True)
     measured = {
         "model": {path.name: file_digest(path) for path in model.files},
         "text": {name: file_digest(Path(path)) for name, path in texts},
-        "stretches": asked.stretches, "scored": asked.scored, "dtype": asked.dtype,
+        "stretches": settings.stretches, "scored": settings.scored, "dtype": settings.dtype,
     }  # fmt: skip
     identity = short_hash(measured)
-    default = Path(asked.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
-    folder = output_folder(asked.out or default, asked.results_dir)
-    request = asked.model_dump(include={"rope", "lengths", "factor"}) | {"measured": identity}
-    settings = folder / "settings.json"
-    if settings.exists() and read_json(settings)["request"] == request:
+    default = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
+    folder = output_folder(settings.out or default, settings.results_dir)
+    request = settings.model_dump(include={"rope", "lengths", "factor"}) | {"measured": identity}
+    settings_file = folder / "settings.json"
+    if settings_file.exists() and read_json(settings_file)["request"] == request:
         say(f"found finished: {folder}")
         return folder
     with _lock(folder):
-        if asked.threads:
-            torch.set_num_threads(asked.threads)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
         model.read()
-        cells = _cells(model, asked)
-        table = _measure(model, text, cells, asked, identity, folder, display)
+        cells = _cells(model, settings)
+        table = _measure(model, text, cells, settings, identity, folder, display)
         facts: dict[str, Any] = {
             "name": model.name,
             "original_length": model.original_length,
@@ -109,10 +109,10 @@ def evaluate_pretrained(asked: PretrainedSettings, display: Display) -> Path:
         }
         facts["versions"] = {name: version(name) for name in ("torch", "transformers")}
         blocks = {f"{cell.rope} at {cell.length}": cell.block for cell in cells}
-        content = {"request": request, "settings": asked.model_dump(mode="json"), "blocks": blocks} | facts
+        content = {"request": request, "settings": settings.model_dump(mode="json"), "blocks": blocks} | facts
         report.write(folder, table, content)
-        report.log(asked.logger, folder, Path(asked.results_dir), table, content)
-        write_atomically(settings, json.dumps(content, indent=1))
+        report.log(settings.logger, folder, Path(settings.results_dir), table, content)
+        write_atomically(settings_file, json.dumps(content, indent=1))
     return folder
 
 
@@ -123,22 +123,22 @@ def _lock(folder: Path) -> Any:
         raise InUse(f"{folder} is in use by another process") from error
 
 
-def _cells(model: PretrainedModel, asked: PretrainedSettings) -> list[Cell]:
+def _cells(model: PretrainedModel, settings: PretrainedSettings) -> list[Cell]:
     """Return the cells, the longest first: what does not fit in memory fails at once."""
     original = model.original_length
-    asked_lengths = asked.lengths or (original and [original // 4, original // 2, original, 2 * original])
+    asked_lengths = settings.lengths or (original and [original // 4, original // 2, original, 2 * original])
     if not asked_lengths:
         raise UserError(f"lengths is missing: {model.name} states no length")
     lengths = sorted(set(asked_lengths))
-    if lengths[0] <= asked.scored:
-        raise UserError(f"lengths={lengths[0]}: expected more than scored={asked.scored}")
+    if lengths[0] <= settings.scored:
+        raise UserError(f"lengths={lengths[0]}: expected more than scored={settings.scored}")
     if model.table_length and lengths[-1] > model.table_length:
         what = f"{model.name} has positions up to {model.table_length} and no RoPE"
         raise UserError(f"lengths={lengths[-1]}: {what}; allowed: at most {model.table_length}")
     cells = []
     for length in reversed(lengths):
-        for rope in dict.fromkeys(asked.rope):
-            factor = asked.factor or (max(1.0, length / original) if original else 1.0)
+        for rope in dict.fromkeys(settings.rope):
+            factor = settings.factor or (max(1.0, length / original) if original else 1.0)
             cells.append(Cell(rope, length, factor, model.block(rope, factor)))
     return cells
 
@@ -177,13 +177,13 @@ def _measure(
     model: PretrainedModel,
     text: Text,
     cells: list[Cell],
-    asked: PretrainedSettings,
+    settings: PretrainedSettings,
     identity: str,
     folder: Path,
     display: Display,
 ) -> pd.DataFrame:
     """Return a row for every cell; what an earlier process measured is in ``stretches.csv``."""
-    device = asked.device if asked.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     file = folder / "stretches.csv"
     rows: dict[Key, dict[str, Any]] = {
         (row["measured"], row["block"], int(row["length"]), int(row["stretch"])): row
@@ -191,14 +191,14 @@ def _measure(
     }
     keys: dict[Key, Cell] = {}  # at a factor of 1 all rescalings are plain RoPE, which is measured once
     for cell in cells:
-        for key in cell.keys(identity, asked.stretches):
+        for key in cell.keys(identity, settings.stretches):
             keys.setdefault(key, cell)
     missing = [key for key in keys if key not in rows]
     if missing:
         longest = cells[0].length
         prefix = torch.tensor(model.prefix(), dtype=torch.long)
-        model.refuse_large(longest, asked.scored, device)
-        stretches = cut_stretches(text, model, asked.stretches, longest, asked.scored)
+        model.refuse_large(longest, settings.scored, device)
+        stretches = cut_stretches(text, model, settings.stretches, longest, settings.scored)
         network, loaded = None, None
         display.start(model.name, len(keys), len(keys) - len(missing))
         try:
@@ -222,7 +222,7 @@ def _measure(
             display.stop()
     return pd.DataFrame(
         [
-            _row(cell, [rows[key] for key in cell.keys(identity, asked.stretches)])
+            _row(cell, [rows[key] for key in cell.keys(identity, settings.stretches)])
             for cell in sorted(cells, key=lambda cell: cell.length)
         ]
     )

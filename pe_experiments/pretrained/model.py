@@ -87,17 +87,17 @@ class PretrainedModel:
             several = getattr(self.config.get_text_config(), "rope_parameters", None)
             why = "has several RoPEs" if several and self.rope is None else "has no RoPE of a known length"
             raise UserError(f"rope={rope}: {self.name} {why}; allowed: as_is")
-        kept = {key: self.rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in self.rope}
+        shared = {key: self.rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in self.rope}
         if factor == 1:
-            return {"rope_type": "default"} | kept
+            return {"rope_type": "default"} | shared
         if rope == "ntk":  # a larger base, under which the slowest pair turns as under linear
             config = self.config.get_text_config()
             head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
             head_dim = head_dim or config.hidden_size // config.num_attention_heads
-            pairs = int(head_dim * kept.get("partial_rotary_factor", 1.0)) // 2
-            base = kept["rope_theta"] * factor ** (pairs / (pairs - 1))
-            return {"rope_type": "default"} | kept | {"rope_theta": base}
-        block = {"rope_type": rope, "factor": factor} | kept
+            pairs = int(head_dim * shared.get("partial_rotary_factor", 1.0)) // 2
+            base = shared["rope_theta"] * factor ** (pairs / (pairs - 1))
+            return {"rope_type": "default"} | shared | {"rope_theta": base}
+        block = {"rope_type": rope, "factor": factor} | shared
         if rope != "linear":
             block["original_max_position_embeddings"] = self.original_length
         return block | (LLAMA_3_1 if rope == "llama3" else {})
@@ -166,11 +166,15 @@ def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:
     """Return the folder of a model, the files that are read, and the name of a GGUF file if it is one."""
     place = Path(path).expanduser()
     if place.is_dir() and not (place / "config.json").exists():
-        found = sorted(place.glob("*.gguf"))
-        if len(found) != 1:
-            holds = f"{len(found)} GGUF files; name one" if found else "neither config.json nor a GGUF file"
+        gguf_files = sorted(place.glob("*.gguf"))
+        if len(gguf_files) != 1:
+            holds = (
+                f"{len(gguf_files)} GGUF files; name one"
+                if gguf_files
+                else "neither config.json nor a GGUF file"
+            )
             raise UserError(f"model={path}: the folder holds {holds}")
-        place = found[0]
+        place = gguf_files[0]
     if place.is_file() and place.suffix == ".gguf":
         return place.parent, [place], place.name
     if not place.is_dir():

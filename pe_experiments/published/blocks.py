@@ -37,8 +37,8 @@ def fill_page(page: str, values: Mapping[str, Any]) -> str:
     names = tables + [re.split(r"[:.}]", field[1:])[0] for field, _ in NUMBER.findall(page)]
     if unknown := set(names) - set(values):
         raise UserError(f"README.md: block {few(sorted(unknown))} is unknown; allowed: {few(sorted(values))}")
-    made = {name for name, value in values.items() if str(value).startswith("| ")}
-    if unused := made.difference(tables):
+    made_tables = {name for name, value in values.items() if str(value).startswith("| ")}
+    if unused := made_tables.difference(tables):
         raise UserError(f"README.md: no mark for table {few(sorted(unused))}")
     page = TABLE.sub(lambda mark: f"{mark[1]}{values[mark[2]].strip()}\n{mark[3]}", page)
     return NUMBER.sub(lambda mark: f"<!-- {mark[1]} -->{mark[1].format_map(values)}{END}", page)

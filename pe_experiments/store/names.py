@@ -57,16 +57,16 @@ def _as_text(value: Any) -> Any:
     return text
 
 
-def differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
     """Return the differences between two `Identity.hashed`, as ``training.steps=500 (there 400)``."""
-    values, values_there = dict(leaves(mine)), dict(leaves(other))
+    values, earlier_values = dict(leaves(config)), dict(leaves(earlier))
     texts = []
-    for path in values | values_there:
-        value, there = values.get(path, "default"), values_there.get(path, "default")
-        if value != there and path[0] in ("data", "classes"):
+    for path in values | earlier_values:
+        value, earlier_value = values.get(path, "default"), earlier_values.get(path, "default")
+        if value != earlier_value and path[0] in ("data", "classes"):
             texts.append(f"{path[-1]} has been edited")
-        elif value != there:
-            texts.append(f"{'.'.join(path[1:]) or 'NUMERICS'}={shown(value)} (there {shown(there)})")
+        elif value != earlier_value:
+            texts.append(f"{'.'.join(path[1:]) or 'NUMERICS'}={shown(value)} (there {shown(earlier_value)})")
     return texts
 
 

@@ -56,19 +56,19 @@ def continued(config: ConfigMapping, typed: Iterable[str] = ()) -> ConfigMapping
     explicit = set(typed)
     keys = explicit | set(_changed(config))
     saved = parent.run.read_config()
-    taken = dict(config)
+    child = dict(config)
     for section in SECTIONS:
-        taken[section] = _section(section, saved, config, keys)
-    if taken["pe"] is config["pe"]:  # another encoding
-        taken["pe"] = other_choice(saved["pe"], config["pe"], explicit)
+        child[section] = _section(section, saved, config, keys)
+    if child["pe"] is config["pe"]:  # another encoding
+        child["pe"] = other_choice(saved["pe"], config["pe"], explicit)
     if "seed" not in keys:
-        taken["seed"] = saved["seed"]
-    lengths, trained = taken["training"], saved["training"]
+        child["seed"] = saved["seed"]
+    lengths, trained = child["training"], saved["training"]
     if "training.min_length" not in keys and trained["min_length"] == trained["max_length"]:
         lengths["min_length"] = lengths["max_length"]  # all sequences were of one length, and still are
-    encoding = load_component("pe", taken["pe"])
-    taken |= {"init_from": str(parent.run.path), "parent": _record(parent, encoding.classes).model_dump()}
-    return taken
+    encoding = load_component("pe", child["pe"])
+    child |= {"init_from": str(parent.run.path), "parent": _record(parent, encoding.classes).model_dump()}
+    return child
 
 
 def stated_keys(keys: Mapping[str, Any], *above: str) -> Iterator[str]:
@@ -92,12 +92,12 @@ def take_weights(model: nn.Module, config: Config) -> str:
     assert config.init_from
     assert config.parent
     parent = trained_model(_parent_status(config.init_from, config.results_dir, config.trust))
-    theirs = parent.state_dict()
+    weights = parent.state_dict()
     new = []
     with torch.no_grad():
         for name, weight in model.state_dict().items():
             place, _, last = name.rpartition(".")
-            source = theirs.pop(name, None)
+            source = weights.pop(name, None)
             owner = model.get_submodule(place)
             of_encoding = name.startswith("encodings.")
             if source is None or (of_encoding and _classes(model, place) != _classes(parent, place)):
@@ -116,7 +116,7 @@ def take_weights(model: nn.Module, config: Config) -> str:
     remark = f"continues {config.parent.name} with its weights"
     if config.parent.length:
         remark += f"; original length of its encoding: {config.parent.length} tokens"
-    for words, names in (("new", new), ("not used", list(theirs))):
+    for words, names in (("new", new), ("not used", list(weights))):
         if names:
             remark += f"; {words}: {few(names)}"
     return remark
@@ -141,12 +141,12 @@ def _changed(config: ConfigMapping) -> Iterator[str]:
 
 def _section(name: str, saved: ConfigMapping, config: ConfigMapping, keys: set[str]) -> ConfigMapping:
     """Return a section of the parent with what was typed put in; a choice replaces it as a whole."""
-    theirs, chosen = saved[name], config[name]
+    inherited, chosen = saved[name], config[name]
     if {name, f"{name}._target_"} & keys:
         return chosen
-    section = dict(theirs)
+    section = dict(inherited)
     if name == "trainer":  # devices are of whoever trains
-        section = chosen | {key: theirs[key] for key in OF_TRAINER if key in theirs}
+        section = chosen | {key: inherited[key] for key in OF_TRAINER if key in inherited}
     for key in sorted(keys):  # a mapping before what stands in it
         if key.startswith(f"{name}."):
             section = _with_value(section, chosen, key.split(".")[1:])
@@ -155,11 +155,15 @@ def _section(name: str, saved: ConfigMapping, config: ConfigMapping, keys: set[s
 
 def _with_value(section: ConfigMapping, chosen: Any, path: list[str]) -> ConfigMapping:
     """Return the section with one value of the other, found by the path to it."""
-    key, *rest = path
+    key, *inner_path = path
     if not isinstance(chosen, Mapping) or key not in chosen:  # deleted by ~
         return section
     inner = section.get(key)
-    value = _with_value(inner if isinstance(inner, dict) else {}, chosen[key], rest) if rest else chosen[key]
+    value = (
+        _with_value(inner if isinstance(inner, dict) else {}, chosen[key], inner_path)
+        if inner_path
+        else chosen[key]
+    )
     return section | {key: value}
 
 
@@ -173,8 +177,8 @@ def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
     steps = (parent.result or {}).get("finished_step", experiment.config.training.steps)
     trained = steps * experiment.config.trainer.accumulate_grad_batches
     trained += BATCHES_PER_DRAW * experiment.batches.first_draw  # those of its own parents
-    theirs = experiment.components["pe"].build(experiment.shape)
-    length = getattr(theirs, "original_length", experiment.shape.original_length)  # maybe typed there
+    encoding_there = experiment.components["pe"].build(experiment.shape)
+    length = getattr(encoding_there, "original_length", experiment.shape.original_length)  # maybe typed there
     return ParentConfig(
         name=parent.run.name,
         label=parent.identity.label,

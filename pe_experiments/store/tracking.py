@@ -127,17 +127,21 @@ def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
     name = f"{label}, {task}, seed {config.seed}"
     settings = config.logger.wandb
     assert settings
-    alike = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # without the seed
-    group = (f"{config.study}: {alike}" if config.study else alike)[-MOST_NAME:]
+    repeated = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # without the seed
+    group = (f"{config.study}: {repeated}" if config.study else repeated)[-MOST_NAME:]
     if directory is not status.run:
         run_id = f"{run_id}-e{directory.name}"
         name = f"{name}, evaluated again"
         job = "evaluation"
     tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, model)
-    said: dict[str, Any] = settings.model_dump() | {"name": name[:MOST_NAME], "id": run_id, "job_type": job}
-    said |= {"group": group, "tags": list(dict.fromkeys(tags))}
-    said["resume"] = "allow" if settings.mode == "online" else None
-    mirror = _start_wandb(**said, config=status.saved_config, dir=directory.path)
+    arguments: dict[str, Any] = settings.model_dump() | {
+        "name": name[:MOST_NAME],
+        "id": run_id,
+        "job_type": job,
+    }
+    arguments |= {"group": group, "tags": list(dict.fromkeys(tags))}
+    arguments["resume"] = "allow" if settings.mode == "online" else None
+    mirror = _start_wandb(**arguments, config=status.saved_config, dir=directory.path)
     for key in METRICS:
         mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
     for key in ("length", *MEASURED):  # the last logged value, at the longest length, is not a summary

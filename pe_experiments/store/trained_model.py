@@ -126,9 +126,9 @@ def finished_status(
         why = "config.yaml: section 'identity' is not valid"
         raise UserError(f"{run.path} is not a valid run directory: {why}") from error
     trainer = saved.get("trainer", {})
-    asked = changes.get("trainer", trainer)
+    requested = changes.get("trainer", trainer)
     for option in OF_TRAINER:
-        if option in trainer and asked.get(option, trainer[option]) != trainer[option]:
+        if option in trainer and requested.get(option, trainer[option]) != trainer[option]:
             raise UserError(f"trainer.{option} is fixed by the training; allowed: {shown(trainer[option])}")
     other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}

@@ -116,10 +116,10 @@ class Worker:
 
     def run(self, order: Order) -> Outcome:
         if not self._process or not self._process.is_alive():
-            self._pipe, theirs = SPAWN.Pipe()
-            started = SPAWN.Process(target=serve, args=(theirs, self.gpu))
+            self._pipe, worker_end = SPAWN.Pipe()
+            started = SPAWN.Process(target=serve, args=(worker_end, self.gpu))
             started.start()
-            theirs.close()
+            worker_end.close()
             self._process = started
             if self._killed:  # by another thread in the meantime
                 started.kill()
@@ -153,7 +153,7 @@ def outcome_of(order: Order) -> Outcome:
     application = None
     with redirect_stdout(output), redirect_stderr(output):
         try:
-            process.own(order.command)
+            process.set_up(order.command)
             application = pickle.loads(order.application)
             returned = application.run(order.overrides, order.number)
             if returned.status == JobStatus.FAILED:
@@ -292,5 +292,5 @@ def cores_for(threads: int) -> int:
 
 def side_by_side(settings: ProcessesConfig, devices: Sequence[str], threads: int) -> int:
     """Return the number of parallel runs on this machine."""
-    wanted = settings.jobs or cores_for(threads)
-    return min(wanted, len(devices) * settings.jobs_per_device) if devices else wanted
+    jobs = settings.jobs or cores_for(threads)
+    return min(jobs, len(devices) * settings.jobs_per_device) if devices else jobs

@@ -141,13 +141,13 @@ def _look_up_one(job: Job, known: dict[str, Any], dry_run: bool, published: Coll
         from pe_experiments.run import try_out
 
         sizes = ("batch_size", "min_length", "max_length", "batching")
-        alike = [
+        shared = [
             job.config["model"],
             job.config["evaluation"],
             job.config["trainer"]["precision"],
             *map(job.config["training"].get, sizes),
         ]
-        halves = [str([*alike, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
+        halves = [str([*shared, *map(job.config.get, parts)]) for parts in (("pe", "positions"), ("task",))]
         if not all(map(known.get, halves)):  # every encoding and every task has passed with some other part
             _once(known, str(halves), lambda: try_out(experiment))
             known.update(dict.fromkeys(halves, True))

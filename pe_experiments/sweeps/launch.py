@@ -114,11 +114,11 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
 
 def say_failures(returned: Sequence[JobReturn]) -> None:
     """Print the errors of runs that another launcher executed, which Hydra keeps to itself."""
-    for one in returned:
-        if one.status == JobStatus.FAILED:
-            error = one._return_value
+    for job in returned:
+        if job.status == JobStatus.FAILED:
+            error = job._return_value
             process.exit_code |= not isinstance(error, NotApplicable)
-            complain(one_line(f"{' '.join(one.overrides or [])}: {sentence(explained(error))}"))
+            complain(one_line(f"{' '.join(job.overrides or [])}: {sentence(explained(error))}"))
 
 
 def _flags(config: DictConfig) -> list[str]:

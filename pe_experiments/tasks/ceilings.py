@@ -39,12 +39,12 @@ def mode_share(length: int, vocab_size: int) -> float:
 
 def mode_shares(lengths: Sequence[int] | np.ndarray, vocab_size: int) -> np.ndarray:
     """Return the `mode_share` of each length (at least 1), interpolated for long ones."""
-    wanted = np.asarray(lengths)
-    points = np.unique(wanted[wanted <= EXACT_UP_TO])
-    if wanted.max() > EXACT_UP_TO:
-        spread = np.geomspace(max(wanted.min(), EXACT_UP_TO), wanted.max(), 24)
+    requested = np.asarray(lengths)
+    points = np.unique(requested[requested <= EXACT_UP_TO])
+    if requested.max() > EXACT_UP_TO:
+        spread = np.geomspace(max(requested.min(), EXACT_UP_TO), requested.max(), 24)
         points = np.unique(np.concatenate([points, spread.round().astype(int)]))
-    return np.interp(wanted, points, [mode_share(int(n), vocab_size) for n in points])
+    return np.interp(requested, points, [mode_share(int(n), vocab_size) for n in points])
 
 
 def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:

@@ -114,8 +114,10 @@ class InterleavedMajority(Task):
         few = (2 * ones < size) / 1.0
         many = (2 * ones > size) / 1.0
         few, many = few / (few + many).sum(), many / (few + many).sum()
-        asked = range(self.period if prefix else 1)  # without other answers the classes are equivalent
-        return float(np.mean([self._best(few, many, known) for known in asked]))
+        answers_known = range(
+            self.period if prefix else 1
+        )  # without other answers the classes are equivalent
+        return float(np.mean([self._best(few, many, known) for known in answers_known]))
 
     def _best(self, few: np.ndarray, many: np.ndarray, known: int) -> float:
         """Return the ceiling of one class given the answers of ``known`` others.

@@ -78,6 +78,6 @@ class Sort(BucketSort):
         possible_NV = (rank_NV <= below_NV) & (after_NV <= above_NV)
         log_ways_NV = -log_factorial[self.vocab_size] + log_factorial[length] + log_factorial[-1 - length]
         for total, chosen in ((below_NV, rank_NV), (above_NV, after_NV)):
-            rest = np.maximum(total - chosen, 0)
-            log_ways_NV = log_ways_NV + log_factorial[total] - log_factorial[chosen] - log_factorial[rest]
+            unchosen = np.maximum(total - chosen, 0)
+            log_ways_NV = log_ways_NV + log_factorial[total] - log_factorial[chosen] - log_factorial[unchosen]
         return float(np.where(possible_NV, np.exp(log_ways_NV), 0.0).max(axis=1).mean())

@@ -251,18 +251,18 @@ class VariableAssignment(OneAnswer):
         # The bag tells how many signs are minus and, since the last variable occurs nowhere else, whether it
         # is the one asked for; its value is the parity of all. Any of the others may be asked for.
         clauses = length // 3
-        asked = range((clauses + 1) // 2, clauses)
-        if len(asked) == 1:
+        queried = range((clauses + 1) // 2, clauses)
+        if len(queried) == 1:
             return 1.0
         # Of (-1)^(minuses up to the variable), given those of the whole chain.
-        means = np.mean([_mean_sign(clauses, index + 1) for index in asked[:-1]], axis=0)
+        means = np.mean([_mean_sign(clauses, index + 1) for index in queried[:-1]], axis=0)
         expected = float(coin_flips(clauses) @ np.abs(means))
-        return 1 / len(asked) + (1 - 1 / len(asked)) * (1 + expected) / 2
+        return 1 / len(queried) + (1 - 1 / len(queried)) * (1 + expected) / 2
 
 
-def _mean_sign(clauses: int, taken: int) -> np.ndarray:
-    """Return E[(-1)^h] for h minuses among ``taken`` of the clauses, given 0 .. clauses minuses in all."""
-    rest = clauses - taken
-    drawn, left = coin_flips(taken), coin_flips(rest)
-    signed = drawn * (-1.0) ** np.arange(taken + 1)
-    return np.convolve(signed, left) / np.convolve(drawn, left)
+def _mean_sign(clauses: int, first: int) -> np.ndarray:
+    """Return E[(-1)^h] for h minuses among ``first`` of the clauses, given 0 .. clauses minuses in all."""
+    later = clauses - first
+    ways_first, ways_later = coin_flips(first), coin_flips(later)
+    signed = ways_first * (-1.0) ** np.arange(first + 1)
+    return np.convolve(signed, ways_later) / np.convolve(ways_first, ways_later)

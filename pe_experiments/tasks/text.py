@@ -61,7 +61,7 @@ class Text(Task):
     chance_unchecked = "how often a symbol occurs follows from the data"
 
     def __init__(self, path: str | None = None):
-        files = _of_library() if path is None else _found(path)
+        files = _of_library() if path is None else _files_at(path)
         root = os.path.commonpath([os.path.dirname(os.path.abspath(file.path)) for file in files])
         names = {file: Path(os.path.relpath(file.path, root)).as_posix() for file in files}
         self.files = tuple(sorted(files, key=lambda file: hashlib.sha256(names[file].encode()).digest()))
@@ -87,9 +87,9 @@ class Text(Task):
 
     def _cut(self, share: float) -> int:
         """Return the byte at this share of the corpus, or the nearest end of a file."""
-        wanted = share * self.ends[-1]
-        nearest = min(self.ends, key=lambda end: abs(end - wanted))
-        return nearest if abs(nearest - wanted) <= TOLERANCE * self.ends[-1] else round(wanted)
+        target = share * self.ends[-1]
+        nearest = min(self.ends, key=lambda end: abs(end - target))
+        return nearest if abs(nearest - target) <= TOLERANCE * self.ends[-1] else round(target)
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [*row[1:], IGNORE]
@@ -139,12 +139,12 @@ def _of_library() -> Sequence[File]:
     return _not_empty(paths)
 
 
-def _found(path: str) -> Sequence[File]:
+def _files_at(path: str) -> Sequence[File]:
     """Return the files of ``task.path``, without hidden files of a folder."""
     _refuse_too_many(path)
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-    found = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
-    paths = sorted(filter(os.path.isfile, found))
+    matches = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
+    paths = sorted(filter(os.path.isfile, matches))
     if not paths:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
     files = _not_empty(paths)

@@ -87,7 +87,7 @@ _OBEYED = re.compile(
 
 def printable(text: str) -> str:
     """Return the text with control characters escaped, except line ends and tabs."""
-    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 SHOWN = 60  # most characters of a value in a message

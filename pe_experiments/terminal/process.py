@@ -27,7 +27,7 @@ def typed_command(name: str) -> list[str]:
     return ["python", f"scripts/{name}.py"]
 
 
-def own(words: Iterable[str]) -> None:
+def set_up(words: Iterable[str]) -> None:
     """Set up this process for a command, which ``words`` repeat."""
     command[:] = words
     for name in ("stdout", "stderr"):

@@ -153,7 +153,11 @@ def split_parameters(model: Backbone) -> tuple[list[nn.Parameter], list[nn.Param
 def hidden_matrices(model: Backbone) -> list[nn.Parameter]:
     """Return the weights between embedding and head, which Muon updates (Jordan et al. 2024)."""
     outer = {id(parameter) for part in (model.embedding, model.head) for parameter in part.parameters()}
-    return [one for one in split_parameters(model)[0] if one.ndim == 2 and id(one) not in outer]
+    return [
+        parameter
+        for parameter in split_parameters(model)[0]
+        if parameter.ndim == 2 and id(parameter) not in outer
+    ]
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:

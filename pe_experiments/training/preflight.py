@@ -103,8 +103,8 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
         raise
     except Exception as error:
         needs = f"it needs more than the gradients of a batch ({sentence(error)})"
-        other = "allowed: one that does not, such as torch.optim.AdamW"
-        raise UserError(f"optimizer._target_={component.target}: {needs}; {other}") from error
+        cure = "allowed: one that does not, such as torch.optim.AdamW"
+        raise UserError(f"optimizer._target_={component.target}: {needs}; {cure}") from error
 
 
 def parameters(experiment: Experiment) -> int:

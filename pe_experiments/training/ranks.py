@@ -108,24 +108,24 @@ class Ranks(LightningEnvironment):
             self._in_step = True
             return
         given = (self.trainer, self.device, self.main_port, process.command, work, arguments)
-        others = [SPAWN.Process(target=_follow, args=(n, *given), daemon=True) for n in range(1, self.size)]
+        members = [SPAWN.Process(target=_follow, args=(n, *given), daemon=True) for n in range(1, self.size)]
         done = threading.Event()
         try:
-            for other in others:
-                other.start()
-            threading.Thread(target=_end_without, args=(others, done), daemon=True).start()
+            for member in members:
+                member.start()
+            threading.Thread(target=_end_without, args=(members, done), daemon=True).start()
             self.join()
             yield
-            for other in others:
-                other.join()
+            for member in members:
+                member.join()
         except RuntimeError as error:
-            if lost := _first_lost(others):
+            if lost := _first_lost(members):
                 raise RankLost(f"{lost}; the same command goes on from the last checkpoint") from error
             raise
         finally:
             done.set()
-            for other in others:
-                other.kill()
+            for member in members:
+                member.kill()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
@@ -188,7 +188,7 @@ def _follow(
 ) -> None:
     """Do the work of a rank other than 0 in a separate process, which ends when rank 0 does."""
     process.follow_parent(signal.SIGINT, signal.SIGTERM)
-    process.own(command)
+    process.set_up(command)
     ranks = Ranks(trainer, device, local_rank, port)
     ranks.join()
     work(ranks, *arguments)

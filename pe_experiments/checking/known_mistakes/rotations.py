@@ -35,8 +35,8 @@ def fastest_frequencies_zero(encoding, original, at):
 
 
 def frequencies_spread(encoding, original, at):
-    rest = encoding.pairs - encoding.rotated_pairs
-    return F.pad(frequencies(encoding.base, encoding.rotated_pairs), (0, rest))[None]
+    unrotated_pairs = encoding.pairs - encoding.rotated_pairs
+    return F.pad(frequencies(encoding.base, encoding.rotated_pairs), (0, unrotated_pairs))[None]
 
 
 # RoPE: cosines and sines of queries and keys.
@@ -92,9 +92,9 @@ def rotated_by(across, table):
         rotated = []
         for x, (cos, sin) in zip((q, k), encoding._rotations(at), strict=True):
             turning = x[..., : 2 * encoding.pairs]
-            rest = x[..., 2 * encoding.pairs :]
+            unrotated = x[..., 2 * encoding.pairs :]
             turned = turning * table(cos) + across(turning) * table(sin)
-            rotated.append(torch.cat([turned, rest], dim=-1))
+            rotated.append(torch.cat([turned, unrotated], dim=-1))
         return tuple(rotated)
 
     return rotate
