@@ -134,7 +134,7 @@ def _check_before_training(status: RunStatus, display: console.Display) -> None:
     """Raise an error for a run that would fail, and print remarks."""
     for remark in preflight(status.experiment):
         console.say(remark)
-    if difference := status.not_the_run():
+    if difference := status.difference_to_cached_run():
         display.say(f"This is a new run, {difference}.")
     for path, digest in leaves(status.identity.hashed["classes"]):
         if digest == UNTRACKED:
@@ -159,7 +159,7 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
             writer.begin_training(ranks.device)
             model = _model_to_train(experiment, checkpoint, run.checkpoint, console.say)
             loggers = writer.loggers.loggers.values()
-            with ranks.all_doing(_train_along, experiment.config, run.checkpoint):
+            with ranks.run_on_all(_train_along, experiment.config, run.checkpoint):
                 last, seconds = _train(
                     experiment, model, checkpoint, run.checkpoint, ranks, record, display, loggers
                 )
@@ -269,7 +269,7 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
     with directory.opened() as created:
         try:
             with closing(RunWriter(status, directory)) as writer:
-                with ranks.all_doing(_evaluate_along, experiment.config, task, status.run.checkpoint, steps):
+                with ranks.run_on_all(_evaluate_along, experiment.config, task, status.run.checkpoint, steps):
                     curve, tables = evaluate_model(experiment, model.to(ranks.device), steps, display)
                 summary = writer.curve(result["label"], curve, tables)
                 sizes = {key: status.result[key] for key in SIZE if key in status.result}

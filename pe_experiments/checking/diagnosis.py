@@ -123,10 +123,10 @@ def _factors_in_words(of_tokens: float, of_vectors: float, shape: ModelShape) ->
     if abs(of_vectors) < SAME:
         return ["no vector of positions is added"]
     if math.isclose(of_tokens, of_vectors, rel_tol=SAME):
-        return [f"embeddings are {times_ours(of_tokens, shape)}"]
+        return [f"embeddings are {factor_in_words(of_tokens, shape)}"]
     factors = {"tokens": of_tokens, "vectors of positions": of_vectors}
     return [
-        f"{what} are {times_ours(factor, shape)}"
+        f"{what} are {factor_in_words(factor, shape)}"
         for what, factor in factors.items()
         if not math.isclose(factor, 1, rel_tol=SAME)
     ]
@@ -203,7 +203,7 @@ def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
     content = content.masked_fill(expected.isinf(), -torch.inf)
     factor = _ratio(result, expected)
     if factor is not None:
-        findings = [f"logits are {times_ours(factor, pair.shape, pair.reference)}"]
+        findings = [f"logits are {factor_in_words(factor, pair.shape, pair.reference)}"]
     else:
         findings = (
             _heads(result, expected, content, pair.shape)
@@ -228,7 +228,7 @@ def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape)
         return ["it has no effect"]
     factor = _ratio(result_part, expected_part)
     if factor is not None:
-        return [f"what positions add to the logits is {times_ours(factor, shape)}"]
+        return [f"what positions add to the logits is {factor_in_words(factor, shape)}"]
     sources = []
     for head in heads:
         same = [
@@ -353,7 +353,7 @@ def _at_far_ids(pair: Pair) -> list[str]:
     return []
 
 
-def times_ours(factor: float, shape: ModelShape, encoding: PositionalEncoding | None = None) -> str:
+def factor_in_words(factor: float, shape: ModelShape, encoding: PositionalEncoding | None = None) -> str:
     """Return ``1.4427 times ours`` with the usual reason for such a factor."""
     reasons = {
         1 / math.log(2): "a logarithm to base 2?",

@@ -29,13 +29,13 @@ class EvaluateSettings(Section):
 
 def main(settings: dict[str, Any]) -> None:
     typed = list(HydraConfig.get().overrides.task)
-    path, changes, trust = evaluation_asked(settings, typed)
+    path, changes, trust = requested_evaluation(settings, typed)
     from pe_experiments.run import evaluate_run
 
     show_result(evaluate_run(path, changes, Lines(), trust))
 
 
-def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, dict[str, Any], bool]:
+def requested_evaluation(settings: dict[str, Any], typed: list[str]) -> tuple[Path, dict[str, Any], bool]:
     """Return the run, the sections changed by the typed overrides, and whether the run is trusted."""
     given = {key: settings[key] for key in EvaluateSettings.model_fields}
     if given["run"] == "???":
@@ -53,7 +53,7 @@ def evaluation_asked(settings: dict[str, Any], typed: list[str]) -> tuple[Path, 
     return run.path, changed_sections(run.read_config(), texts, settings), options.trust
 
 
-def over_the_run(texts: list[str]) -> list[str]:
+def allow_run_options(texts: list[str]) -> list[str]:
     """Let typed overrides name options that only the run has; `changed_sections` checks them."""
     known = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
     for key in map(key_of, texts):
@@ -62,4 +62,4 @@ def over_the_run(texts: list[str]) -> list[str]:
     return [text if key_of(text) in known or text[:1] in "+~-" else f"++{text}" for text in texts]
 
 
-run = command("evaluate", __doc__, main, prepare=over_the_run)
+run = command("evaluate", __doc__, main, prepare=allow_run_options)

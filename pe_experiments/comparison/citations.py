@@ -44,7 +44,7 @@ def _cited(component: Any) -> Iterator[str]:
         return
     for value in component.values():
         yield from _cited(value)
-    cls = _class_of_ours(str(component.get("_target_", "")))
+    cls = _shipped_class(str(component.get("_target_", "")))
     if cls is None:
         return
     by_argument = cites(inspect.cleandoc(cls.__doc__ or ""))
@@ -56,7 +56,7 @@ def _cited(component: Any) -> Iterator[str]:
             yield from numbers
 
 
-def _class_of_ours(target: str) -> type | None:
+def _shipped_class(target: str) -> type | None:
     """Return a class of this package; others are not imported just because a run names them."""
     module, _, name = target.rpartition(".")
     if not OURS.fullmatch(target):

@@ -203,7 +203,7 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
 
     ``texts`` are the typed overrides; ``chosen`` is their composition by evaluate.py.
     """
-    config = own_logger(saved)
+    config = with_local_logger(saved)
     changed: dict[str, None] = {}
     changeable = sorted(groups_of("evaluate").keys() & saved.keys())
     overrides = read_overrides(texts)
@@ -235,7 +235,7 @@ def _nested(key: str, value: Any) -> ConfigMapping:
     return value
 
 
-def own_logger(saved: ConfigMapping) -> ConfigMapping:
+def with_local_logger(saved: ConfigMapping) -> ConfigMapping:
     """Return a saved configuration with the user's loggers; only ``none`` is taken from the run."""
     recorded = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
     none = isinstance(recorded, dict) and all(section is None for section in recorded.values())

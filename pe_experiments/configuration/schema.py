@@ -250,7 +250,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_bank_has_the_task(self) -> Config:
+    def _task_is_in_bank(self) -> Config:
         if self.bank and "task" not in self.bank:
             tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
             name = self.task.get("_target_", "?").rpartition(".")[2]

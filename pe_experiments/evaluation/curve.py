@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.evaluation.spread import gathered, is_mine
+from pe_experiments.evaluation.spread import belongs_to_this_rank, gathered
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 
@@ -82,7 +82,7 @@ def tally(
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
-            if is_mine(index):
+            if belongs_to_this_rank(index):
                 counts.append((index, _count(model, part.to(device), eos, decoding)))
             index += 1
             done += len(part.tokens_BT)
@@ -126,7 +126,7 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
     return answers_BT
 
 
-def all_right(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
+def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     """Return the exact match of each example [B]: the answer equals the label at every scored token."""
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
@@ -140,11 +140,11 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
-    exact_B = all_right(batch.labels_BT, answers_BT)
+    exact_B = all_correct(batch.labels_BT, answers_BT)
     return Tally(
         examples=len(scored_BT),
         exact=int(exact_B.sum()),
-        without_end=int(all_right(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
+        without_end=int(all_correct(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
         tokens=int(content_BT.sum()),
         right_tokens=int(right_BT.sum()),
         scored=int(scored_BT.sum()),

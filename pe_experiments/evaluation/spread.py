@@ -20,7 +20,7 @@ def world_size() -> int:
     return distributed.get_world_size() if _several() else 1
 
 
-def is_mine(index: int) -> bool:
+def belongs_to_this_rank(index: int) -> bool:
     """Return whether this process does item ``index``; processes take turns."""
     return index % world_size() == rank()
 

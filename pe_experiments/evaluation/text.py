@@ -30,7 +30,7 @@ from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32, to_device
 from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
-from pe_experiments.evaluation.spread import gathered, is_mine
+from pe_experiments.evaluation.spread import belongs_to_this_rank, gathered
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
@@ -73,7 +73,7 @@ class Scorer:
         ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.draws)
         length = windows_RL.shape[1]
         self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
-        if not is_mine(self.block):  # ids are drawn anyway, to keep the random stream in step
+        if not belongs_to_this_rank(self.block):  # ids are drawn anyway, to keep the random stream in step
             shape = windows_RL.shape[0], length - 1
             return torch.zeros(shape, dtype=torch.double), torch.zeros(shape, dtype=torch.bool)
         ids_RP = ids_RP.expand(len(windows_RL), -1)
@@ -100,7 +100,7 @@ class Scorer:
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
-        if is_mine(self.block):
+        if belongs_to_this_rank(self.block):
             count = losses.numel()
             loss_sum = float(losses.sum())
             tally = Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))

@@ -57,9 +57,9 @@ class Backbone(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} defines no layers_of(x_BTD, at)")
 
-    def asked_of(self, x_BTD: Tensor, at: AttentionContext, asked_n: Tensor) -> Tensor:
+    def selected_tokens(self, x_BTD: Tensor, at: AttentionContext, indices_n: Tensor) -> Tensor:
         """Return `layers_of` at some indices of the flattened batch, [n, D]; a subclass may skip the rest."""
-        return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, asked_n)
+        return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, indices_n)
 
     def encoding(self, layer: int) -> PositionalEncoding:
         """Return the encoding of this layer."""
@@ -76,7 +76,7 @@ class Backbone(nn.Module):
         positions_BP: Tensor | None = None,
         lengths_B: Tensor | None = None,
         declared_B: Tensor | None = None,
-        asked_n: Tensor | None = None,
+        indices_n: Tensor | None = None,
     ) -> Tensor:
         """Return hidden states [B, T, D] after the last layer and norm, before the head.
 
@@ -87,7 +87,7 @@ class Backbone(nn.Module):
             lengths_B: tokens of each row without padding; None means no padding.
             declared_B: tokens of each row with the longest possible answer, at most P; None means
                 ``lengths_B``.
-            asked_n: indices into the B * T tokens of the flattened batch; the result is then [n, D].
+            indices_n: indices into the B * T tokens of the flattened batch; the result is then [n, D].
         """
         tokens = tokens_BT.shape[1]
         declared_B = lengths_B if declared_B is None else declared_B
@@ -98,7 +98,7 @@ class Backbone(nn.Module):
         here_BT = positions_BP[:, :tokens]
         visible = self._visibility(tokens, lengths_B, x_BTD.device)
         at = AttentionContext(here_BT, here_BT, visible, lengths_B, declared_B=declared_B)
-        return self.layers_of(x_BTD, at) if asked_n is None else self.asked_of(x_BTD, at, asked_n)
+        return self.layers_of(x_BTD, at) if indices_n is None else self.selected_tokens(x_BTD, at, indices_n)
 
     def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
         """Return token embeddings after the encoding's `embed_sequence`, [B, T, D]."""

@@ -51,16 +51,16 @@ class Packing(Unpacked):
         return x_ND.index_select(0, self.source_P).unflatten(0, self.shape)
 
 
-class Asked(Unpacked):
-    """Compute only the tokens at ``asked_n`` after the attention of the last layer, which sees all tokens."""
+class SelectedTokens(Unpacked):
+    """Compute only selected tokens after the attention of the last layer, which sees all tokens."""
 
-    def __init__(self, packing: Unpacked, asked_n: Tensor):
+    def __init__(self, packing: Unpacked, indices_n: Tensor):
         self.pad = packing.pad  # type: ignore[method-assign]
-        self.asked_n = asked_n
-        self.place_n = packing.source_P[asked_n] if isinstance(packing, Packing) else asked_n
+        self.indices_n = indices_n
+        self.place_n = packing.source_P[indices_n] if isinstance(packing, Packing) else indices_n
 
     def pack(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.flatten(0, 1).index_select(0, self.asked_n)
+        return x_BTD.flatten(0, 1).index_select(0, self.indices_n)
 
     def residual_rows(self, x_ND: Tensor) -> Tensor:
         return x_ND.flatten(0, -2).index_select(0, self.place_n)

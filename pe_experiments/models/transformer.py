@@ -19,7 +19,7 @@ from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.models.attention import Attention
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
-from pe_experiments.models.packing import UNPACKED, Asked, Packing, Unpacked
+from pe_experiments.models.packing import UNPACKED, Packing, SelectedTokens, Unpacked
 from pe_experiments.terminal.argument_checks import one_of
 
 PADDED = 0.9  # pack if the share of real tokens is lower
@@ -145,9 +145,9 @@ class Transformer(Backbone):
         packing = self._packing(x_BTD, at)
         return packing.pad(self._through(x_BTD, at, packing, packing))
 
-    def asked_of(self, x_BTD: Tensor, at: AttentionContext, asked_n: Tensor) -> Tensor:
+    def selected_tokens(self, x_BTD: Tensor, at: AttentionContext, indices_n: Tensor) -> Tensor:
         packing = self._packing(x_BTD, at)
-        return self._through(x_BTD, at, packing, Asked(packing, asked_n))
+        return self._through(x_BTD, at, packing, SelectedTokens(packing, indices_n))
 
     def _through(self, x_BTD: Tensor, at: AttentionContext, packing: Unpacked, last: Unpacked) -> Tensor:
         x_ND = packing.pack(self.dropout(x_BTD))

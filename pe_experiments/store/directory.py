@@ -172,7 +172,7 @@ class RunDirectory:
                     raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
                 raise
             with suppress(OSError):  # else the next command restores it
-                self._settle()
+                self._conclude_rerun()
 
     def restore(self) -> None:
         """Restore the result that was set aside by a rerun that was killed before it had a new one."""
@@ -180,7 +180,7 @@ class RunDirectory:
             return
         self._refuse_links()
         with suppress(InUse, OSError), self.lock():  # InUse: the rerun is still running
-            self._settle()
+            self._conclude_rerun()
 
     def _refuse_links(self) -> None:
         """Raise an error for a link: remains of a run are deleted, and a stranger may link to any folder."""
@@ -221,7 +221,7 @@ class RunDirectory:
             entry.rename(self.path / entry.name)
         self._earlier.rmdir()
 
-    def _settle(self) -> None:
+    def _conclude_rerun(self) -> None:
         """Delete the earlier result if there is a new one, or restore it if the new run cannot resume."""
         if not self._earlier.exists():
             return

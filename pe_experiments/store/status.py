@@ -33,7 +33,7 @@ class RunStatus:
         """Return the remark of a dry run: another process has the run, or why it is new."""
         if self.state == "in progress":
             return "another process has it"
-        return self.not_the_run() if self.state == "new" else ""
+        return self.difference_to_cached_run() if self.state == "new" else ""
 
     @property
     def saved_config(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class RunStatus:
         identity = asdict(self.identity) | {"name": self.run.name}
         return {**config, "derived": self.experiment.derived, "identity": identity}
 
-    def not_the_run(self) -> str:
+    def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""
         changes: dict[str, list[str]] = {}
         for candidate in same_label(self.run.path.with_name(self.identity.name)):

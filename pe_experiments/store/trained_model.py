@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.configuration.compose import DERIVED, outside, own_logger
+from pe_experiments.configuration.compose import DERIVED, outside, with_local_logger
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import OF_TRAINER, PARTS, check
 from pe_experiments.data.batches import Batch
@@ -132,7 +132,7 @@ def finished_status(
             raise UserError(f"trainer.{option} is fixed by the training; allowed: {shown(trainer[option])}")
     other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
-    experiment = resolve(check(own_logger(sections) | {"study": None} | changes), other_task)
+    experiment = resolve(check(with_local_logger(sections) | {"study": None} | changes), other_task)
     status = status_in(run, experiment, identity)
     if status.state not in ("finished", "to evaluate"):
         state = "interrupted" if status.state == "new" else status.state

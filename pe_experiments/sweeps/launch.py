@@ -88,7 +88,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         _list(jobs)
         process.exit_code |= any(job.state == FAILED for job in jobs)
         return [_returned(job) for job in jobs]
-    _say_what_is_there(jobs, title)
+    _say_saved_progress(jobs, title)
     pending = [job for job in jobs if job.pending]
     if pending:
         trainer = pending[0].config["trainer"]
@@ -156,7 +156,7 @@ def _list(jobs: Sequence[Job]) -> None:
     say("nothing was run (dry_run=true)")
 
 
-def _say_what_is_there(jobs: Sequence[Job], title: str) -> None:
+def _say_saved_progress(jobs: Sequence[Job], title: str) -> None:
     for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
         if count := sum(job.state in states for job in jobs):
             say(f"{title}: {count} of {len(jobs)} runs are {words}")

@@ -92,7 +92,7 @@ class Ranks(LightningEnvironment):
         )
 
     @contextmanager
-    def all_doing(self, work: Work, *arguments: Any) -> Iterator[None]:
+    def run_on_all(self, work: Work, *arguments: Any) -> Iterator[None]:
         """Let the other ranks call ``work(ranks, *arguments)`` while rank 0 does the same in the block.
 
         Raises:
@@ -133,7 +133,7 @@ class Ranks(LightningEnvironment):
     def assembled(self) -> Iterator[None]:
         """Connect processes that Slurm or torchrun has started; only rank 0 enters the block.
 
-        The other ranks do the work given to `all_doing` and exit.
+        The other ranks do the work given to `run_on_all` and exit.
         """
         if not self.started_by:
             yield

@@ -23,7 +23,7 @@ from pe_experiments.data.batches import Batch
 from pe_experiments.data.formats import CausalFormat
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.evaluation.curve import all_right, forced_answers, greedy_answers
+from pe_experiments.evaluation.curve import all_correct, forced_answers, greedy_answers
 from pe_experiments.models import Transformer
 from pe_experiments.positions import Consecutive, PositionPolicy
 from pe_experiments.positions.interpolated import Interpolated
@@ -112,7 +112,7 @@ def both_ways(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Exact match of each example under teacher forcing and under greedy decoding."""
     forced_BT, _ = forced_answers(model, batch)
     greedy_BT = greedy_answers(model, batch, FORMAT.eos)
-    return all_right(batch.labels_BT, forced_BT), all_right(batch.labels_BT, greedy_BT)
+    return all_correct(batch.labels_BT, forced_BT), all_correct(batch.labels_BT, greedy_BT)
 
 
 WHOLE = ("consecutive", "random_offset", "random_subset", "random_subset_consecutive")

@@ -30,10 +30,10 @@ def test_packing_changes_no_loss_and_no_gradient(
     assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     found = []
-    packs, skips, computes_all = transformer.PADDED, Transformer.asked_of, Backbone.asked_of
-    for share, asked_of in ((packs, skips), (0.0, skips), (0.0, computes_all)):
+    packs, skips, computes_all = transformer.PADDED, Transformer.selected_tokens, Backbone.selected_tokens
+    for share, selected_tokens in ((packs, skips), (0.0, skips), (0.0, computes_all)):
         monkeypatch.setattr(transformer, "PADDED", share)
-        monkeypatch.setattr(Transformer, "asked_of", asked_of)
+        monkeypatch.setattr(Transformer, "selected_tokens", selected_tokens)
         loss = batch_loss(network, batch)
         gradients = torch.autograd.grad(loss, trained, materialize_grads=True)
         found.append([loss, *gradients])

@@ -147,10 +147,12 @@ def test_a_new_run_says_which_it_is_not(tiny: Tiny) -> None:
     write_run(tiny(), fading(1, 0))
     other = write_run(tiny("training.steps=13"), fading(1, 0))
     asked = run_status(tiny("training.steps=14", "training.weight_decay=0.5"))
-    assert asked.not_the_run().endswith("weight_decay=0.5 (there 0.01)")
+    assert asked.difference_to_cached_run().endswith("weight_decay=0.5 (there 0.01)")
     near = run_status(tiny("training.steps=13", "training.weight_decay=0.5"))
-    assert near.not_the_run() == f"not the run {other.name}: training.weight_decay=0.5 (there 0.01)"
-    assert run_status(tiny("seed=1")).not_the_run() == ""
+    assert (
+        near.difference_to_cached_run() == f"not the run {other.name}: training.weight_decay=0.5 (there 0.01)"
+    )
+    assert run_status(tiny("seed=1")).difference_to_cached_run() == ""
 
 
 def test_differences_name_what_differs(tiny: Tiny) -> None:

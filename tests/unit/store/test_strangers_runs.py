@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
 
-from pe_experiments.commands.evaluate import evaluation_asked, over_the_run
+from pe_experiments.commands.evaluate import allow_run_options, requested_evaluation
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.compose import composed
@@ -145,8 +145,8 @@ STRANGER = {"wandb": {"mode": "online", "project": "theirs", "entity": "stranger
 
 def asked(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
     """What evaluate.py is asked for by these overrides."""
-    settings = composed("evaluate", over_the_run(list(typed)))
-    return evaluation_asked(settings | {"run": str(run.path)}, list(typed))
+    settings = composed("evaluate", allow_run_options(list(typed)))
+    return requested_evaluation(settings | {"run": str(run.path)}, list(typed))
 
 
 @pytest.mark.parametrize("typed", [[], ["logger.wandb.project=mine"]])
