@@ -25,7 +25,6 @@ MEAN = "mean"  # over the tasks
 RECOMMENDED = ["fox", "kerple_log"]
 # On the first twelve configurations.
 BEST = {"copy": "kerple_log", "lag": "fox", "induction": "kerple_log", "flip_flop": "fox"}
-ENOUGH = 9  # complete configurations; with fewer, eleven tests cannot reach 0.05
 ALL_SPLITS = 1_000_000  # more than there are, so that the test is exact
 LEARNED_AT_A_LEVEL = 4  # configurations, for an effect of a factor
 EFFECTS = [  # task, encoding, measure, factor, and whether the higher level is said to be better
@@ -44,26 +43,21 @@ measure = bank.measure  # the floors
 
 
 def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the scores of the first and of the mirrored configurations, with a column per factor.
-
-    A mirrored configuration enters when all its runs are there.
-    """
+    """Return the scores of the first and of the mirrored configurations, with a column per factor."""
     first, mirrored = read_archive(BANK), read_archive(folder)
     metrics = (SCORE, bank.AT_2X, bank.AT_4X)
     halves = []
     for archive, floors in ((first, BANK), (mirrored, folder)):
         scores = score_table(archive, pd.read_csv(floors / FLOORS), metrics)
-        scores = bank.with_factors(scores[scores["task"].isin(TASKS)], first, mirrored)
-        complete = scores.groupby("setting")["task"].nunique() == len(TASKS)
-        halves.append(scores[scores["setting"].isin(complete.index[complete])].reset_index(drop=True))
+        halves.append(bank.with_factors(scores[scores["task"].isin(TASKS)], first, mirrored))
     return halves[0], halves[1]
 
 
 def matrices(scores: pd.DataFrame) -> Matrices:
     """Return the scores by task and the mean over the tasks, unlearned configurations as 0."""
-    found = {task: scores_by_setting(scores[scores["task"] == task], SCORE, 0.0) for task in TASKS}
-    total: Any = sum(found.values())
-    return {MEAN: total / len(TASKS)} | found
+    by_task = {task: scores_by_setting(scores[scores["task"] == task], SCORE, 0.0) for task in TASKS}
+    total: Any = sum(by_task.values())
+    return {MEAN: total / len(TASKS)} | by_task
 
 
 def difference_rows(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
@@ -79,19 +73,17 @@ def difference_rows(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> p
 
 
 def confirmatory(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the tests of the plan but those of factors, a row per pair; none below `ENOUGH` configurations."""
-    found = matrices(scores)
-    if len(found[MEAN]) < ENOUGH:
-        return pd.DataFrame()
-    others = [name for name in map(str, found[MEAN]) if name not in RECOMMENDED]
+    """Return the tests of the plan except those of factors, a row per pair of encodings."""
+    by_task = matrices(scores)
+    others = [name for name in map(str, by_task[MEAN]) if name not in RECOMMENDED]
     families: dict[tuple[str, str], list[tuple[str, str]]] = {
         ("over the tasks", MEAN): [(best, other) for best in RECOMMENDED for other in others],
         ("FoX and KERPLE", MEAN): [("fox", "kerple_log")],
     }
     for task, best in BEST.items():
-        families[task, task] = [(best, other) for other in map(str, found[task]) if other != best]
+        families[task, task] = [(best, other) for other in map(str, by_task[task]) if other != best]
     rows = [
-        difference_rows(found[task], pairs).assign(family=name) for (name, task), pairs in families.items()
+        difference_rows(by_task[task], pairs).assign(family=name) for (name, task), pairs in families.items()
     ]
     return pd.concat(rows, ignore_index=True)
 
@@ -153,10 +145,7 @@ def pages(folder: Path) -> None:
     """Draw both halves side by side and the effects of the factors; write ``scores.csv`` and ``verdicts.csv``."""
     first, mirrored = load(folder)
     mirrored.to_csv(folder / "scores.csv", index=False)
-    if mirrored.empty:  # no configuration is complete
-        return
-    if len(tests := confirmatory(mirrored)):
-        tests.to_csv(folder / "verdicts.csv", index=False)
+    confirmatory(mirrored).to_csv(folder / "verdicts.csv", index=False)
     draw_halves(matrices(first), matrices(mirrored), folder / "figures")
     effects = main_effects(pd.concat([first.assign(half=0), mirrored.assign(half=1)]))
     draw_effects(
@@ -183,9 +172,9 @@ def draw_effects(effects: pd.DataFrame, order: Iterable[str], folder: Path) -> N
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     panels = figure.subplots(1, len(TASKS), sharey=True)
     for axes, task in zip(panels, TASKS, strict=True):
-        own = effects[effects["task"] == task]
+        of_task = effects[effects["task"] == task]
         effect, error = (
-            own.pivot(index="encoding", columns="factor", values=name).reindex(
+            of_task.pivot(index="encoding", columns="factor", values=name).reindex(
                 index=[*order], columns=[*bank.FACTORS]
             )
             for name in ("effect", "error")
@@ -205,34 +194,32 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     first, mirrored = load(folder)
     halves = matrices(first), matrices(mirrored)
-    found: dict[str, Any] = {"settings": len(halves[1][MEAN]), "halves": halves_table(*halves)}
+    values: dict[str, Any] = {"settings": len(halves[1][MEAN]), "halves": halves_table(*halves)}
     for task in (MEAN, *TASKS):
         before, after = (half[task].mean() for half in halves)
-        found[f"rho/{task}"] = stats.spearmanr(before, after[before.index]).statistic
+        values[f"rho/{task}"] = stats.spearmanr(before, after[before.index]).statistic
         for half, means in zip(("first", "mirrored"), (before, after), strict=True):
-            found |= {f"{half}/{task}/{label}": value for label, value in means.items()}
+            values |= {f"{half}/{task}/{label}": mean for label, mean in means.items()}
     unlearned = (mirrored["task"] + "/" + mirrored["label"])[~mirrored["learned"]].value_counts()
-    found |= {f"unlearned/{name}": count for name, count in unlearned.items()}
-    apart = np.array(
+    values |= {f"unlearned/{name}": count for name, count in unlearned.items()}
+    seed_changes = np.array(
         [
             halves[1][task].reindex([*REPEATED]).to_numpy()
             - halves[0][task][halves[1][task].columns].reindex([*REPEATED.values()]).to_numpy()
             for task in TASKS
         ]
     )
-    found |= {"seed": np.sqrt((apart**2).mean() / 2), "seed/most": np.abs(apart).max()}
+    values |= {"seed": np.sqrt((seed_changes**2).mean() / 2), "seed/most": np.abs(seed_changes).max()}
     tests = confirmatory(mirrored)
-    if len(tests):
-        found |= {
-            "overall": overall_table(tests),
-            "tasks": task_table(tests),
-            "effects": effect_table(mirrored),
-        }
-        confirmed = tests[(tests["family"] == "over the tasks") & (tests["verdict"] == CONFIRMED)]
-        found |= {f"confirmed/{best}": confirmed["encoding"].eq(best).sum() for best in RECOMMENDED}
-        (between,) = tests[tests["family"] == "FoX and KERPLE"].to_dict("records")
-        found |= {f"between/{key}": between[key] for key in ("difference", "p")}
-    return found
+    confirmed = tests[(tests["family"] == "over the tasks") & (tests["verdict"] == CONFIRMED)]
+    values |= {f"confirmed/{best}": confirmed["encoding"].eq(best).sum() for best in RECOMMENDED}
+    (between,) = tests[tests["family"] == "FoX and KERPLE"].to_dict("records")
+    values |= {f"between/{key}": between[key] for key in ("difference", "p")}
+    return values | {
+        "overall": overall_table(tests),
+        "tasks": task_table(tests),
+        "effects": effect_table(mirrored),
+    }
 
 
 def halves_table(first: Matrices, mirrored: Matrices) -> str:
@@ -253,17 +240,17 @@ def overall_table(tests: pd.DataFrame) -> str:
     for row in tests[tests["family"] == "over the tasks"].to_dict("records"):
         words = f"{row['difference']:+.2f} (ahead in {row['ahead']}), p = {row['p']:.3f}: {row['verdict']}"
         cells.setdefault(f"`{row['other']}`", {})[f"`{row['encoding']}` minus it"] = words
-    return table(pd.DataFrame([{"encoding": label} | own for label, own in cells.items()]))
+    return table(pd.DataFrame([{"encoding": label} | row for label, row in cells.items()]))
 
 
 def task_table(tests: pd.DataFrame) -> str:
     """Return a row per task: against which encodings the best of the first configurations is confirmed."""
     rows = []
     for task, best in BEST.items():
-        own = tests[tests["family"] == task]
+        of_task = tests[tests["family"] == task]
         row = {"task": task, "best on the first twelve": f"`{best}`"}
         for verdict in (CONFIRMED, TIED, REFUTED):
-            row[verdict] = bank.listed(own.loc[own["verdict"] == verdict, "other"])
+            row[verdict] = bank.listed(of_task.loc[of_task["verdict"] == verdict, "other"])
         rows.append(row)
     return table(pd.DataFrame(rows))
 
