@@ -63,14 +63,16 @@ def interleave(
     finally:
         gc.enable()
         display.stop()
-    return {name: taken[warm_up:] for name, taken in seconds.items()}
+    return {name: times[warm_up:] for name, times in seconds.items()}
 
 
 def paired_ratios(part: str, setting: str, seconds: Mapping[str, list[float]], against: str) -> list[Row]:
     """Return a row per case: its median, and its ratios to ``against``, pair by pair."""
     rows = []
-    for name, taken in seconds.items():
-        ratios = [mine / theirs for mine, theirs in zip(taken, seconds[against], strict=True)]
+    for name, times in seconds.items():
+        ratios = [
+            time_here / time_there for time_here, time_there in zip(times, seconds[against], strict=True)
+        ]
         low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-        rows.append(Row(part, setting, name, 1000 * median(taken), against, median(ratios), low, high))
+        rows.append(Row(part, setting, name, 1000 * median(times), against, median(ratios), low, high))
     return rows

@@ -29,7 +29,7 @@ class Foreign(PositionalEncoding):
 
     def __init__(self, shape: ModelShape, build: Build, call: Callable[..., Tensor]):
         super().__init__(shape)
-        self.theirs = build(shape)
+        self.module = build(shape)
         self.call = call
 
 
@@ -37,15 +37,15 @@ class Rotating(Foreign):
     """``call(theirs, x_BHTK, positions_BT)`` rotates queries and keys."""
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        rotated = self.call(self.theirs, q_BHTK, at.q_positions_BT)
-        return rotated, self.call(self.theirs, k_BHSK, at.k_positions_BS)
+        rotated = self.call(self.module, q_BHTK, at.q_positions_BT)
+        return rotated, self.call(self.module, k_BHSK, at.k_positions_BS)
 
 
 class Biasing(Foreign):
     """``call(theirs, at)`` is the bias."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return self.call(self.theirs, at)
+        return self.call(self.module, at)
 
 
 class FromKeys(Foreign):
@@ -67,7 +67,7 @@ class Embedding(Foreign):
     """``call(theirs, x_BTD, positions_BT)`` is added to the embeddings."""
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        return x_BTD + self.call(self.theirs, x_BTD, positions_BT)
+        return x_BTD + self.call(self.module, x_BTD, positions_BT)
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,18 @@ def llama(shape: ModelShape, **rope: Any) -> Any:
     return load(f"{HF}.llama.modeling_llama:LlamaRotaryEmbedding")(config)
 
 
-def rotate_llama(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
-    cos, sin = theirs(x, ids.expand(len(x), -1))
+def rotate_llama(module: Any, x: Tensor, ids: Tensor) -> Tensor:
+    cos, sin = module(x, ids.expand(len(x), -1))
     return load(f"{HF}.llama.modeling_llama:apply_rotary_pos_emb")(x, x, cos, sin)[0]
 
 
-def rotate_gptj(theirs: Tensor, x: Tensor, ids: Tensor) -> Tensor:
-    sin, cos = theirs[whole(ids)].expand(len(x), -1, -1).chunk(2, dim=-1)
+def rotate_gptj(module: Tensor, x: Tensor, ids: Tensor) -> Tensor:
+    sin, cos = module[whole(ids)].expand(len(x), -1, -1).chunk(2, dim=-1)
     apply = load(f"{HF}.gptj.modeling_gptj:apply_rotary_pos_emb")
     return apply(x.transpose(1, 2), sin, cos).transpose(1, 2)
 
 
-def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_fla(module: None, x: Tensor, ids: Tensor) -> Tensor:
     frequencies = 10_000.0 ** (-torch.arange(0, x.shape[-1], 2) / x.shape[-1])
     apply = load("fla.modules.rotary.ops:rotary_embedding_ref")
     rows = [
@@ -137,21 +137,21 @@ def rotate_fla(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
     return torch.cat(rows)
 
 
-def rotate_diffusers(theirs: None, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_diffusers(module: None, x: Tensor, ids: Tensor) -> Tensor:
     make = load("diffusers.models.embeddings:get_1d_rotary_pos_embed")
     apply = load("diffusers.models.embeddings:apply_rotary_emb")
     rows = zip(x, ids.expand(len(x), -1), strict=True)
     return torch.cat([apply(row[None], make(x.shape[-1], of.float(), use_real=True)) for row, of in rows])
 
 
-def rotate_mlx(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_mlx(module: Any, x: Tensor, ids: Tensor) -> Tensor:
     array = load("mlx.core:array")
-    return by_offset(lambda part, offset: arrays(lambda a: theirs(a, offset=offset), array, part), x, ids)
+    return by_offset(lambda part, offset: arrays(lambda a: module(a, offset=offset), array, part), x, ids)
 
 
-def rotate_equinox(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def rotate_equinox(module: Any, x: Tensor, ids: Tensor) -> Tensor:
     def rotate(line: Tensor) -> Tensor:
-        return arrays(load("jax:vmap")(theirs), load("jax.numpy:asarray"), line[0])[None]
+        return arrays(load("jax:vmap")(module), load("jax.numpy:asarray"), line[0])[None]
 
     length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())  # each is compiled once
     return from_start(rotate, x, ids, length)
@@ -174,10 +174,10 @@ def t5(shape: ModelShape) -> Any:
     return attention
 
 
-def whole_sequence(theirs: Any, x: Tensor, ids: Tensor) -> Tensor:
+def whole_sequence(module: Any, x: Tensor, ids: Tensor) -> Tensor:
     """Those of the vectors that a module makes for [1, n, D], as [n, D] or [1, n, D]."""
     line = x.new_zeros(1, int(whole(ids).max()) + 1, x.shape[-1])
-    return theirs(line).reshape(line.shape[1:])[whole(ids)]
+    return module(line).reshape(line.shape[1:])[whole(ids)]
 
 
 LLAMA = "LlamaRotaryEmbedding"
@@ -201,46 +201,46 @@ ROWS = (
     Row("transformers", "MPT build_mpt_alibi_tensor", "alibi", FromKeys, lambda s: None, lambda heads, n:
         load(f"{HF}.mpt.modeling_mpt:build_mpt_alibi_tensor")(heads, n)),
     Row("transformers", "T5Attention.compute_bias", "t5", Biasing, t5,
-        lambda theirs, here: pairs(lambda n: theirs.compute_bias(n, n)[0], here),
+        lambda module, here: pairs(lambda n: module.compute_bias(n, n)[0], here),
         {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "RotaryEmbedding", "rope", Rotating,
         lambda s: load(f"{X}:RotaryEmbedding")(s.head_dim),
-        lambda theirs, x, ids: load(f"{X}:apply_rotary_pos_emb")(x, *theirs(ids.expand(len(x), -1)))),
+        lambda module, x, ids: load(f"{X}:apply_rotary_pos_emb")(x, *module(ids.expand(len(x), -1)))),
     Row("x-transformers", "AlibiPositionalBias", "alibi", Biasing,
         lambda s: load(f"{X}:AlibiPositionalBias")(s.num_heads, s.num_heads),
-        lambda theirs, here: pairs(lambda n: theirs(n, n).reshape(-1, n, n), here)),
+        lambda module, here: pairs(lambda n: module(n, n).reshape(-1, n, n), here)),
     Row("x-transformers", "RelativePositionBias", "t5", Biasing,
         lambda s: load(f"{X}:RelativePositionBias")(1.0, s.causal, 32, 128, s.num_heads),
-        lambda theirs, here: pairs(lambda n: theirs(n, n), here), {"num_buckets": 32, "max_distance": 128}),
+        lambda module, here: pairs(lambda n: module(n, n), here), {"num_buckets": 32, "max_distance": 128}),
     Row("x-transformers", "ScaledSinusoidalEmbedding", "sinusoidal_scaled", Embedding,
         lambda s: load(f"{X}:ScaledSinusoidalEmbedding")(s.d_model), whole_sequence),
     Row("rotary-embedding-torch", "rotate_queries_or_keys(offset=)", "rope", Rotating,
         lambda s: load("rotary_embedding_torch:RotaryEmbedding")(s.head_dim),
-        lambda theirs, x, ids: by_offset(
-            lambda part, offset: theirs.rotate_queries_or_keys(part, offset=offset), x, ids)),
+        lambda module, x, ids: by_offset(
+            lambda part, offset: module.rotate_queries_or_keys(part, offset=offset), x, ids)),
     Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating,
         lambda s: load_from_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
-        lambda theirs, x, ids: theirs(
+        lambda module, x, ids: module(
             x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)),
     Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, rotate_fla),
     Row("litgpt", "apply_rope", "rope", Rotating,
         lambda s: load("litgpt.model:build_rope_cache")(FAR, s.head_dim),
-        lambda theirs, x, ids: load("litgpt.model:apply_rope")(x, *(table[whole(ids)] for table in theirs))),
+        lambda module, x, ids: load("litgpt.model:apply_rope")(x, *(table[whole(ids)] for table in module))),
     Row("diffusers", "get_1d_rotary_pos_embed", "rope", Rotating, lambda s: None, rotate_diffusers),
     Row("diffusers", "SinusoidalPositionalEmbedding", "sinusoidal", Embedding,
         lambda s: load("diffusers.models.embeddings:SinusoidalPositionalEmbedding")(s.d_model, FAR),
         whole_sequence),  # it adds to zeros here
     Row("fair-esm", "RotaryEmbedding", "rope", Rotating,
         lambda s: load("esm.rotary_embedding:RotaryEmbedding")(s.head_dim),
-        lambda theirs, x, ids: from_start(lambda line: theirs(line[0], line[0])[0][None], x, ids)),
+        lambda module, x, ids: from_start(lambda line: module(line[0], line[0])[0][None], x, ids)),
     Row("local-attention", "SinusoidalEmbeddings", "rope", Rotating,
         lambda s: load("local_attention.rotary:SinusoidalEmbeddings")(s.head_dim),
-        lambda theirs, x, ids: from_start(
-            lambda line: load("local_attention.rotary:apply_rotary_pos_emb")(line, line, *theirs(line))[0], x, ids)),
+        lambda module, x, ids: from_start(
+            lambda line: load("local_attention.rotary:apply_rotary_pos_emb")(line, line, *module(line))[0], x, ids)),
     Row("labml-nn", "RotaryPositionalEmbeddings", "rope", Rotating,
         lambda s: load("labml_nn.transformers.rope:RotaryPositionalEmbeddings")(s.head_dim),
-        lambda theirs, x, ids: from_start(
-            lambda line: theirs(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)),
+        lambda module, x, ids: from_start(
+            lambda line: module(line.permute(2, 0, 1, 3)).permute(1, 2, 0, 3), x, ids)),
     Row("labml-nn", "get_alibi_biases", "alibi", FromKeys, lambda s: None, lambda heads, n: load(
         "labml_nn.transformers.alibi:get_alibi_biases")(heads, torch.ones(1, n, dtype=torch.bool))[0].T),
     Row("positional-encodings", "PositionalEncoding1D", "sinusoidal", Embedding,
@@ -255,8 +255,8 @@ ROWS = (
     Row("mlx", "nn.ALiBi", "alibi", Biasing, lambda s: lambda n: torch.from_numpy(
         np.array(load("mlx.nn:ALiBi").create_alibi_matrix(n, n, s.num_heads))[0]), pairs, torch=False),
     Row("keras-hub", "RotaryEmbedding", "rope", Rotating,
-        lambda s: load("keras_hub.layers:RotaryEmbedding")(), lambda theirs, x, ids: arrays(
-            partial(theirs, positions=ids.expand(len(x), -1).numpy()), np.asarray, x.transpose(1, 2)
+        lambda s: load("keras_hub.layers:RotaryEmbedding")(), lambda module, x, ids: arrays(
+            partial(module, positions=ids.expand(len(x), -1).numpy()), np.asarray, x.transpose(1, 2)
         ).transpose(1, 2), torch=False),
     Row("keras-hub", "SinePositionEncoding", "sinusoidal", Embedding,
         lambda s: partial(arrays, load("keras_hub.layers:SinePositionEncoding")(), np.asarray), whole_sequence,

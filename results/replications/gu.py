@@ -28,43 +28,43 @@ def accuracies(runs: Runs) -> pd.DataFrame:
     return 100 * runs.curves.pivot(index="label", columns="content_length", values="exact_match")
 
 
-def value_verdicts(theirs: pd.DataFrame, ours: pd.DataFrame) -> dict[str, str]:
+def value_verdicts(published_scores: pd.DataFrame, measured_scores: pd.DataFrame) -> dict[str, str]:
     """Return by published encoding whether enough accuracies lie within `CLOSE` points."""
     verdicts = {}
-    for encoding in ours.index.intersection(theirs.index):
-        if ours.loc[encoding, TRAINED] < LEARNED:
+    for encoding in measured_scores.index.intersection(published_scores.index):
+        if measured_scores.loc[encoding, TRAINED] < LEARNED:
             verdicts[encoding] = NOT_LEARNED
             continue
-        near = int((ours.loc[encoding] - theirs.loc[encoding]).abs().le(CLOSE).sum())
-        verdicts[encoding] = f"{'yes' if near >= FEWEST else 'no'} ({near} of {ours.shape[1]})"
+        near = int((measured_scores.loc[encoding] - published_scores.loc[encoding]).abs().le(CLOSE).sum())
+        verdicts[encoding] = f"{'yes' if near >= FEWEST else 'no'} ({near} of {measured_scores.shape[1]})"
     return verdicts
 
 
-def order_verdict(ours: pd.DataFrame) -> str:
+def order_verdict(measured_scores: pd.DataFrame) -> str:
     """Return at how many of the two lengths the encodings keep the published order."""
-    if ours.loc[[*PUBLISHED], TRAINED].lt(LEARNED).any():
+    if measured_scores.loc[[*PUBLISHED], TRAINED].lt(LEARNED).any():
         return NOT_LEARNED
-    learned, rope, xpos = (ours.loc[encoding].to_dict() for encoding in PUBLISHED)
+    learned, rope, xpos = (measured_scores.loc[encoding].to_dict() for encoding in PUBLISHED)
     at_512 = bool(rope[512] - learned[512] > APART and xpos[512] - rope[512] > APART)
     # The published values of absolute positions and RoPE are too close at 1,024 to have an order.
     at_1024 = bool(xpos[1024] - max(learned[1024], rope[1024]) > APART)
     return ("does not agree", "partly", "agrees")[at_512 + at_1024]
 
 
-def reach(ours: pd.DataFrame) -> pd.Series:
+def reach(measured_scores: pd.DataFrame) -> pd.Series:
     """Return the longest length at which each encoding reaches `REACHED` %, or 0."""
-    return ours.ge(REACHED).mul(ours.columns).max(axis=1)
+    return measured_scores.ge(REACHED).mul(measured_scores.columns).max(axis=1)
 
 
 def accuracy_table() -> str:
     """Return accuracies by encoding and length, ours with the published one in brackets."""
-    theirs = published()
-    ours = accuracies(read_archive(HERE / "gu"))
-    verdicts = value_verdicts(theirs, ours)
-    reached = reach(ours)
+    published_scores = published()
+    measured_scores = accuracies(read_archive(HERE / "gu"))
+    verdicts = value_verdicts(published_scores, measured_scores)
+    reached = reach(measured_scores)
     rows = []
-    by_encoding: dict[str, dict[int, float]] = ours.T.to_dict()  # type: ignore[assignment]
-    known = theirs.T.to_dict()
+    by_encoding: dict[str, dict[int, float]] = measured_scores.T.to_dict()  # type: ignore[assignment]
+    known = published_scores.T.to_dict()
     for encoding, row in by_encoding.items():
         cells = {"encoding": f"`{encoding}`"}
         for length, accuracy in row.items():
@@ -77,16 +77,18 @@ def accuracy_table() -> str:
 
 def draw(folder: Path) -> None:
     """Draw accuracy over length, theirs and ours."""
-    theirs = published()
-    ours = accuracies(read_archive(HERE / "gu"))
+    published_scores = published()
+    measured_scores = accuracies(read_archive(HERE / "gu"))
     figure = Figure(figsize=(7.2, 2.7), layout="constrained")
-    looks = styles(ours.index)
+    looks = styles(measured_scores.index)
     titles = ("Gu and Dao: trained on 256 tokens", "here: trained on 16 to 256 tokens")
-    for axes, study, title in zip(figure.subplots(1, 2, sharey=True), (theirs, ours), titles, strict=True):
-        length_axis(axes, ours.columns.to_numpy(float), TRAINED, "accuracy")
-        for encoding, accuracy in study[ours.columns].iterrows():
+    for axes, study, title in zip(
+        figure.subplots(1, 2, sharey=True), (published_scores, measured_scores), titles, strict=True
+    ):
+        length_axis(axes, measured_scores.columns.to_numpy(float), TRAINED, "accuracy")
+        for encoding, accuracy in study[measured_scores.columns].iterrows():
             colour, marker = looks[str(encoding)]
-            axes.plot(ours.columns, accuracy / 100, color=colour, marker=marker, markersize=4)
+            axes.plot(measured_scores.columns, accuracy / 100, color=colour, marker=marker, markersize=4)
         axes.set_title(title)
         axes.label_outer()
     legend_below(figure, looks, looks)

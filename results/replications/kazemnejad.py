@@ -32,11 +32,11 @@ def curves() -> tuple[pd.DataFrame, pd.DataFrame]:
     points = runs.curves[(runs.curves["task"] == "copy") & runs.curves["name"].map(layers).eq(6)]
     points = points[points["content_length"].between(TRAINED, LENGTHS[-1])]
     points = points.assign(encoding=points["label"], run=points["seed"], length=points["content_length"])
-    theirs, ours = (
+    published_scores, measured_scores = (
         frame.pivot(index=["encoding", "run"], columns="length", values="exact_match")
         for frame in (released, points)
     )
-    return theirs, ours
+    return published_scores, measured_scores
 
 
 def draw(folder: Path) -> None:

@@ -149,8 +149,8 @@ def mean_with_interval(values: np.ndarray, unit: str) -> str:
 def counts(rows: pd.DataFrame) -> dict[str, int]:
     """Return how many published values have which verdict."""
     verdicts = rows["verdict"]
-    found = {"all": len(rows), "value": (verdicts == REPRODUCED).sum(), "order": (verdicts == ORDER).sum()}
-    found |= {"unlearned": (verdicts == NOT_LEARNED).sum(), "sure": (verdicts == CERTAIN).sum()}
-    found["turned"] = verdicts.str.startswith(f"{NOT}: ").sum()
-    found["judged"] = found["value"] + found["order"] + found["turned"]
-    return found
+    totals = {"all": len(rows), "value": (verdicts == REPRODUCED).sum(), "order": (verdicts == ORDER).sum()}
+    totals |= {"unlearned": (verdicts == NOT_LEARNED).sum(), "sure": (verdicts == CERTAIN).sum()}
+    totals["turned"] = verdicts.str.startswith(f"{NOT}: ").sum()
+    totals["judged"] = totals["value"] + totals["order"] + totals["turned"]
+    return totals

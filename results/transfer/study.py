@@ -80,9 +80,9 @@ def bank_scores() -> Scores:
     rows = rows[rows["label"].isin(ENCODINGS)]
     inside, past = [], []
     for task in TASKS:
-        own = rows[rows["task"] == task]
-        inside.append(grid(own, "exact_match_in_distribution"))
-        past.append(np.where(grid(own, "learned") == 1, grid(own, SCORE), np.nan))
+        of_task = rows[rows["task"] == task]
+        inside.append(grid(of_task, "exact_match_in_distribution"))
+        past.append(np.where(grid(of_task, "learned") == 1, grid(of_task, SCORE), np.nan))
     return {IN: np.stack(inside, axis=1), PAST: np.stack(past, axis=1)}
 
 
@@ -143,17 +143,21 @@ def correlate(*scores: np.ndarray, resamples: int | None = None) -> Correlation:
     many repetitions are of one study, and share them too.
     """
     draw = np.random.default_rng(0)
-    ranks = [ranked(overall(own)) for own in scores]
+    ranks = [ranked(overall(study_scores)) for study_scores in scores]
     first, second = residuals(ranks)
     observed = float(first @ second)
     shuffled, _ = residuals([draw.permuted(np.tile(first, (PERMUTATIONS, 1)), axis=1), *ranks[1:]])
     p = (1 + (shuffled @ second >= observed - 1e-12).sum()) / (1 + PERMUTATIONS)
     drawn = [_resampled(scores, (resamples or RESAMPLES) // BATCHES, draw) for _ in range(BATCHES)]
-    ends = np.array([np.nanquantile(own, [0.025, 0.975]) for own in drawn])
+    ends = np.array([np.nanquantile(study_scores, [0.025, 0.975]) for study_scores in drawn])
     low, high = np.nanquantile(np.concatenate(drawn), [0.025, 0.975])
     error = ends[:, 0].std(ddof=1) / np.sqrt(BATCHES)
     pair = scores if len(scores) == 2 else ()
-    ceiling = np.sqrt(np.prod([_reliability(own, draw) for own in pair])) if pair else float("nan")
+    ceiling = (
+        np.sqrt(np.prod([_reliability(study_scores, draw) for study_scores in pair]))
+        if pair
+        else float("nan")
+    )
     return Correlation(observed, float(p), float(low), float(high), float(error), float(ceiling))
 
 
@@ -161,9 +165,11 @@ def _resampled(scores: Sequence[np.ndarray], times: int, draw: Draw) -> np.ndarr
     """Rho [N] of groups of encodings drawn with replacement, over repetitions drawn with replacement."""
     counts = draw.multinomial(len(GROUPS), np.full(len(GROUPS), 1 / len(GROUPS)), size=times)
     weights = np.repeat(counts, [len(group) for group in GROUPS], axis=1).astype(float)
-    sizes = {own.shape[-1] for own in scores}
+    sizes = {study_scores.shape[-1] for study_scores in scores}
     picked = {n: draw.multinomial(n, np.full(n, 1 / n), size=times).astype(float) for n in sorted(sizes)}
-    first, second = residuals([ranked(means(own, picked[own.shape[-1]]), weights) for own in scores])
+    first, second = residuals(
+        [ranked(means(study_scores, picked[study_scores.shape[-1]]), weights) for study_scores in scores]
+    )
     return (first * second).sum(axis=-1)
 
 
@@ -174,8 +180,10 @@ def _reliability(scores: np.ndarray, draw: Draw) -> float:
         return float("nan")
     half = count // 2
     order = draw.permuted(np.tile(np.arange(count), (SPLITS, 1)), axis=1)
-    one, other = (means(scores, 1.0 * part) for part in (order < half, (order >= half) & (order < 2 * half)))
-    mean = max(0.0, float(np.nanmean((ranked(one) * ranked(other)).sum(axis=-1))))
+    first_half, second_half = (
+        means(scores, 1.0 * part) for part in (order < half, (order >= half) & (order < 2 * half))
+    )
+    mean = max(0.0, float(np.nanmean((ranked(first_half) * ranked(second_half)).sum(axis=-1))))
     return count / half * mean / (1 + (count / half - 1) * mean)
 
 
@@ -208,10 +216,10 @@ def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_
     ``rises`` is a result of `mean_and_range`.
     """
     for level, (name, face) in enumerate(CLASS_LOOKS):
-        own = np.asarray(classes_C) == level
-        mean, low, high = (rises.loc[own, key] for key in ("rise", "low", "high"))
+        in_class = np.asarray(classes_C) == level
+        mean, low, high = (rises.loc[in_class, key] for key in ("rise", "low", "high"))
         axes.errorbar(
-            np.asarray(scores_C)[own], mean, [mean - low, high - mean],
+            np.asarray(scores_C)[in_class], mean, [mean - low, high - mean],
             fmt="o", color="black", mfc=face, markersize=5, elinewidth=0.7, label=name,
         )  # fmt: skip
     axes.invert_yaxis()
@@ -239,7 +247,10 @@ def blocks(folder: Path) -> dict[str, Any]:
         ("bank and text in distribution", inside, p_inside),
         ("bank, given text in distribution", given_inside, p_given_inside),
     ]
-    cells = [[name, f"{one.rho:+.2f} {one.interval}", p_in_words(p)] for name, one, p in rows]
+    cells = [
+        [name, f"{correlation.rho:+.2f} {correlation.interval}", p_in_words(p)]
+        for name, correlation, p in rows
+    ]
     by_task = []
     without = {}
     for index, task in enumerate(TASKS):

@@ -44,8 +44,8 @@ Measured = dict[str, float]
 def audit_all() -> pd.DataFrame:
     """Measure everything that needs no training, in digits that are the same on other machines."""
     with torch.no_grad():
-        found = formula() | sample() | documents() | order() | vectors() | alternatives()
-    rounded = [(name, _rounded(name, x)) for name, x in found.items()]
+        values = formula() | sample() | documents() | order() | vectors() | alternatives()
+    rounded = [(name, _rounded(name, x)) for name, x in values.items()]
     return pd.DataFrame(rounded, columns=["quantity", "value"])
 
 
@@ -61,16 +61,16 @@ def _largest(values: Tensor) -> float:
 def formula() -> Measured:
     """The paper's formula against a loop of scalars; the worked table; widths that are odd; periods."""
     positions = [0, 1, 2, 17, 4095, 0.5, 1234.25]  # with gaps and fractions
-    found = {}
+    values = {}
     for width in (WIDTH, 7):
         angles = [[p / BASE ** (2 * (c // 2) / width) for c in range(width)] for p in positions]
         loop = [[(math.sin, math.cos)[c % 2](angle) for c, angle in enumerate(row)] for row in angles]
         made_PW = sinusoid_vectors(torch.tensor(positions, dtype=torch.float64), width, BASE)
-        found[f"formula, error, d={width}"] = _largest(made_PW - torch.tensor(loop, dtype=torch.float64))
+        values[f"formula, error, d={width}"] = _largest(made_PW - torch.tensor(loop, dtype=torch.float64))
     worked = torch.tensor(WORKED_TABLE, dtype=torch.float64)
     sines_W, cosines_W = sinusoid_vectors(torch.tensor([1]), WIDTH, BASE)[0].view(-1, 2).T
     periods_W = 2 * math.pi / torch.atan2(sines_W, cosines_W)
-    return found | {
+    return values | {
         "formula, error of the worked table": _largest(sinusoid_vectors(torch.arange(3), 4, BASE) - worked),
         "period of the first pair": float(periods_W[0]),
         "period of the last pair": float(periods_W[-1]),
@@ -138,7 +138,7 @@ def documents() -> Measured:
 
 def separation() -> Measured:
     """How many columns change with the position of a token: of the embedding, and after one layer."""
-    found = {}
+    values = {}
     for combine in ("add", "concat"):
         torch.manual_seed(0)
         shape = _shape(WIDTH, causal=True, num_layers=1)
@@ -147,45 +147,45 @@ def separation() -> Measured:
         embedded_BTD = model.embed(tokens_BT, torch.arange(20)[None])
         for where, x_BTD in (("embedded", embedded_BTD), ("after a layer", model.hidden(tokens_BT))):
             moved_D = (x_BTD[0] - x_BTD[0, :1]).abs().amax(0) > NOISE
-            found[f"columns that change with the position, {combine}, {where}"] = float(moved_D.sum())
-    return found
+            values[f"columns that change with the position, {combine}, {where}"] = float(moved_D.sum())
+    return values
 
 
 def order() -> Measured:
     """What permuting the input does to untrained transformers in float64."""
     tokens_T = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7])
     shuffled_T = torch.tensor([5, 2, 0, 6, 3, 1, 4, 7])  # the last token stays where it is
-    found = {}
+    values = {}
     for kind, layers in (("encoder", 2), ("decoder of depth 1", 1), ("decoder of depth 2", 2)):
         shape = _shape(32, causal=kind != "encoder", num_layers=layers)
         name = f"order, {kind}, none, "
         model = Transformer(8, shape, PositionalEncoding, initialisation="pytorch").double()
         here_TD, there_TD = model.hidden(torch.stack([tokens_T, tokens_T[shuffled_T]]))
         if kind == "encoder":
-            found[name + "output at the same token"] = _largest(here_TD[shuffled_T] - there_TD)
-            found[name + "output at the same index"] = _largest(here_TD - there_TD)
-            found[name + "pooled output"] = _largest(here_TD.mean(0) - there_TD.mean(0))
+            values[name + "output at the same token"] = _largest(here_TD[shuffled_T] - there_TD)
+            values[name + "output at the same index"] = _largest(here_TD - there_TD)
+            values[name + "pooled output"] = _largest(here_TD.mean(0) - there_TD.mean(0))
         else:
-            found[name + "last output, the prefix permuted"] = _largest(here_TD[-1] - there_TD[-1])
-        found[f"{name}{PAIR}"] = order_blindness(PositionalEncoding, shape)[0]
+            values[name + "last output, the prefix permuted"] = _largest(here_TD[-1] - there_TD[-1])
+        values[f"{name}{PAIR}"] = order_blindness(PositionalEncoding, shape)[0]
     beside = order_blindness(Sinusoidal, _shape(32))[0]
-    return found | {f"order, encoder, sinusoidal, {PAIR}": beside}
+    return values | {f"order, encoder, sinusoidal, {PAIR}": beside}
 
 
 def vectors() -> Measured:
     """Uniqueness, distances, shifts and bounds of sinusoids, and how much of the usual heatmap moves."""
-    found = shifts("float64") | shifts("float32")
+    values = shifts("float64") | shifts("float32")
     for width, kind in [*product((2, 4, 8, 16, WIDTH), ("float64", "float32")), (2, "bfloat16")]:
         vectors_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE).to(getattr(torch, kind)).double()
         apart_PP = audit.pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
-        found[f"closest two positions, d={width}, {kind}"] = float(apart_PP.min())
+        values[f"closest two positions, d={width}, {kind}"] = float(apart_PP.min())
     for width in (8, 16, WIDTH, 128, 512):
         apart_PP = audit.pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
         falls = (apart_PP[0].diff() < 0).nonzero()
-        found[f"distance rises up to, d={width}"] = float(falls[0])
+        values[f"distance rises up to, d={width}"] = float(falls[0])
     heatmap_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
     moving_W = (heatmap_PW.amax(0) - heatmap_PW.amin(0)) > 0.1
-    return found | {"columns that change": float(moving_W.sum()), "columns": float(len(moving_W))}
+    return values | {"columns that change": float(moving_W.sum()), "columns": float(len(moving_W))}
 
 
 def shifts(kind: str) -> Measured:
@@ -199,7 +199,7 @@ def shifts(kind: str) -> Measured:
         for k in (1, 2, 4, audit.OFFSET, 100)
     }
     ahead_P = torch.arange(4, len(vectors_PW))
-    found = {
+    values = {
         "values above 1 in size": float((vectors_PW.abs() > 1).sum()),
         "spread of the similarity over positions": max(float(x.max() - x.min()) for x in diagonals),
         "distance, 5 to 7": float(apart_PP[5, 7]),
@@ -212,24 +212,24 @@ def shifts(kind: str) -> Measured:
             ((moved[4] @ vectors_PW.T).argmax(-1) == ahead_P).sum()
         ),
     } | {f"residual of M_k, k={k}": float((x - vectors_PW[k:]).norm(dim=-1).max()) for k, x in moved.items()}
-    return {f"{name}, {kind}": x for name, x in found.items()}
+    return {f"{name}, {kind}": x for name, x in values.items()}
 
 
 def alternatives() -> Measured:
     """Sizes and steps of sinusoids, of the index itself, of its share of the length and of its bits."""
-    found = {}
+    values = {}
     indices = {"raw_index": RawIndex, "scaled_index": ScaledIndex, "binary_counter": BinaryCounter}
     for name, cls in ({"sinusoidal": Sinusoidal} | indices).items():
         encoding = cls(_shape(WIDTH))
         vectors_PW = audit.vectors_of(encoding, audit.AUDITED)
         sizes_P = (steps_PW := vectors_PW.diff(dim=0)).norm(dim=-1)
-        found[f"{name}, largest value"] = _largest(vectors_PW)
-        found[f"{name}, largest step over the smallest"] = float(sizes_P.max() / sizes_P.min())
-        found[f"{name}, column that changes most"] = float(steps_PW.abs().mean(0).argmax() + 1)
+        values[f"{name}, largest value"] = _largest(vectors_PW)
+        values[f"{name}, largest step over the smallest"] = float(sizes_P.max() / sizes_P.min())
+        values[f"{name}, column that changes most"] = float(steps_PW.abs().mean(0).argmax() + 1)
         for tokens in (10, 100):
             first, second = audit.vectors_of(encoding, tokens)[:2]
-            found[f"{name}, first step of {tokens}"] = float((second - first).norm())
-    return found
+            values[f"{name}, first step of {tokens}"] = float((second - first).norm())
+    return values
 
 
 def _shape(d_model: int, causal: bool = False, num_layers: int = 2) -> ModelShape:

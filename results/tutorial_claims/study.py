@@ -45,19 +45,21 @@ def judge(audits: pd.DataFrame, trained: Trained) -> pd.DataFrame:
     claims = read_table(HERE / "claims.csv").fillna("")
     findings = judge_untrained(claims, audits) | judge_trained(trained)
     rows = zip(claims["claim"], claims["measured"], strict=True)
-    found = [findings.get(claim, (measured, UNTESTED)) for claim, measured in rows]
-    return claims.assign(measured=[one for one, _ in found], verdict=[verdict for _, verdict in found])
+    judgements = [findings.get(claim, (measured, UNTESTED)) for claim, measured in rows]
+    return claims.assign(
+        measured=[value for value, _ in judgements], verdict=[verdict for _, verdict in judgements]
+    )
 
 
 def counts(claims: pd.DataFrame) -> dict[str, int]:
     """Return how many claims of documents have which verdict, about vectors and about trained models."""
     stated = claims[claims["source"] != OURS]
     groups = {"vectors": stated[stated["holds_if"] != ""], "trained": stated[stated["holds_if"] == ""]}
-    found = {about: len(rows) for about, rows in groups.items()}
+    totals = {about: len(rows) for about, rows in groups.items()}
     for about, rows in groups.items():
         for name, verdict in VERDICTS.items():
-            found[f"{about}_{name}"] = (rows["verdict"] == verdict).sum()
-    return found
+            totals[f"{about}_{name}"] = (rows["verdict"] == verdict).sum()
+    return totals
 
 
 def claim_table(claims: pd.DataFrame) -> str:

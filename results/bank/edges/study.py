@@ -57,8 +57,10 @@ def better_rate(rows: pd.DataFrame) -> pd.DataFrame:
 def words(rows: pd.DataFrame, unlearned: float) -> dict[str, str]:
     """Return what is said of each encoding on a task: best, tied with it, lower or not compared."""
     best, differences = verdicts.best(scores_by_setting(rows, SCORE, unlearned))
-    said = {name: WORDS.get(one.verdict, "not compared") for name, one in differences.items()}
-    return {best: "best"} | said
+    words_by_name = {
+        name: WORDS.get(difference.verdict, "not compared") for name, difference in differences.items()
+    }
+    return {best: "best"} | words_by_name
 
 
 def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
@@ -70,8 +72,8 @@ def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
         chosen = after[after["name"].isin(group["name"])]
         means = []
         for chosen_runs in (before, after):
-            ours = chosen_runs[(chosen_runs["task"] == task) & (chosen_runs["label"] == label)]
-            means.append(ours[SCORE].where(ours["learned"], 0).mean())
+            of_encoding = chosen_runs[(chosen_runs["task"] == task) & (chosen_runs["label"] == label)]
+            means.append(of_encoding[SCORE].where(of_encoding["learned"], 0).mean())
         rows.append(
             {
                 "task": task,
@@ -94,7 +96,7 @@ def changed_verdicts(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
         for view, unlearned in VIEWS.items():
             was, now = (words(part[part["task"] == task], unlearned) for part in (before, after))
             changes = [f"`{name}`: {was[name]}, now {now[name]}" for name in was if was[name] != now[name]]
-            bests = [next(iter(said)) for said in (was, now)]
+            bests = [next(iter(view_words)) for view_words in (was, now)]
             rows.append(
                 {
                     "task": task,
@@ -161,11 +163,11 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     bank, rates, longer = load(folder)
     scores = rate_rows(bank, rates)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for row in scores.to_dict("records"):
         name = f"{row['task']}/{row['encoding'].strip('`')}"
-        found |= {name: row["score"], f"{name}/new": row["with the new rate"]}
-    return found | {
+        values |= {name: row["score"], f"{name}/new": row["with the new rate"]}
+    return values | {
         "rates": table(scores),
         "verdicts": table(changed_verdicts(bank, rates)),
         "steps": table(step_rows(bank, longer)),

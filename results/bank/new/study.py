@@ -81,10 +81,10 @@ def difference_rows(matrix: pd.DataFrame, label: str, task: str) -> list[dict[st
     """Return a row for every other encoding of a matrix [configurations, encodings]."""
     return [
         {
-            "encoding": label, "task": task, "other": other, "verdict": one.verdict, "settings": one.settings,
-            "p": one.p, "difference": one.interval.estimate, "low": one.interval.low, "high": one.interval.high,
+            "encoding": label, "task": task, "other": other, "verdict": difference.verdict, "settings": difference.settings,
+            "p": difference.p, "difference": difference.interval.estimate, "low": difference.interval.low, "high": difference.interval.high,
         }
-        for other, one in verdicts.verdicts_on(matrix, label).items()
+        for other, difference in verdicts.verdicts_on(matrix, label).items()
     ]  # fmt: skip
 
 
@@ -108,11 +108,11 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     scores, new = load(folder)
     means = summary(scores)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for task, column in means.items():
-        found |= {f"{label}/{task}": value for label, value in column.items()}
+        values |= {f"{label}/{task}": value for label, value in column.items()}
     order = [label for label in means.index if label in new]
-    return found | {
+    return values | {
         "count": len(new),
         "recommendation": recommendation_table(against_recommended(scores, order)),
         "verdicts": verdict_table(by_task(scores, order)),

@@ -90,13 +90,13 @@ def load(folder: Path) -> tuple[Runs, pd.DataFrame]:
 
 def with_factors(scores: pd.DataFrame, *archives: Runs) -> pd.DataFrame:
     """Add a column per factor, true at its higher level among the runs of the archives."""
-    found = {}
+    columns = {}
     for factor, (keys, _, _) in FACTORS.items():
         values = pd.concat([with_settings(runs, **{key: key for key in keys}) for runs in archives])
         values = values.set_index("name")
         level = values[keys].bfill(axis=1).iloc[:, 0].map(str)  # GPT's layernorm < Llama's rmsnorm
-        found[factor] = scores["name"].map(level != level.groupby(values["task"]).transform("min"))
-    return scores.assign(**found)
+        columns[factor] = scores["name"].map(level != level.groupby(values["task"]).transform("min"))
+    return scores.assign(**columns)
 
 
 def pages(folder: Path) -> None:
@@ -111,13 +111,13 @@ def pages(folder: Path) -> None:
 
 def matrices(scores: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
     """Return the scores [settings, encodings] by task and measure, and the mean over the tasks that need order."""
-    found = {}
+    by_measure = {}
     for task in [*TASKS, CONTROL]:
         for name, (column, unlearned) in MEASURES.items():
-            found[task, name] = scores_by_setting(scores[scores["task"] == task], column, unlearned)
-    total: Any = sum(found[task, AS_ZERO] for task in TASKS)
-    found[MEAN, AS_ZERO] = total / len(TASKS)
-    return found
+            by_measure[task, name] = scores_by_setting(scores[scores["task"] == task], column, unlearned)
+    total: Any = sum(by_measure[task, AS_ZERO] for task in TASKS)
+    by_measure[MEAN, AS_ZERO] = total / len(TASKS)
+    return by_measure
 
 
 def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
@@ -125,9 +125,9 @@ def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (task, measure_name), matrix in matrices(scores).items():
         best, differences = verdicts.best(matrix)
-        compared = 1 + sum(one.verdict in verdicts.TESTED for one in differences.values())
-        for name, one in differences.items():
-            calibrated = verdicts.calibrated_p(one.p, compared, int(matrix[best].count()))
+        compared = 1 + sum(difference.verdict in verdicts.TESTED for difference in differences.values())
+        for name, difference in differences.items():
+            calibrated = verdicts.calibrated_p(difference.p, compared, int(matrix[best].count()))
             rows.append(
                 {
                     "task": task,
@@ -135,13 +135,13 @@ def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
                     "best": best,
                     "best_mean": matrix[best].mean(),
                     "encoding": name,
-                    "verdict": one.verdict,
-                    "settings": one.settings,
-                    "p": one.p,
-                    "difference": one.interval.estimate,
-                    "low": one.interval.low,
-                    "high": one.interval.high,
-                    "calibrated_p": np.nan if np.isnan(one.p) else calibrated,
+                    "verdict": difference.verdict,
+                    "settings": difference.settings,
+                    "p": difference.p,
+                    "difference": difference.interval.estimate,
+                    "low": difference.interval.low,
+                    "high": difference.interval.high,
+                    "calibrated_p": np.nan if np.isnan(difference.p) else calibrated,
                 }
             )
     return pd.DataFrame(rows)
@@ -152,10 +152,10 @@ def views(scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFram
 
     [encodings, tasks], the highest mean over tasks first; the first frame begins with that mean.
     """
-    found = matrices(scores)
-    as_zero = pd.DataFrame({task: found[task, AS_ZERO].mean() for task in (MEAN, *TASKS)})
-    learned_alone = pd.DataFrame({task: found[task, "area"].mean() for task in TASKS})
-    learned_in = pd.DataFrame({task: found[task, "area"].count() for task in TASKS})
+    by_measure = matrices(scores)
+    as_zero = pd.DataFrame({task: by_measure[task, AS_ZERO].mean() for task in (MEAN, *TASKS)})
+    learned_alone = pd.DataFrame({task: by_measure[task, "area"].mean() for task in TASKS})
+    learned_in = pd.DataFrame({task: by_measure[task, "area"].count() for task in TASKS})
     order = as_zero[MEAN].sort_values(ascending=False).index
     return as_zero.loc[order], learned_alone.loc[order], learned_in.loc[order]
 
@@ -244,56 +244,56 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 def numbers(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the numbers of the sentences by name, as ``copy/fox/score`` and ``copy/fox/score/2 layers``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     by_measure = matrices(scores)
     columns = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
     for (task, encoding), rows in scores[scores["learned"]].groupby(["task", "label"]):
         for name, column in columns.items():
-            found[f"{task}/{encoding}/{name}"] = rows[column].mean()
+            values[f"{task}/{encoding}/{name}"] = rows[column].mean()
             for factor, (_, low, high) in FACTORS.items():
-                found[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
-                found[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
-            for levels, own in rows.groupby(["layers", "training length"]):
+                values[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
+                values[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
+            for levels, at_levels in rows.groupby(["layers", "training length"]):
                 deep, long = map(bool, levels)
                 both = f"{FACTORS['layers'][1 + deep]}, {FACTORS['training length'][1 + long]}"
-                found[f"{task}/{encoding}/{name}/{both}"] = own[column].mean()
+                values[f"{task}/{encoding}/{name}/{both}"] = at_levels[column].mean()
     for (task, measure_name), matrix in by_measure.items():
         if measure_name == AS_ZERO:
             _, first = bootstrap_ranks(matrix.to_numpy())
             for encoding, share in zip(matrix, first, strict=True):
-                found[f"{task}/{encoding}/0"] = matrix[encoding].mean()
-                found[f"{task}/{encoding}/first"] = share
+                values[f"{task}/{encoding}/0"] = matrix[encoding].mean()
+                values[f"{task}/{encoding}/first"] = share
     means = by_measure[MEAN, AS_ZERO]
     others = means.drop(columns=["fox", "kerple_log"])
-    found["ahead"] = min(others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log"))
+    values["ahead"] = min(others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log"))
     without_kth: Any = sum(by_measure[task, AS_ZERO] for task in TASKS if task != "kth")
-    found |= {f"without kth/{name}": mean / (len(TASKS) - 1) for name, mean in without_kth.mean().items()}
+    values |= {f"without kth/{name}": mean / (len(TASKS) - 1) for name, mean in without_kth.mean().items()}
     copied = scores[scores["learned"] & (scores["task"] == "copy")].groupby("label")[AT_4X].mean()
-    found["copy/others/4x"] = copied.drop("kerple_log").max()
-    return found | numbers_of_other_studies()
+    values["copy/others/4x"] = copied.drop("kerple_log").max()
+    return values | numbers_of_other_studies()
 
 
 def numbers_of_other_studies() -> dict[str, float]:
     """Return the rise of the loss on text, scores of FoX with another gate and of the mirrored configurations, the cost of a step."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for folder in (RESULTS / "text" / "rope", RESULTS / "text"):  # of RoPE the rise in the first study
         bits = load_study(RESULTS / "text").scores(read_archive(folder))
         for encoding, rise in (bits[2048] - bits[256]).groupby(bits["label"]).mean().items():
-            found[f"text/{encoding}/rise"] = rise
-    found["text/alibi/above fox"] = bits.loc[bits["label"] == "alibi", 256].mean()
-    found["text/alibi/above fox"] -= bits.loc[bits["label"] == "fox", 256].mean()
-    found["text/flat/rise"] = max(found[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
+            values[f"text/{encoding}/rise"] = rise
+    values["text/alibi/above fox"] = bits.loc[bits["label"] == "alibi", 256].mean()
+    values["text/alibi/above fox"] -= bits.loc[bits["label"] == "fox", 256].mean()
+    values["text/flat/rise"] = max(values[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
     later = pd.read_csv(RESULTS / "bank" / "new" / "scores.csv")
     later = later[later["label"] == "fox(initial_bias=4)"]
     by_task = later["score"].where(later["learned"], 0.0).groupby(later["task"]).mean()
-    found |= {f"gate/{task}": score for task, score in by_task.items()} | {f"gate/{MEAN}": by_task.mean()}
+    values |= {f"gate/{task}": score for task, score in by_task.items()} | {f"gate/{MEAN}": by_task.mean()}
     mirrored = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
     scores = mirrored["score"].where(mirrored["learned"], 0.0).groupby(mirrored["label"]).mean()
-    found |= {f"mirrored/{encoding}": score for encoding, score in scores.items()}
-    found["mirrored/settings"] = mirrored["setting"].nunique()
+    values |= {f"mirrored/{encoding}": score for encoding, score in scores.items()}
+    values["mirrored/settings"] = mirrored["setting"].nunique()
     costs = pd.read_csv(RESULTS / "benchmark" / "table.csv")
     costs = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
-    return found | {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
+    return values | {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
 
 
 def verdict_table(compared: pd.DataFrame) -> str:
@@ -343,11 +343,11 @@ def cells_at_2x_and_4x(scores: pd.DataFrame) -> pd.DataFrame:
 
 def rank_cells(scores: pd.DataFrame) -> pd.DataFrame:
     """Return ``2 (1 to 4)``: the rank of the mean score and its 95 % bootstrap interval over settings."""
-    found = matrices(scores)
+    by_measure = matrices(scores)
     encodings = views(scores)[0].index
     cells = {}
     for task in (MEAN, *TASKS):
-        ranks, _ = bootstrap_ranks(found[task, AS_ZERO][encodings].to_numpy())
+        ranks, _ = bootstrap_ranks(by_measure[task, AS_ZERO][encodings].to_numpy())
         cells[task] = [f"{rank.estimate:g} ({rank.low:g} to {rank.high:g})" for rank in ranks]
     return pd.DataFrame(cells, index=encodings)
 
@@ -361,18 +361,18 @@ def unlearned_table(scores: pd.DataFrame) -> str:
             if unlearned.empty:
                 continue
             # the settings with the levels that all unlearned ones share
-            alike = group
+            similar = group
             words = []
             for factor, (_, low, high) in FACTORS.items():
                 if unlearned[factor].nunique() == 1:
                     level = unlearned[factor].iloc[0]
-                    alike = alike[alike[factor] == level]
+                    similar = similar[similar[factor] == level]
                     words.append(high if level else low)
-            count = f"{len(unlearned)} of {len(alike)}"
+            count = f"{len(unlearned)} of {len(similar)}"
             if len(unlearned) == 1:
                 count = "the one"
-            elif len(unlearned) == len(alike):
-                count = f"all {len(alike)}"
+            elif len(unlearned) == len(similar):
+                count = f"all {len(similar)}"
             where = f"{count} with {', '.join(words)}" if words else count
             rows.append({"task": f"`{task}`", "encoding": f"`{encoding}`", "not learned in": where})
     return table(pd.DataFrame(rows))

@@ -22,8 +22,8 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     table = pd.DataFrame([row for run in here for row in _errors(run, runs.saved[run["name"]], results_dir)])
     earlier = results_dir / "replications" / "path" / "errors.csv"
     if earlier.exists():
-        kept = read_table(earlier, "setting")
-        table = pd.concat([kept[~kept["name"].isin(table["name"])], table])
+        earlier_rows = read_table(earlier, "setting")
+        table = pd.concat([earlier_rows[~earlier_rows["name"].isin(table["name"])], table])
     table.sort_values("name", kind="stable").to_csv(folder / "errors.csv", index=False)
 
 

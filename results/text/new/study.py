@@ -106,15 +106,15 @@ def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndar
     known = len(rises_C), len(np.unique(classes_C))
     if not pairs:
         return Ordered(float("nan"), 0, 1.0, *known)
-    one, other = np.array(pairs).T
-    lower_C = np.sign(rises_C[other] - rises_C[one])  # 1 where the first is to have the higher score
+    first, second = np.array(pairs).T
+    lower_C = np.sign(rises_C[second] - rises_C[first])  # 1 where the first is to have the higher score
     groups = [np.flatnonzero(classes_C == level) for level in np.unique(classes_C)]
     shares = []
     for orders in product(*(permutations(group) for group in groups)):
         shuffled_C = np.empty_like(scores_C)
         for group, order in zip(groups, orders, strict=True):
             shuffled_C[group] = scores_C[list(order)]
-        right = np.sign(shuffled_C[one] - shuffled_C[other]) * lower_C
+        right = np.sign(shuffled_C[first] - shuffled_C[second]) * lower_C
         shares.append((right + 1).mean() / 2)  # the first order is that of the scores
     return Ordered(
         float(shares[0]), len(pairs), float(np.mean(np.array(shares) >= shares[0] - 1e-12)), *known
@@ -129,19 +129,19 @@ def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, 
     def rho(ranks: np.ndarray, axis: int = -1) -> np.ndarray:
         return np.moveaxis(ranks, axis, -1) @ second / length
 
-    found = stats.permutation_test(
+    test = stats.permutation_test(
         (first,), rho, permutation_type="pairings", alternative="greater", vectorized=True,
         n_resamples=EXACT, rng=np.random.default_rng(0),
     )  # fmt: skip
-    return float(found.statistic), float(found.pvalue)
+    return float(test.statistic), float(test.pvalue)
 
 
 def outcomes(folder: Path) -> pd.DataFrame:
     """Return the predictions beside the rises of the encodings that have them, the lowest rise first."""
     runs = read_archive(folder)
-    found = transfer.mean_and_range(rises(runs))
-    found["trained"] = at_best_rate(runs).groupby("label")[TRAINED].mean()
-    predicted = pd.read_csv(PREDICTIONS).set_index("encoding").join(found)
+    measured = transfer.mean_and_range(rises(runs))
+    measured["trained"] = at_best_rate(runs).groupby("label")[TRAINED].mean()
+    predicted = pd.read_csv(PREDICTIONS).set_index("encoding").join(measured)
     if predicted["rise"].isna().any():
         waiting = ", ".join(predicted.index[predicted["rise"].isna()])
         raise UserError(
