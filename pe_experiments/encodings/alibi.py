@@ -19,9 +19,9 @@ def alibi_slopes(num_heads: int) -> Tensor:
     Any other H takes the slopes of the next smaller power of two, then every second slope of the next larger
     one, as in the authors' code.
     """
-    below = 1 << (num_heads.bit_length() - 1)
-    slopes = [2 ** (-8 * h / below) for h in range(1, below + 1)]
-    slopes += [2 ** (-8 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)]
+    power = 1 << (num_heads.bit_length() - 1)  # the largest power of two that is at most H
+    slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    slopes += [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1, 2)]
     return torch.tensor(slopes[:num_heads], dtype=torch.float64)
 
 

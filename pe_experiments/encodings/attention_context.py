@@ -1,4 +1,4 @@
-"""What attention tells an encoding besides queries and keys: positions, mask, lengths and hidden states.
+"""The inputs of an encoding besides queries and keys: positions, mask, lengths and hidden states.
 
 Names of tensors end in their shapes, as in `base`.
 """
@@ -14,12 +14,12 @@ from torch import Tensor
 
 
 def _once_property(fn: Callable[[AttentionContext], Tensor]) -> property:
-    """Return a property that is computed by `AttentionContext.once`."""
+    """Return a property whose value is computed and cached by `AttentionContext.once`."""
     return property(lambda at: at.once(fn), doc=fn.__doc__)
 
 
 class AttentionContext:
-    """The inputs of a hook (a method that attention calls) besides q and k.
+    """The inputs of a hook (a method of an encoding that attention calls) besides q and k.
 
     Attributes can be added without breaking encodings outside the package.
 
@@ -56,21 +56,21 @@ class AttentionContext:
         self.k_positions_BS = k_positions_BS
         self.lengths_B = lengths_B
         self.declared_B = lengths_B if declared_B is None else declared_B
-        self._hidden = x_BSD
+        self._x_BSD = x_BSD
         self.layer = layer
         self.first_query = first_query
         self._visible = visible_BTS
-        self._shared: dict[Any, Any] = {}
+        self._cache: dict[Any, Any] = {}
 
     @property
     def x_BSD(self) -> Tensor | None:
-        if callable(self._hidden):
-            self._hidden = self._hidden()
-        return self._hidden
+        if callable(self._x_BSD):
+            self._x_BSD = self._x_BSD()
+        return self._x_BSD
 
     @_once_property
     def visible_BTS(self) -> Tensor:
-        return self._rows_visible(0, self.q_positions_BT.shape[1])
+        return self._visible_rows(0, self.q_positions_BT.shape[1])
 
     @_once_property
     def relative_positions_BTS(self) -> Tensor:
@@ -80,15 +80,18 @@ class AttentionContext:
     @_once_property
     def visible_keys_BT(self) -> Tensor:
         """Return the number of keys that each query may see."""
-        # In blocks of rows, because the whole mask is large at long lengths.
-        rows = 1024
+        # Count in blocks of queries, because the whole mask is large at long lengths.
+        block_size = 1024
         queries = self.q_positions_BT.shape[1]
-        blocks = (self._rows_visible(i, min(i + rows, queries)).sum(-1) for i in range(0, queries, rows))
-        return torch.cat([*blocks], dim=1)
+        counts = []
+        for start in range(0, queries, block_size):
+            visible_BRS = self._visible_rows(start, min(start + block_size, queries))
+            counts.append(visible_BRS.sum(-1))
+        return torch.cat(counts, dim=1)
 
     @property
     def tokens_B(self) -> Tensor:
-        """Return ``declared_B`` if given, else ``lengths_B``, else the number of keys (B is 1 then)."""
+        """Return the declared lengths, or the number of keys if no lengths are given (B is 1 then)."""
         if self.declared_B is not None:
             return self.declared_B
         return torch.tensor([self.k_positions_BS.shape[1]], device=self.k_positions_BS.device)
@@ -99,26 +102,27 @@ class AttentionContext:
         ``fn`` is the key of the cache: pass a function or a bound method, not a fresh lambda. Its result must
         not depend on ``layer`` or ``x_BSD``.
         """
-        if fn not in self._shared:
-            self._shared[fn] = fn(self)
-        return self._shared[fn]
+        if fn not in self._cache:
+            self._cache[fn] = fn(self)
+        return self._cache[fn]
 
     def at_layer(self, layer: int, x_BSD: Tensor | Callable[[], Tensor]) -> AttentionContext:
-        """Return the same context for another layer; the results of ``once`` are shared."""
-        here = object.__new__(AttentionContext)  # `copy.copy` is slower than the norm of a small layer
-        here.__dict__ |= self.__dict__ | {"layer": layer, "_hidden": x_BSD}
-        return here
+        """Return a copy of the context for another layer, which shares the results of ``once``."""
+        context = object.__new__(AttentionContext)  # `copy.copy` is slower than the norm of a small layer
+        context.__dict__.update(self.__dict__, layer=layer, _x_BSD=x_BSD)
+        return context
 
     def query_rows(self, start: int, stop: int) -> AttentionContext:
-        """Return the context of queries start .. stop-1, without the results of ``once``."""
-        rows = copy(self)
-        rows.q_positions_BT = self.q_positions_BT[:, start:stop]
-        rows.first_query = self.first_query + start
-        rows._visible = self._rows_visible(start, stop)
-        rows._shared = {}
-        return rows
+        """Return a copy for the queries start .. stop-1, without the results of ``once``."""
+        block = copy(self)
+        block.q_positions_BT = self.q_positions_BT[:, start:stop]
+        block.first_query = self.first_query + start
+        block._visible = self._visible_rows(start, stop)
+        block._cache = {}
+        return block
 
-    def _rows_visible(self, start: int, stop: int) -> Tensor:
+    def _visible_rows(self, start: int, stop: int) -> Tensor:
+        """Return rows start .. stop-1 of the mask."""
         if isinstance(self._visible, Tensor):
             return self._visible[:, start:stop]
         return self._visible(start, stop)

@@ -25,7 +25,7 @@ Invariance = Literal["nothing", "shift", "ids"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes from which an encoding is built, each at least 1. They do not depend on the evaluation.
+    """The sizes from which an encoding is built, each at least 1 and independent of the evaluated lengths.
 
     Args:
         d_model: width of the hidden states.
@@ -35,7 +35,7 @@ class ModelShape:
         train_length: tokens of the longest training sequence.
         train_positions: number of position ids that can occur in training (rows of a learned table); larger
             than ``train_length`` under random offsets.
-        parent_length: of a run that continues another, ``original_length`` of that run; None otherwise.
+        parent_length: ``original_length`` of the parent if the run continues another run; None otherwise.
     """
 
     d_model: int
@@ -58,10 +58,10 @@ class ModelShape:
 
     @property
     def original_length(self) -> int:
-        """Tokens from which an encoding derives its lengths, such as T5's buckets or the factor of YaRN.
+        """The number of tokens from which encodings derive lengths such as T5's buckets or YaRN's factor.
 
-        It is ``train_length``, or the parent's in a run that continues another: the same distance stays in
-        the same bucket, and a rescaling knows how much longer the sequences have become.
+        It is ``train_length``, or the parent's length in a run that continues another run. A distance thus
+        stays in its bucket, and a rescaling knows how much longer the sequences have become.
         """
         return self.train_length if self.parent_length is None else self.parent_length
 
@@ -77,14 +77,14 @@ class PositionalEncoding(nn.Module):
 
     Class attributes:
         per_layer: True when every layer needs its own instance; the transformer then builds ``num_layers``.
-        causal_only: True when the encoding is defined under a causal mask only; an encoder refuses it.
+        causal_only: True when the encoding is defined under a causal mask only; encoders refuse to use it.
         position_width: columns of ``d_model`` that the encoding fills by itself (concatenation instead of
             addition); tokens are embedded in the remaining columns.
         looks_ahead: True when a query may depend on later tokens even in a causal model. Runs of encodings
             that look ahead without declaring it are refused.
         invariant_to: the changes of position ids that leave every output unchanged: ``nothing``, a common
             ``shift`` of all ids, or ``ids``, any change (the encoding does not read them; order enters
-            through the mask or the content). The contract tests check it; None makes no statement.
+            through the mask or the content). The contract tests check it; None claims nothing.
         remark: a warning about the encoding in this model, printed when a run starts.
     """
 
@@ -121,17 +121,19 @@ class PositionalEncoding(nn.Module):
         return x_BTD
 
     def embed_sequence(self, x_BTD: Tensor, positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
-        """Return the result of `embed` when it depends on the length of the row. The transformer calls this.
+        """Return token embeddings with positions added or concatenated. The transformer calls this method.
+
+        By default it calls `embed`. Override it instead of `embed` if vectors depend on the row's length.
 
         Args:
             x_BTD: token embeddings, as in `embed`.
             positions_BP: position ids of the declared tokens (B may be 1); the first T belong to ``x_BTD``.
-            declared_B: as in `AttentionContext`; None means P.
+            declared_B: declared length of each row, as in `AttentionContext`; None means P.
         """
         return self.embed(x_BTD, positions_BP[:, : x_BTD.shape[1]])
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        """Return queries and keys after a map that depends on positions (a rotation, a scale, ...)."""
+        """Return the queries and keys, changed according to their positions (rotated, scaled, ...)."""
         return q_BHTK, k_BHSK
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
@@ -171,6 +173,7 @@ class PositionBias(PositionalEncoding):
         return at.once(self._bias)
 
     def _bias(self, at: AttentionContext) -> Tensor:
+        """Return the bias, which broadcasts to [B, H, T, S], in float32 or better."""
         raise NotImplementedError
 
 
@@ -186,8 +189,9 @@ def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
     if overridden or not methods:
         return overridden, ""
     for name in methods:
-        for hook in difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7):
-            return [], f"{name} overrides no hook; did you mean {hook}?"
+        similar_hooks = difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.7)
+        if similar_hooks:
+            return [], f"{name} overrides no hook; did you mean {similar_hooks[0]}?"
     return [], f"{allowed(methods)} overrides no hook; hooks are {allowed(HOOKS)}"
 
 
@@ -201,5 +205,5 @@ def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
     """Return the largest id among the declared tokens of each row, [B or 1, 1] (see `embed_sequence`)."""
     if declared_B is None:
         return positions_BP.amax(dim=-1, keepdim=True)
-    so_far_BP = positions_BP.cummax(dim=-1).values.expand(len(declared_B), -1)
-    return so_far_BP.gather(1, declared_B[:, None] - 1)
+    running_max_BP = positions_BP.cummax(dim=-1).values.expand(len(declared_B), -1)
+    return running_max_BP.gather(1, declared_B[:, None] - 1)

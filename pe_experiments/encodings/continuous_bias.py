@@ -23,15 +23,16 @@ class ContinuousBias(PositionBias):
     Source: Wang et al. 2021, arXiv:2108.00154, as dynamic position bias (linear), and Liu et al. 2021,
     arXiv:2111.09883, section 3.3 (log), both for images; for sequences as in ``DynamicPositionBias`` of
     x-transformers (SiLU, ``depth`` hidden layers). In CrossFormer and Swin Transformer V2 each block has a
-    network of its own that starts near 0; the first normalises the hidden layers, the second normalises
-    distances and bounds the bias to 16. Here neither: untrained, the bias changes by about 5 over 50 tokens
-    with ``linear`` and by 0.3 with ``log``. Parameters: ``2 * width + (depth - 1) * (width + 1) *
-    width + (width + 1) * num_heads``. Beyond training: the network extrapolates, about linearly in t. In
-    decoders and encoders.
+    separate network that starts near 0; the first normalises the hidden layers, the second normalises
+    distances and bounds the bias to 16. This class does none of these: before training, the bias changes by
+    about 5 over 50 tokens with ``linear`` and by 0.3 with ``log``. Parameters:
+    ``2 * width + (depth - 1) * (width + 1) * width + (width + 1) * num_heads``. Beyond training: the network
+    extrapolates, about linearly in t. In decoders and encoders.
 
     Args:
         distance: one of the above.
-        width: of the hidden layers, at least 1; None means a quarter of ``d_model``, as in x-transformers.
+        width: units of each hidden layer, at least 1; None means a quarter of ``d_model``, as in
+            x-transformers.
         depth: number of hidden layers, at least 1.
     """
 
@@ -52,16 +53,16 @@ class ContinuousBias(PositionBias):
     def _bias(self, at: AttentionContext) -> Tensor:
         distance_BTS = -at.relative_positions_BTS
         if distance_BTS.is_floating_point():
-            return self._of(distance_BTS).permute(0, 3, 1, 2)
-        # Whole ids repeat distances, so the network reads each distinct distance once.
+            return self._evaluate(distance_BTS).permute(0, 3, 1, 2)
+        # Whole ids repeat distances, so evaluate the network once per distinct distance.
         least, largest = (int(bound) for bound in distance_BTS.aminmax())
         if largest - least >= distance_BTS.numel():
-            return self._of(distance_BTS).permute(0, 3, 1, 2)
-        table_RH = self._of(torch.arange(least, largest + 1, device=distance_BTS.device))
+            return self._evaluate(distance_BTS).permute(0, 3, 1, 2)
+        table_RH = self._evaluate(torch.arange(least, largest + 1, device=distance_BTS.device))
         return table_RH[distance_BTS - least].permute(0, 3, 1, 2)
 
-    def _of(self, distances: Tensor) -> Tensor:
-        """Return the bias of distances of any shape, with a dimension for the heads appended."""
+    def _evaluate(self, distances: Tensor) -> Tensor:
+        """Return the network's bias for distances of any shape, with a last dimension for the heads."""
         if self.distance == "log":
             distances = in_float64(distances)
             distances = distances.sign() * distances.abs().log1p()

@@ -41,10 +41,10 @@ class Cope(PositionalEncoding):
         # Mask before computing gates: the gate of a later token would reveal that token.
         gates_BHTS = logits_BHTS.sigmoid() * at.visible_BTS[:, None]
         count_BHTS = gates_BHTS.flip(-1).cumsum(-1).flip(-1).clamp(max=self.max_position)
-        below_BHTS = count_BHTS.floor()
-        share_BHTS = count_BHTS - below_BHTS
+        whole_BHTS = count_BHTS.floor()
+        fraction_BHTS = count_BHTS - whole_BHTS
         scores_BHTR = at_least_float32(q_BHTK @ self.table_RK.T.to(q_BHTK.dtype))
-        row_BHTS = below_BHTS.long()
+        row_BHTS = whole_BHTS.long()
         lower_BHTS = scores_BHTR.gather(-1, row_BHTS)
         upper_BHTS = scores_BHTR.gather(-1, (row_BHTS + 1).clamp(max=self.max_position))
-        return torch.lerp(lower_BHTS, upper_BHTS, share_BHTS)
+        return torch.lerp(lower_BHTS, upper_BHTS, fraction_BHTS)

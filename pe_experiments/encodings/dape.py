@@ -22,9 +22,9 @@ class Dape(PositionalEncoding):
     correction that depends on the logits. Causal only if B is.
 
     Args:
-        bias: builds B, which may only add a bias and mask no key, from a shape (in YAML a ``_target_`` with
-            ``_partial_: true``); None means `KerpleLog`.
-        width: of the hidden layer, at least 1; 32 in the paper.
+        bias: function that builds B from a shape (in YAML a ``_target_`` with ``_partial_: true``); None
+            means `KerpleLog`. B may only add a bias, and it may not mask keys.
+        width: units of the hidden layer, at least 1; 32 in the paper.
     """
 
     per_layer = True
@@ -34,13 +34,15 @@ class Dape(PositionalEncoding):
         self.width = at_least(1, "width", width)
         self.added = KerpleLog(shape) if bias is None else bias(shape)
         base = PositionalEncoding
-        kind = type(self.added)
-        if kind.bias is base.bias or any(
-            getattr(kind, hook) is not getattr(base, hook) for hook in ("embed", "rotate", "weights")
-        ):
-            raise ValueError(f"bias={kind.__name__}: DAPE needs an encoding that only adds a bias")
+        bias_class = type(self.added)
+        other_hooks = ("embed", "rotate", "weights")
+        overrides_others = any(getattr(bias_class, hook) is not getattr(base, hook) for hook in other_hooks)
+        if bias_class.bias is base.bias or overrides_others:
+            raise ValueError(f"bias={bias_class.__name__}: DAPE needs an encoding that only adds a bias")
         if isinstance(self.added, SlidingWindow | HardAlibi):
-            raise ValueError(f"bias={kind.__name__} masks keys; DAPE needs an encoding that masks no key")
+            raise ValueError(
+                f"bias={bias_class.__name__} masks keys; DAPE needs an encoding that masks no key"
+            )
         self.invariant_to = self.added.invariant_to
         self.mlp = nn.Sequential(
             nn.Linear(2 * shape.num_heads, width), nn.LeakyReLU(), nn.Linear(width, shape.num_heads)
@@ -48,10 +50,10 @@ class Dape(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         a_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
-        added = self.added.bias(q_BHTK, k_BHSK, at)
-        assert added is not None
-        b_BHTS = added.to(a_BHTS.dtype).expand_as(a_BHTS)
+        bias = self.added.bias(q_BHTK, k_BHSK, at)
+        assert bias is not None
+        b_BHTS = bias.to(a_BHTS.dtype).expand_as(a_BHTS)
         with torch.autocast(q_BHTK.device.type, enabled=False):
-            read_BTSH = torch.cat([a_BHTS, b_BHTS], dim=1).permute(0, 2, 3, 1)
-            adapted_BTSH = self.mlp(read_BTSH.to(next(self.mlp.parameters()).dtype))
-        return b_BHTS + at_least_float32(adapted_BTSH).permute(0, 3, 1, 2)
+            inputs_BTSH = torch.cat([a_BHTS, b_BHTS], dim=1).permute(0, 2, 3, 1)
+            correction_BTSH = self.mlp(inputs_BTSH.to(next(self.mlp.parameters()).dtype))
+        return b_BHTS + at_least_float32(correction_BTSH).permute(0, 3, 1, 2)

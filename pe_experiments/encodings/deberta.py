@@ -29,7 +29,7 @@ class Deberta(PositionalEncoding):
             in the authors' code and in transformers.
 
     Raises:
-        NotApplicable: in use, fractional positions.
+        NotApplicable: when applied to fractional positions.
     """
 
     invariant_to = "shift"
@@ -42,7 +42,7 @@ class Deberta(PositionalEncoding):
         self.positions_RD = nn.Parameter(torch.randn(2 * self.max_distance, shape.d_model))
         maps = torch.empty(2, shape.num_layers, shape.d_model, shape.d_model)
         self.key_map_LDD, self.query_map_LDD = (
-            nn.Parameter(part.uniform_(-(shape.d_model**-0.5), shape.d_model**-0.5)) for part in maps
+            nn.Parameter(weight.uniform_(-(shape.d_model**-0.5), shape.d_model**-0.5)) for weight in maps
         )
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -52,8 +52,10 @@ class Deberta(PositionalEncoding):
         require_whole(at.relative_positions_BTS, "DeBERTa's table has no rows")
         scale = self.shape.head_dim**-0.5
         heads = (self.shape.num_heads, self.shape.head_dim)
-        tables = (self.positions_RD @ part[at.layer] for part in (self.key_map_LDD, self.query_map_LDD))
-        key_HRK, query_HRK = (table.unflatten(-1, heads).transpose(0, 1) for table in tables)
+        key_table_RD = self.positions_RD @ self.key_map_LDD[at.layer]
+        query_table_RD = self.positions_RD @ self.query_map_LDD[at.layer]
+        key_HRK = key_table_RD.unflatten(-1, heads).transpose(0, 1)
+        query_HRK = query_table_RD.unflatten(-1, heads).transpose(0, 1)
         c2p_BHTR = (q_BHTK * scale) @ key_HRK.mT.to(q_BHTK.dtype)
         p2c_BHSR = (k_BHSK * scale * 3**-0.5) @ query_HRK.mT.to(k_BHSK.dtype)
         from_query_BTS, from_key_BST = at.once(self._rows)

@@ -7,7 +7,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.terminal.argument_checks import above, at_least
 
-EPSILON = 1e-6  # keeps the share finite, as in the authors' code
+EPSILON = 1e-6  # keeps the ratio finite, as in the authors' code
 
 
 class Fire(PositionalEncoding):
@@ -21,11 +21,11 @@ class Fire(PositionalEncoding):
     range of training. Causal only: for keys after the query the input may exceed 1.
 
     Args:
-        width: of the hidden layer, at least 1; 32 in the paper.
-        c: initial value, above 0.
-        threshold: initial L, above 0; None means ``original_length / 2``, so that training has positions
-            below and above it. With more than ``original_length``, longer sequences would leave the range of
-            training.
+        width: units of the hidden layer, at least 1; 32 in the paper.
+        c: initial value of c, above 0.
+        threshold: initial value of L, above 0; None means ``original_length / 2``, so that training has
+            positions below and above it. With more than ``original_length``, longer sequences would leave the
+            range of training.
     """
 
     causal_only = True
@@ -37,17 +37,17 @@ class Fire(PositionalEncoding):
         self.width = at_least(1, "width", width)
         self.threshold = above(0, "threshold", shape.original_length / 2 if threshold is None else threshold)
         self.c = nn.Parameter(torch.tensor(float(above(0, "c", c))))
-        # L is learned as a factor of its start: as a number of tokens its steps would be tiny.
+        # The factor of the initial L is learned: steps of L itself, a number of tokens, would be tiny.
         self.stretch = nn.Parameter(torch.tensor(1.0))
         self.mlp = nn.Sequential(nn.Linear(1, width), nn.ReLU(), nn.Linear(width, shape.num_heads))
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        wide = torch.promote_types(self.c.dtype, torch.float32)
-        threshold = (self.stretch * self.threshold).abs().to(wide)
-        limit_BT1 = torch.maximum(at.q_positions_BT[:, :, None].to(wide), threshold)
-        share_BTS = self._psi(at.relative_positions_BTS.to(wide)) / (self._psi(limit_BT1) + EPSILON)
+        dtype = torch.promote_types(self.c.dtype, torch.float32)
+        threshold = (self.stretch * self.threshold).abs().to(dtype)
+        limit_BT1 = torch.maximum(at.q_positions_BT[:, :, None].to(dtype), threshold)
+        ratio_BTS = self._psi(at.relative_positions_BTS.to(dtype)) / (self._psi(limit_BT1) + EPSILON)
         with torch.autocast(q_BHTK.device.type, enabled=False):
-            bias_BTSH = self.mlp(share_BTS[..., None].to(self.c.dtype))
+            bias_BTSH = self.mlp(ratio_BTS[..., None].to(self.c.dtype))
             return at_least_float32(bias_BTSH).permute(0, 3, 1, 2)
 
     def _psi(self, x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.rope import apply_rotary, cos_and_sin, frequencies, half_split_tables
 from pe_experiments.terminal.argument_checks import above, at_least
 
-Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # of queries and of keys
+Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 
 
 class Fope(PositionalEncoding):
@@ -26,8 +26,8 @@ class Fope(PositionalEncoding):
 
     Args:
         base: greater than 1; 10,000 in the paper.
-        gain: of the noise, at least 0.
-        original_length: L, in tokens, at least 1; None means that of the shape.
+        gain: gain of the noise, at least 0.
+        original_length: L, in tokens, at least 1; None means the ``original_length`` of the shape.
     """
 
     per_layer = True
@@ -55,6 +55,7 @@ class Fope(PositionalEncoding):
         self.cosines_HNM, self.sines_HNM = (self._coefficients() for _ in range(2))
 
     def _coefficients(self) -> nn.Parameter:
+        """Return the identity plus noise, [H, waves, waves]."""
         noise_HNM = torch.zeros(self.shape.num_heads, self.waves, self.waves)
         if self.waves:
             nn.init.xavier_normal_(noise_HNM, self.gain)
@@ -66,17 +67,19 @@ class Fope(PositionalEncoding):
 
     def _tables(self, at: AttentionContext) -> Tables:
         """Return the arguments of `apply_rotary` for queries and keys, which differ between heads."""
-        queries = self._table(at.q_positions_BT)
-        same = at.k_positions_BS is at.q_positions_BT
-        return queries, queries if same else self._table(at.k_positions_BS)
+        query_tables = self._tables_of(at.q_positions_BT)
+        if at.k_positions_BS is at.q_positions_BT:
+            return query_tables, query_tables
+        return query_tables, self._tables_of(at.k_positions_BS)
 
-    def _table(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+    def _tables_of(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cosines and signed sines of these positions, [B, H, T, 2 * pairs]."""
         waves_N = frequencies(self.base, self.pairs, positions_BT.device)[: self.waves]
         cos_B1TN, sin_B1TN = cos_and_sin(positions_BT, waves_N[None])
         with torch.autocast(positions_BT.device.type, enabled=False):
             cos_BHTM = cos_B1TN @ self.cosines_HNM.to(cos_B1TN.dtype)
             sin_BHTM = sin_B1TN @ self.sines_HNM.to(sin_B1TN.dtype)
-        still = (0, self.pairs - self.waves)  # pairs that do not rotate: angle 0
+        unrotated = (0, self.pairs - self.waves)  # the other pairs have the angle 0
         return half_split_tables(
-            nn.functional.pad(cos_BHTM, still, value=1.0), nn.functional.pad(sin_BHTM, still)
+            nn.functional.pad(cos_BHTM, unrotated, value=1.0), nn.functional.pad(sin_BHTM, unrotated)
         )

@@ -11,7 +11,7 @@ from pe_experiments.encodings.tensors import in_float64
 
 
 def forget_gate(width: int, gates: int, initial_bias: float) -> nn.Linear:
-    """Return the map from hidden states to gates, before their sigmoid; w is drawn from N(0, 0.02^2)."""
+    """Return the linear map from hidden states to gates before the sigmoid, with w from N(0, 0.02^2)."""
     if not math.isfinite(initial_bias):
         raise ValueError(f"initial_bias={initial_bias} must be a finite number")
     gate = nn.Linear(width, gates)
@@ -47,7 +47,7 @@ class Forgetting(PositionalEncoding):
         with torch.autocast(q_BHTK.device.type, enabled=False):
             gates_BSH = self.gate(at.x_BSD.to(self.gate.weight.dtype))
         # The bias is a difference of long sums; float64 keeps it exact for near keys at any length.
-        log_gates_BHS = in_float64(F.logsigmoid(gates_BSH)).cumsum(1).transpose(1, 2)
-        rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        sums_BHTS = log_gates_BHS[:, :, rows, None] - log_gates_BHS[:, :, None]
-        return sums_BHTS.float().to(q_BHTK.device)
+        cumulative_BHS = in_float64(F.logsigmoid(gates_BSH)).cumsum(1).transpose(1, 2)
+        queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
+        bias_BHTS = cumulative_BHS[:, :, queries, None] - cumulative_BHS[:, :, None]
+        return bias_BHTS.float().to(q_BHTK.device)

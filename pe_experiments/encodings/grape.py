@@ -26,7 +26,7 @@ class GrapeM(Rope):
     Parameters: ``pairs`` per layer. Beyond training: as `Rope`. In decoders and encoders.
 
     Args:
-        base: of the initial frequencies, greater than 1; 10,000 in the source.
+        base: base of the initial frequencies, greater than 1; 10,000 in the source.
     """
 
     per_layer = True
@@ -68,15 +68,15 @@ class GrapeA(PositionalEncoding):
         self.v_HK = nn.Parameter(torch.randn(direction) * shape.head_dim**-0.5) if gate != "key" else None
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        rate = torch.zeros((), device=q_BHTK.device)
+        gate = torch.zeros((), device=q_BHTK.device)
         if self.u_HK is not None:
-            rate = rate + self._opened(k_BHSK, self.u_HK)[:, :, None]
+            gate = gate + self._gate_value(k_BHSK, self.u_HK)[:, :, None]
         if self.v_HK is not None:
-            rate = rate + self._opened(q_BHTK, self.v_HK)[..., None]
+            gate = gate + self._gate_value(q_BHTK, self.v_HK)[..., None]
         slopes_H = alibi_slopes(self.shape.num_heads).to(self.omega_H) * F.softplus(self.omega_H)
-        return at_least_float32(at.relative_positions_BTS)[:, None] * slopes_H[:, None, None] * rate
+        return at_least_float32(at.relative_positions_BTS)[:, None] * slopes_H[:, None, None] * gate
 
-    def _opened(self, x_BHTK: Tensor, direction_HK: Tensor) -> Tensor:
+    def _gate_value(self, x_BHTK: Tensor, direction_HK: Tensor) -> Tensor:
         """Return softplus(x . direction / sqrt(head_dim)), [B, H, T]."""
-        along_BHT = (at_least_float32(x_BHTK) * F.normalize(direction_HK, dim=-1)[:, None]).sum(-1)
-        return F.softplus(along_BHT * self.shape.head_dim**-0.5)
+        projection_BHT = (at_least_float32(x_BHTK) * F.normalize(direction_HK, dim=-1)[:, None]).sum(-1)
+        return F.softplus(projection_BHT * self.shape.head_dim**-0.5)

@@ -1,4 +1,4 @@
-"""A learned vector per position id (BERT, GPT-2), and several choices for ids past the trained rows."""
+"""A learned vector per position id (BERT, GPT-2), with a choice of vectors for ids past the trained rows."""
 
 from typing import Literal
 
@@ -23,8 +23,8 @@ class Learned(AbsoluteEncoding):
     """Learned absolute positions: row p of a table of ``train_positions`` vectors.
 
     Source: Gehring et al. 2017, arXiv:1705.03122; as in BERT and GPT-2 (``wpe``).
-    Parameters: ``train_positions * width``. The checkpoint holds the trained rows and nothing else of
-    sequence length, so a model trained at 40 tokens loads and runs at 4,000.
+    Parameters: ``train_positions * width``. Nothing in the checkpoint depends on the evaluated length, so a
+    model trained at 40 tokens loads and runs at 4,000.
 
     Beyond the trained rows:
         ``untrained``    initial rows, drawn from (seed, row), as if the table had been longer.
@@ -37,11 +37,12 @@ class Learned(AbsoluteEncoding):
 
     Args:
         beyond: one of the above.
-        initial: rows before training: ``normal``, N(0, std^2), or ``sinusoidal``, those of `Sinusoidal` with
-            base 10,000 (``std`` then has no effect).
-        std: of the initial rows, above 0. Its ratio to the token embeddings matters: BERT and GPT-2 draw both
-            with 0.02. The default suits `initialisation=pytorch`, whose token embeddings have 1, and is close
-            to the 0.7 of sinusoids; with 0.02 learning is several times slower under that initialisation.
+        initial: rows before training: ``normal``, drawn from N(0, std^2), or ``sinusoidal``, the vectors of
+            `Sinusoidal` with base 10,000 (``std`` then has no effect).
+        std: standard deviation of the initial rows, above 0. Its ratio to that of the token embeddings
+            matters: BERT and GPT-2 draw both with 0.02. The default suits `initialisation=pytorch`, whose
+            token embeddings have 1, and is close to the 0.7 of sinusoids; with 0.02 learning is several times
+            slower under that initialisation.
         combine, width: see `AbsoluteEncoding`.
 
     Raises:
@@ -74,7 +75,7 @@ class Learned(AbsoluteEncoding):
     def vectors(self, positions_BT: Tensor) -> Tensor:
         rows = self.table.shape[0]
         if self.beyond == "interpolate":
-            return self._stretched(positions_BT, largest_ids(positions_BT, None))
+            return self._interpolated(positions_BT, largest_ids(positions_BT, None))
         _refuse_negative(positions_BT)
         if positions_BT.is_floating_point():
             raise NotApplicable(
@@ -101,7 +102,7 @@ class Learned(AbsoluteEncoding):
         if self.beyond != "interpolate":
             return super().embed_sequence(x_BTD, positions_BP, declared_B)
         largest_B1 = largest_ids(positions_BP, declared_B)
-        return self.combined(x_BTD, self._stretched(positions_BP[:, : x_BTD.shape[1]], largest_B1))
+        return self.combined(x_BTD, self._interpolated(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
     def untrained_rows(self, count: int) -> Tensor:
         """Return initial values of the first ``count`` rows past the table, [count, width]."""
@@ -115,16 +116,17 @@ class Learned(AbsoluteEncoding):
             blocks.append(torch.randn(UNTRAINED_BLOCK, self.width, generator=generator) * self.std)
         return torch.cat(blocks)[:count].to(self.table)
 
-    def _stretched(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
+    def _interpolated(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
+        """Return interpolated rows [B, T, width]; the largest id of a row reads the last trained row."""
         _refuse_negative(positions_BT)
         last_row = self.table.shape[0] - 1
         stretch_B1 = last_row / in_float64(largest_B1).clamp(min=max(last_row, 1))
         row_BT = in_float64(positions_BT) * stretch_B1
         lower_BT = row_BT.floor().long().clamp(max=last_row)
-        share_BT1 = (row_BT - lower_BT)[..., None].to(self.table)
+        fraction_BT1 = (row_BT - lower_BT)[..., None].to(self.table)
         lower_BT = lower_BT.to(self.table.device)
         upper_BTW = F.embedding((lower_BT + 1).clamp(max=last_row), self.table)
-        return F.embedding(lower_BT, self.table) * (1 - share_BT1) + upper_BTW * share_BT1
+        return F.embedding(lower_BT, self.table) * (1 - fraction_BT1) + upper_BTW * fraction_BT1
 
 
 def _refuse_negative(positions_BT: Tensor) -> None:

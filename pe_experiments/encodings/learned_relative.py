@@ -24,10 +24,11 @@ class LearnedRelative(PositionalEncoding):
     Args:
         d_rel: number of profiles, at least 1; 16 in the source.
         extent: number of distances with a bias, at least 1; None means half of ``original_length``, so that
-            training has keys without a bias too. In the source 1,024 in global layers, else the window.
+            training has keys without a bias too. The source uses 1,024 in global layers and the window in
+            local layers.
 
     Raises:
-        NotApplicable: in use, fractional positions.
+        NotApplicable: when applied to fractional positions.
     """
 
     per_layer = True

@@ -14,7 +14,7 @@ class Composition(PositionalEncoding):
     The logit scale is unchanged, and every encoding keeps its own parameters (one set per layer if it is
     ``per_layer``). The composition is shift-invariant if all parts are, and causal only if any part is.
 
-    Source: those of the parts. Parameters: those of the parts. Beyond training: as the parts.
+    Source: see the parts. Parameters: those of the parts. Beyond training: as the parts.
 
     Args:
         encodings: two or more functions that build an encoding from a shape; in YAML each is a ``_target_``
@@ -28,7 +28,8 @@ class Composition(PositionalEncoding):
             raise ValueError(f"encodings: a composition needs at least two, got {len(encodings)}")
         self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
         layers = [self._at_layer(layer) for layer in range(shape.num_layers)]
-        for part in (part for parts in layers for part in parts):
+        parts = [part for layer_parts in layers for part in layer_parts]
+        for part in parts:
             if type(part).weights is not PositionalEncoding.weights:
                 raise ValueError(
                     f"encodings: {type(part).__name__} computes its own weights and cannot be composed"
@@ -37,9 +38,10 @@ class Composition(PositionalEncoding):
             if part.position_width:
                 raise ValueError(f"encodings: {type(part).__name__} is concatenated and must be the first")
         self.position_width = layers[0][0].position_width
-        self.invariant_to = _weakest([part for parts in layers for part in parts])
+        self.invariant_to = _common_invariance(parts)
 
     def _at_layer(self, layer: int) -> list[PositionalEncoding]:
+        """Return the parts of this layer in their order."""
         return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
@@ -67,7 +69,7 @@ class Composition(PositionalEncoding):
 
 
 class ByLayer(PositionalEncoding):
-    """Encodings that alternate: with n encodings, layer l has number l mod n.
+    """Encodings that alternate by layer: layer l uses encoding l mod n, where n is their number.
 
     Recent long-context models alternate local layers (RoPE in a sliding window) with global layers (full
     attention, no encoding).
@@ -92,22 +94,23 @@ class ByLayer(PositionalEncoding):
         for part in layers:
             if _acts_at_embedding(part):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
-        self.invariant_to = _weakest(layers)
+        self.invariant_to = _common_invariance(layers)
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        instance, encoding = divmod(layer, len(self.parts))
+        cycle, encoding = divmod(layer, len(self.parts))
         instances = self.parts[encoding]
-        return instances[instance % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+        return instances[cycle % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
 def _acts_at_embedding(encoding: PositionalEncoding) -> bool:
+    """Return whether the encoding, or any part of a composition, changes token embeddings."""
     if isinstance(encoding, Composition):
         return any(_acts_at_embedding(part) for part in encoding._at_layer(0))
     return acts_at_embedding(encoding)
 
 
 def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
-    """Return one instance of the encoding, or one for each of its layers if it is ``per_layer``."""
+    """Return one instance of the encoding, or ``layers`` instances if it is ``per_layer``."""
     first = make(shape)
     if not isinstance(first, PositionalEncoding):
         raise ValueError(f"encodings: {type(first).__name__} is not a PositionalEncoding")
@@ -115,7 +118,7 @@ def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleL
     return nn.ModuleList([first, *(make(shape) for _ in range(copies))])
 
 
-def _weakest(parts: Sequence[PositionalEncoding]) -> Invariance | None:
-    """Return the invariance that all parts have."""
-    promises = ("ids" if type(part) is PositionalEncoding else part.invariant_to for part in parts)
-    return min(promises, key=(None, "nothing", "shift", "ids").index)
+def _common_invariance(parts: Sequence[PositionalEncoding]) -> Invariance | None:
+    """Return the strongest invariance that all parts have; `PositionalEncoding` itself reads no ids."""
+    invariances = ("ids" if type(part) is PositionalEncoding else part.invariant_to for part in parts)
+    return min(invariances, key=(None, "nothing", "shift", "ids").index)

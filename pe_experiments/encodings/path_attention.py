@@ -19,14 +19,14 @@ class Path(PositionalEncoding):
     j < t <= i, where u solves one triangular system per head (the UT transform of the paper's section 3.2).
     Memory grows with the square of the length, and long sequences (2,048 tokens and more) are slow.
 
-    Source: Yang et al. 2025, arXiv:2505.16381, section 2.2, and flash-linear-attention (there weights start
-    from N(0, 0.02^2) and b from 0, here as in ``torch.nn``). Parameters:
+    Source: Yang et al. 2025, arXiv:2505.16381, section 2.2, and flash-linear-attention (where weights start
+    from N(0, 0.02^2) and b from 0; here both start as in ``torch.nn``). Parameters:
     ``rank * d_model + rank * num_heads * head_dim + 3 * num_heads * head_dim + d_model * num_heads +
     num_heads`` per layer. Beyond training: more reflections, one for each token between key and
     query. Causal only.
 
     Args:
-        rank: of the map from x to w, at least 1; 32 in the paper.
+        rank: rank of the map from x to w, at least 1; 32 in the paper.
     """
 
     causal_only = True

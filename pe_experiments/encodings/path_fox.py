@@ -26,5 +26,5 @@ class PathFox(Path):
         self.forgetting = Forgetting(shape)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        forgotten_BHTS = self.forgetting.bias(q_BHTK, k_BHSK, at)
-        return super().bias(q_BHTK, k_BHSK, at) + forgotten_BHTS * self.shape.head_dim**-0.5
+        gate_bias_BHTS = self.forgetting.bias(q_BHTK, k_BHSK, at)
+        return super().bias(q_BHTK, k_BHSK, at) + gate_bias_BHTS * self.shape.head_dim**-0.5

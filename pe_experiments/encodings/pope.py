@@ -36,13 +36,14 @@ class Pope(PositionalEncoding):
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         (cos_q, sin_q), (cos_k, sin_k) = at.once(self._rotations)
-        size_q, size_k = (F.softplus(at_least_float32(x)) for x in (q_BHTK, k_BHSK))
+        magnitude_q, magnitude_k = (F.softplus(at_least_float32(x)) for x in (q_BHTK, k_BHSK))
         delta_H1K = clamped(self.delta_HK, -2 * math.pi, 0.0)[:, None]
         # Keys rotate by a further delta: cos(a + d) = cos a cos d - sin a sin d.
         cos_d, sin_d = delta_H1K.cos(), delta_H1K.sin()
-        rotated_q = torch.cat([size_q * cos_q, size_q * sin_q], dim=-1)
+        rotated_q = torch.cat([magnitude_q * cos_q, magnitude_q * sin_q], dim=-1)
         rotated_k = torch.cat(
-            [size_k * (cos_k * cos_d - sin_k * sin_d), size_k * (sin_k * cos_d + cos_k * sin_d)], dim=-1
+            [magnitude_k * (cos_k * cos_d - sin_k * sin_d), magnitude_k * (sin_k * cos_d + cos_k * sin_d)],
+            dim=-1,
         )
         return rotated_q.to(q_BHTK.dtype), rotated_k.to(k_BHSK.dtype)
 

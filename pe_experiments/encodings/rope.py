@@ -28,11 +28,11 @@ class Rope(PositionalEncoding):
     Args:
         base: greater than 1; 10,000 in the paper.
         rotary_fraction: share of the head's channels that rotate (partial rotary, as in GPT-J and GPT-NeoX),
-            above 0 and at most 1; the others carry no position. ``d_r`` is that share of head_dim, rounded
-            down to an even number, at least 2.
-        kept_frequencies: share, likewise, of the pairs that rotate, the fastest first; the others get
-            frequency 0 (p-RoPE, Barbero et al. 2024, arXiv:2410.06205). Unlike ``rotary_fraction`` it does
-            not change the frequencies of the pairs that rotate.
+            above 0 and at most 1; the other channels carry no position. ``d_r`` is that share of head_dim,
+            rounded down to an even number, at least 2.
+        kept_frequencies: share of these pairs that keep their frequency, above 0 and at most 1, fastest
+            first; the other pairs get frequency 0 (p-RoPE, Barbero et al. 2024, arXiv:2410.06205). Unlike
+            ``rotary_fraction`` it does not change the frequencies of the pairs that rotate.
     """
 
     invariant_to = "shift"
@@ -73,7 +73,9 @@ class Rope(PositionalEncoding):
         """Return the arguments of `apply_rotary` for queries and keys."""
         queries, keys = self._rotations(at)
         query_tables = half_split_tables(*queries)
-        return query_tables, query_tables if keys is queries else half_split_tables(*keys)
+        if keys is queries:
+            return query_tables, query_tables
+        return query_tables, half_split_tables(*keys)
 
     def _rotations(self, at: AttentionContext) -> Rotations:
         """Return cosines and sines [B, 1, T, R] of the queries' angles, and of the keys'."""
@@ -85,7 +87,7 @@ class Rope(PositionalEncoding):
 
 
 def cos_and_sin(positions_BT: Tensor, frequencies_BR: Tensor) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines [B, 1, T, R] of the angles, computed in float64 and rounded to float32."""
+    """Return cosines and sines [B, 1, T, R] of position times frequency, in float32 (computed in float64)."""
     angles_B1TR = in_float64(positions_BT)[:, None, :, None] * frequencies_BR[:, None, None]
     device = positions_BT.device
     return angles_B1TR.cos().float().to(device), angles_B1TR.sin().float().to(device)
@@ -102,12 +104,14 @@ def half_split_tables(cos_B1TR: Tensor, sin_B1TR: Tensor) -> tuple[Tensor, Tenso
 def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, signed_sin_B1TC: Tensor) -> Tensor:
     """Return ``x cos + rotate_half(x) sin``, which rotates channel m with m + C/2.
 
-    Channels from C on stay unchanged. Heads cut out of one projection are strided, and products with strided
-    factors take six times as long; three passes over contiguous memory avoid them.
+    Channels from C on stay unchanged.
     """
     rotated_channels = cos_B1TC.shape[-1]
     x_BHTC, unrotated_BHTC = x_BHTK.split([rotated_channels, x_BHTK.shape[-1] - rotated_channels], dim=-1)
+    # Heads are strided slices of one projection, and products with strided factors take six times as long.
     x_BHTC = x_BHTC.contiguous()
     swapped_BHTC = x_BHTC.roll(rotated_channels // 2, dims=-1)
     rotated_BHTC = torch.addcmul(x_BHTC * cos_B1TC, swapped_BHTC, signed_sin_B1TC).to(x_BHTK.dtype)
-    return torch.cat([rotated_BHTC, unrotated_BHTC], dim=-1) if unrotated_BHTC.shape[-1] else rotated_BHTC
+    if unrotated_BHTC.shape[-1] == 0:
+        return rotated_BHTC
+    return torch.cat([rotated_BHTC, unrotated_BHTC], dim=-1)

@@ -1,4 +1,4 @@
-"""RoPE for sequences longer than in training: interpolation, NTK, YaRN. In training it equals RoPE."""
+"""Extensions of RoPE to sequences longer than in training (interpolation, NTK, YaRN); in training, RoPE."""
 
 import math
 
@@ -15,13 +15,13 @@ class ExtendedRope(Rope):
     """Base class of the extensions. The factor s says how much longer a sequence is than in training.
 
     Args:
-        shape: the model it serves.
-        base, rotary_fraction, kept_frequencies: see `Rope`; those of the trained model.
-        factor: s, at least 1; None means declared tokens / L0 (or 1): one factor per evaluated length, fixed
-            before the answer is decoded. A run that continues another (``init_from``) trains with the one
-            factor ``train_length`` / L0, whatever the length of a row; only longer rows have a larger one.
-        original_length: L0, in tokens, at least 1: how long the sequences were on which the model was first
-            trained; None means that of the shape: ``train_length``, or the parent's.
+        shape: sizes of the model.
+        base, rotary_fraction, kept_frequencies: see `Rope`; the values of the trained model.
+        factor: s, at least 1. None means the declared tokens of the row / L0, at least 1, which is known
+            before the answer is decoded. In a run that continues another (``init_from``), None means at least
+            ``train_length`` / L0, so that all rows in training have the same factor.
+        original_length: L0, in tokens, at least 1: the length on which the model was first trained. None
+            means the ``original_length`` of the shape.
     """
 
     smallest_pairs = 1
@@ -47,7 +47,7 @@ class ExtendedRope(Rope):
             )
 
     def stretch_B(self, at: AttentionContext) -> Tensor:
-        """Return the factor s of each row, in float64 (B is 1 if it is fixed)."""
+        """Return the factor s of each row, in float64 (B is 1 if all rows share it)."""
         if self.factor is None:
             times_longer_B = self.times_longer_B(at)
             if self.shape.parent_length is None:
@@ -57,7 +57,7 @@ class ExtendedRope(Rope):
         return torch.tensor([self.factor], dtype=torch.float64, device=device)
 
     def times_longer_B(self, at: AttentionContext) -> Tensor:
-        """Return the declared tokens of each row / L0, at least 1."""
+        """Return the declared tokens of each row divided by L0, at least 1."""
         return (in_float64(at.tokens_B) / self.original_length).clamp(min=1)
 
 
@@ -88,9 +88,9 @@ class RopeNtk(ExtendedRope):
     smallest_pairs = 2
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        trained_BR = super().frequencies_BR(at)
-        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=trained_BR.device)
-        return trained_BR * self.stretch_B(at)[:, None] ** (-pairs_R / (self.pairs - 1))
+        frequencies_BR = super().frequencies_BR(at)
+        pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=frequencies_BR.device)
+        return frequencies_BR * self.stretch_B(at)[:, None] ** (-pairs_R / (self.pairs - 1))
 
 
 class RopeDynamicNtk(RopeNtk):
@@ -114,7 +114,7 @@ class ScaledRope(ExtendedRope):
     """Base class of the extensions that also multiply cos and sin, and hence logits by the square."""
 
     def attention_factor_B(self, at: AttentionContext) -> Tensor:
-        """Return the factor of cos and sin, in float64 (B is 1 if it is fixed)."""
+        """Return the factor of cos and sin, in float64 (B is 1 if all rows share it)."""
         raise NotImplementedError
 
     def _rotations(self, at: AttentionContext) -> Rotations:
@@ -139,11 +139,11 @@ class RopeYarn(ScaledRope):
         base, rotary_fraction, kept_frequencies, factor, original_length: see `ExtendedRope`.
         beta_fast, beta_slow: rotations over the original length, as above; 32 and 1 in the paper.
             beta_fast > beta_slow > 0.
-        truncate: whether the ends of the ramp are rounded to whole pairs (not in gpt-oss).
+        truncate: whether the ends of the ramp are rounded to whole pairs (gpt-oss does not round).
         attention_factor: factor of cos and sin, above 0, in place of 0.1 ln s + 1 (Olmo 3).
-        mscale, mscale_all_dim: both given, cos and sin are multiplied by the ratio of 0.1 mscale ln s + 1 and
-            0.1 mscale_all_dim ln s + 1 (DeepSeek-V3, which multiplies all logits by the square of the latter
-            besides). At least 0; 0 and None mean not given.
+        mscale, mscale_all_dim: if both are given, cos and sin are multiplied by the ratio of
+            0.1 mscale ln s + 1 to 0.1 mscale_all_dim ln s + 1 (DeepSeek-V3, which also multiplies all logits
+            by the square of the latter). At least 0; 0 and None mean not given.
     """
 
     def __init__(
@@ -185,15 +185,18 @@ class RopeYarn(ScaledRope):
         self.mscale_all_dim = mscale_all_dim
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        trained_BR = super().frequencies_BR(at)
-        share_R = self.interpolated_share(trained_BR.device)
-        return trained_BR * (1 - share_R) + trained_BR / self.stretch_B(at)[:, None] * share_R
+        frequencies_BR = super().frequencies_BR(at)
+        share_R = self.interpolated_share(frequencies_BR.device)
+        interpolated_BR = frequencies_BR / self.stretch_B(at)[:, None]
+        return frequencies_BR * (1 - share_R) + interpolated_BR * share_R
 
     def interpolated_share(self, device: torch.device) -> Tensor:
         """Return 0 for an unchanged pair and 1 for an interpolated pair, [R] in float64."""
-        first, last = self._pair_with(self.beta_fast), self._pair_with(self.beta_slow)
+        first = self._pair_with(self.beta_fast)
+        last = self._pair_with(self.beta_slow)
         if self.truncate:
-            first, last = math.floor(first), math.ceil(last)
+            first = math.floor(first)
+            last = math.ceil(last)
         first = max(first, 0)
         last = min(last, 2 * self.pairs - 1)
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=device)

@@ -58,13 +58,14 @@ class RopeLlama3(ExtendedRope):
         self.high_freq_factor = high_freq_factor
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        trained_BR = super().frequencies_BR(at)
-        rotations_BR = self.original_length * trained_BR / (2 * math.pi)
-        kept_BR = (rotations_BR >= self.high_freq_factor).double()
+        frequencies_BR = super().frequencies_BR(at)
+        rotations_BR = self.original_length * frequencies_BR / (2 * math.pi)
+        kept_share_BR = (rotations_BR >= self.high_freq_factor).double()
         if self.high_freq_factor > self.low_freq_factor:
-            blend = self.high_freq_factor - self.low_freq_factor
-            kept_BR = ((rotations_BR - self.low_freq_factor) / blend).clamp(0, 1)
-        return trained_BR * kept_BR + trained_BR / self.stretch_B(at)[:, None] * (1 - kept_BR)
+            blend_width = self.high_freq_factor - self.low_freq_factor
+            kept_share_BR = ((rotations_BR - self.low_freq_factor) / blend_width).clamp(0, 1)
+        interpolated_BR = frequencies_BR / self.stretch_B(at)[:, None]
+        return frequencies_BR * kept_share_BR + interpolated_BR * (1 - kept_share_BR)
 
 
 class RopeLongRope(ScaledRope):
@@ -74,15 +75,15 @@ class RopeLongRope(ScaledRope):
     sin are multiplied by sqrt(1 + ln s / ln L0).
 
     Source: Ding et al. 2024, arXiv:2402.13753, as in transformers (``rope_type: longrope``). Parameters:
-    none. Beyond training: as the factors are, which the authors search for each model. In decoders and
+    none. Beyond training: depends on the factors, which the authors search for each model. In decoders and
     encoders.
 
     Args:
         base, rotary_fraction, kept_frequencies, original_length: see `ExtendedRope`.
-        factor: s, of the default factors and of cos and sin; see `ExtendedRope`.
+        factor: s, see `ExtendedRope`; it sets the default ``long_factor`` and the factor of cos and sin.
         short_factor: a number above 0 for each pair that rotates, at up to L0 tokens; None means 1.
         long_factor: the same for longer sequences; None means s^(m/(R - 1)) for pair m of R, as in `RopeNtk`.
-        attention_factor: factor of cos and sin, above 0, in place of the root.
+        attention_factor: factor of cos and sin, above 0, in place of sqrt(1 + ln s / ln L0).
     """
 
     def __init__(
@@ -106,13 +107,14 @@ class RopeLongRope(ScaledRope):
             factor=factor,
             original_length=original_length,
         )
-        self.short_factor = self._checked("short_factor", short_factor)
-        self.long_factor = self._checked("long_factor", long_factor)
+        self.short_factor = self._validated("short_factor", short_factor)
+        self.long_factor = self._validated("long_factor", long_factor)
         if attention_factor is not None:
             above(0, "attention_factor", attention_factor)
         self.attention_factor = attention_factor
 
-    def _checked(self, name: str, factors: Sequence[float] | None) -> tuple[float, ...] | None:
+    def _validated(self, name: str, factors: Sequence[float] | None) -> tuple[float, ...] | None:
+        """Return the factors, one per pair and each above 0; raise a ValueError for any others."""
         if factors is None:
             return None
         if len(factors) != self.pairs:
@@ -123,17 +125,17 @@ class RopeLongRope(ScaledRope):
         return tuple(above(0, f"{name}[{m}]", float(factor)) for m, factor in enumerate(factors))
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        trained_BR = super().frequencies_BR(at)
-        short_R = torch.ones_like(trained_BR[0])
+        frequencies_BR = super().frequencies_BR(at)
+        short_R = torch.ones_like(frequencies_BR[0])
         if self.short_factor is not None:
-            short_R = torch.tensor(self.short_factor, dtype=torch.float64, device=trained_BR.device)
+            short_R = torch.tensor(self.short_factor, dtype=torch.float64, device=frequencies_BR.device)
         if self.long_factor is None:
-            pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=trained_BR.device)
+            pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=frequencies_BR.device)
             long_BR = self.stretch_B(at)[:, None] ** (pairs_R / max(1, self.pairs - 1))
         else:
-            long_BR = torch.tensor([self.long_factor], dtype=torch.float64, device=trained_BR.device)
-        longer_B1 = (at.tokens_B[:, None] > self.original_length).to(trained_BR.device)
-        return trained_BR / torch.where(longer_B1, long_BR, short_R)
+            long_BR = torch.tensor([self.long_factor], dtype=torch.float64, device=frequencies_BR.device)
+        longer_B1 = (at.tokens_B[:, None] > self.original_length).to(frequencies_BR.device)
+        return frequencies_BR / torch.where(longer_B1, long_BR, short_R)
 
     def attention_factor_B(self, at: AttentionContext) -> Tensor:
         log_B = self.stretch_B(at).log()

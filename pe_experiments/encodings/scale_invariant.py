@@ -16,7 +16,7 @@ class ScaleInvariant(PositionalEncoding):
     equally to its entropy. The source composes it with p-RoPE and normalises q and k.
 
     Source: Anson, Wang and Aitchison 2025, arXiv:2505.17083, section 3. Parameters: none. Beyond training:
-    defined at every distance, designed for it. In decoders and encoders (where it cannot tell left from
+    defined at every distance, and designed for it. In decoders and encoders (where it cannot tell left from
     right).
 
     Args:

@@ -23,8 +23,8 @@ class LogN(PositionalEncoding):
     invariant_to = "ids"
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        share_B1T1 = at.once(log_keys) / math.log(max(self.shape.original_length, 2))
-        return (q_BHTK * share_B1T1).to(q_BHTK.dtype), k_BHSK
+        scale_B1T1 = at.once(log_keys) / math.log(max(self.shape.original_length, 2))
+        return (q_BHTK * scale_B1T1).to(q_BHTK.dtype), k_BHSK
 
 
 class ScalableSoftmax(PositionalEncoding):

@@ -9,7 +9,7 @@ from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above, at_least
 
-TAPS = 4  # of the convolution
+KERNEL_SIZE = 4  # of the convolution, in tokens
 
 
 class SelectiveRope(PositionalEncoding):
@@ -27,7 +27,7 @@ class SelectiveRope(PositionalEncoding):
 
     Args:
         base: greater than 1; 500,000 in the released code.
-        rank: of the map from x to phi, at least 1; 16 in the released code.
+        rank: rank of the map from x to phi, at least 1; 16 in the released code.
     """
 
     causal_only = True
@@ -45,7 +45,7 @@ class SelectiveRope(PositionalEncoding):
         self.angle = nn.Sequential(
             nn.Linear(shape.d_model, rank, bias=False), nn.Linear(rank, width, bias=False)
         )
-        self.convolution = nn.Conv1d(width, width, TAPS, groups=width, bias=False)
+        self.convolution = nn.Conv1d(width, width, KERNEL_SIZE, groups=width, bias=False)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         assert at.x_BSD is not None, "selective RoPE needs the hidden state of the layer"
@@ -53,12 +53,13 @@ class SelectiveRope(PositionalEncoding):
             angles_BHSR = self._angles(at.x_BSD.to(self.convolution.weight.dtype))
         cos_BHSR, sin_BHSR = angles_BHSR.cos().float(), angles_BHSR.sin().float()
         cos, sin = half_split_tables(cos_BHSR.to(q_BHTK.device), sin_BHSR.to(q_BHTK.device))
-        rows = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        return apply_rotary(q_BHTK, cos[:, :, rows], sin[:, :, rows]), apply_rotary(k_BHSK, cos, sin)
+        queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
+        rotated_q = apply_rotary(q_BHTK, cos[:, :, queries], sin[:, :, queries])
+        return rotated_q, apply_rotary(k_BHSK, cos, sin)
 
     def _angles(self, x_BSD: Tensor) -> Tensor:
         """Return the angles, [B, H, S, R] in float64."""
-        read_BSD = F.normalize(x_BSD.unflatten(-1, (self.shape.num_heads, -1)), dim=-1).flatten(-2)
-        phi_BWS = self.convolution(F.pad(self.angle(read_BSD).mT, (TAPS - 1, 0)))
+        normalised_BSD = F.normalize(x_BSD.unflatten(-1, (self.shape.num_heads, -1)), dim=-1).flatten(-2)
+        phi_BWS = self.convolution(F.pad(self.angle(normalised_BSD).mT, (KERNEL_SIZE - 1, 0)))
         sums_BHRS = in_float64(phi_BWS).cumsum(-1).unflatten(1, (self.shape.num_heads, self.pairs))
         return sums_BHRS.mT * frequencies(self.base, self.pairs, x_BSD.device)

@@ -11,8 +11,8 @@ from pe_experiments.terminal.argument_checks import at_least
 class Shaw(PositionalEncoding):
     """Logit q_i . (k_j + a[clip(j - i, -K, K)]) / sqrt(head_dim), with learned vectors a.
 
-    One table of vectors per layer, shared by its heads. Relative representations of the values, which Shaw et
-    al. found to add nothing, are left out.
+    Each layer has one table of vectors, which its heads share. Relative representations of the values, which
+    Shaw et al. found to add nothing, are left out.
 
     Source: Shaw, Uszkoreit and Vaswani 2018, arXiv:1803.02155, section 3.2. Parameters:
     ``rows * head_dim`` per layer, ``rows`` = 2K + 1, or K + 1 in a decoder, which sees no later key. Beyond
@@ -23,7 +23,7 @@ class Shaw(PositionalEncoding):
             less.
 
     Raises:
-        NotApplicable: in use, fractional positions.
+        NotApplicable: when applied to fractional positions.
     """
 
     per_layer = True

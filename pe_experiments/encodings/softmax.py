@@ -1,4 +1,4 @@
-"""The masked softmax of scaled logits, which gives every encoding its attention weights.
+"""The masked softmax that turns scaled logits into attention weights.
 
 Names of tensors end in their shapes, as in `base`.
 """
@@ -14,7 +14,7 @@ MASKED = -1e9
 
 
 def masked_softmax(logits_BHTS: Tensor, bias: Tensor | None, at: AttentionContext) -> Tensor:
-    """Return the softmax over the keys that each query may see; ``bias`` is added to the logits."""
+    """Return the softmax of logits plus bias over the keys that each query may see, BHTS."""
     mask = at.once(additive_mask)
     return torch.softmax(logits_BHTS + (mask if bias is None else mask + bias), dim=-1)
 
@@ -26,5 +26,5 @@ def additive_mask(at: AttentionContext) -> Tensor:
 
 
 def is_masked(logits: Tensor) -> Tensor:
-    """Return whether a logit belongs to a masked key: `MASKED` or minus infinity, plus a content term."""
+    """Return whether each logit or bias belongs to a masked key: about `MASKED`, or minus infinity."""
     return logits <= MASKED / 2

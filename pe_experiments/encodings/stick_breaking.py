@@ -38,12 +38,12 @@ class StickBreaking(PositionalEncoding):
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         z_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         queries = torch.arange(q_BHTK.shape[2], device=z_BHTS.device) + at.first_query
-        own_TS = torch.arange(k_BHSK.shape[2], device=z_BHTS.device) == queries[:, None]
-        masked_B1TS = (~at.visible_BTS | own_TS)[:, None]
-        left_BHTS = F.logsigmoid(-z_BHTS).masked_fill(masked_B1TS, 0.0)
-        # In logarithms, what nearer keys leave is a sum over s > j, shifted (not subtracted) to stay exact.
-        after_BHTS = F.pad(left_BHTS.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
-        weights_BHTS = (F.logsigmoid(z_BHTS) + after_BHTS).exp().masked_fill(masked_B1TS, 0.0)
+        is_self_TS = torch.arange(k_BHSK.shape[2], device=z_BHTS.device) == queries[:, None]
+        masked_B1TS = (~at.visible_BTS | is_self_TS)[:, None]
+        log_left_BHTS = F.logsigmoid(-z_BHTS).masked_fill(masked_B1TS, 0.0)
+        # The log of what nearer keys leave is a sum over s > j, shifted rather than subtracted to stay exact.
+        log_remaining_BHTS = F.pad(log_left_BHTS.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1))
+        weights_BHTS = (F.logsigmoid(z_BHTS) + log_remaining_BHTS).exp().masked_fill(masked_B1TS, 0.0)
         if self.remainder == "self":
-            weights_BHTS = weights_BHTS + own_TS * (1 - weights_BHTS.sum(-1, keepdim=True))
+            weights_BHTS = weights_BHTS + is_self_TS * (1 - weights_BHTS.sum(-1, keepdim=True))
         return weights_BHTS

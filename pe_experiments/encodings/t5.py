@@ -17,14 +17,15 @@ def distance_bucket(relative_positions: Tensor, num_buckets: int, max_distance: 
     ranges up to ``max_distance``; the last one also holds all larger distances. Without a causal mask the
     upper half is for keys to the right; under one they count as distance 0.
     """
-    side = num_buckets if causal else num_buckets // 2
-    single = side // 2
+    side_buckets = num_buckets if causal else num_buckets // 2
+    exact_buckets = side_buckets // 2
     distance = (-relative_positions).clamp(min=0) if causal else relative_positions.abs()
-    share = torch.log(in_float64(distance.clamp(min=1)) / single) / math.log(max_distance / single)
-    steps = (share * (side - single)).floor().long().to(distance.device)
-    shared = (single + steps).clamp(max=side - 1)
-    bucket = torch.where(distance < single, distance, shared)
-    return bucket if causal else bucket + side * (relative_positions > 0)
+    log_ratio = torch.log(in_float64(distance.clamp(min=1)) / exact_buckets)
+    log_share = log_ratio / math.log(max_distance / exact_buckets)
+    steps = (log_share * (side_buckets - exact_buckets)).floor().long().to(distance.device)
+    log_bucket = (exact_buckets + steps).clamp(max=side_buckets - 1)
+    bucket = torch.where(distance < exact_buckets, distance, log_bucket)
+    return bucket if causal else bucket + side_buckets * (relative_positions > 0)
 
 
 class T5Bias(PositionBias):
@@ -40,11 +41,11 @@ class T5Bias(PositionBias):
     Args:
         num_buckets: a multiple of 2 in a decoder, of 4 in an encoder; None means 32, or fewer where training
             has fewer distances.
-        max_distance: distance from which all keys share a bucket, larger than those with one each; None means
-            ``original_length``.
+        max_distance: distance from which all keys share a bucket, larger than the distances that have a
+            bucket each; None means ``original_length``.
 
     Raises:
-        NotApplicable: in use, fractional positions.
+        NotApplicable: when applied to fractional positions.
     """
 
     invariant_to = "shift"
@@ -56,13 +57,14 @@ class T5Bias(PositionBias):
             num_buckets = min(32, 2 * sides * max(1, shape.original_length // 2))
         if num_buckets < 2 * sides or num_buckets % (2 * sides):
             raise ValueError(f"num_buckets={num_buckets} must be a positive multiple of {2 * sides}")
-        single = num_buckets // sides // 2
+        exact_buckets = num_buckets // sides // 2
         self.num_buckets = num_buckets
-        self.max_distance = max(shape.original_length, single + 1) if max_distance is None else max_distance
-        if self.max_distance <= single:
+        default = max(shape.original_length, exact_buckets + 1)
+        self.max_distance = default if max_distance is None else max_distance
+        if self.max_distance <= exact_buckets:
             raise ValueError(
-                f"max_distance={max_distance} must be above {single}: with num_buckets={num_buckets}, so "
-                f"many distances have a bucket each"
+                f"max_distance={max_distance} must be above {exact_buckets}: with num_buckets={num_buckets}, "
+                f"so many distances have a bucket each"
             )
         self.table = nn.Parameter(torch.zeros(num_buckets, shape.num_heads))
 

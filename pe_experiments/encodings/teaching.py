@@ -1,4 +1,4 @@
-"""The steps that lead to sinusoids in tutorials: the index, the index as a fraction, and in binary.
+"""Encodings that tutorials try before sinusoids: the index, the index as a fraction, the index in binary.
 
 Each fails a criterion of a good encoding; `scripts/show_encoding.py` shows which (Kazemnejad 2019,
 "Transformer Architecture: The Positional Encoding").
@@ -28,7 +28,7 @@ class RawIndex(AbsoluteEncoding):
 
 
 class ScaledIndex(AbsoluteEncoding):
-    """The position divided by the row's largest one, 0 .. 1, in the first column.
+    """The position divided by the largest position of the row, 0 .. 1, in the first column.
 
     The step depends on the length: neighbours are 1/4 apart among five tokens and 1/99 among a hundred. The
     length is the declared one (with the longest possible answer), since it must be known before the first
@@ -46,8 +46,9 @@ class ScaledIndex(AbsoluteEncoding):
         return self.combined(x_BTD, self._fractions(positions_BP[:, : x_BTD.shape[1]], largest_B1))
 
     def _fractions(self, positions_BT: Tensor, largest_B1: Tensor) -> Tensor:
-        share_BT = in_float64(positions_BT) / in_float64(largest_B1).clamp(min=1)
-        return F.pad(share_BT[..., None].float().to(positions_BT.device), (0, self.width - 1))
+        """Return vectors [B, T, width] with the position divided by the largest one in the first column."""
+        fraction_BT = in_float64(positions_BT) / in_float64(largest_B1).clamp(min=1)
+        return F.pad(fraction_BT[..., None].float().to(positions_BT.device), (0, self.width - 1))
 
 
 class BinaryCounter(AbsoluteEncoding):
@@ -63,7 +64,7 @@ class BinaryCounter(AbsoluteEncoding):
         combine, width: see `AbsoluteEncoding`; with fewer columns than bits the highest bits are missing.
 
     Raises:
-        ValueError: in use, fractional or negative positions.
+        NotApplicable: when applied to fractional or negative positions.
     """
 
     def vectors(self, positions_BT: Tensor) -> Tensor:

@@ -10,16 +10,16 @@ from pe_experiments.terminal.argument_checks import at_least
 class PositionTemperature(PositionalEncoding):
     """Queries at position p are multiplied by 1 + strength ln(1 + floor((p + 1) / step)).
 
-    Positions below ``step`` - 1 are left alone. Carries no order by itself: Llama 4 uses it in the layers
-    without RoPE, one in four (in YAML, `ByLayer`).
+    Positions below ``step`` - 1 stay unchanged. The encoding carries no order by itself: Llama 4 uses it in
+    the layers without RoPE, one in four (in YAML, `ByLayer`).
 
     Source: ``Llama4TextAttention`` of transformers, after Nakanishi 2025, arXiv:2501.19399. Parameters: none.
     Beyond training: designed for it; logits grow with the logarithm of the position. In decoders and
     encoders.
 
     Args:
-        step: in positions, at least 1; 8,192 in Llama 4; None means ``original_length``: logits then change
-            only past the training length.
+        step: number of positions with the same factor, at least 1; 8,192 in Llama 4; None means
+            ``original_length``: logits then change only past the training length.
         strength: at least 0; 0.1 in Llama 4.
     """
 
@@ -34,6 +34,7 @@ class PositionTemperature(PositionalEncoding):
         return (q_BHTK * at.once(self._factors)).to(q_BHTK.dtype), k_BHSK
 
     def _factors(self, at: AttentionContext) -> Tensor:
+        """Return the factor of each query, [B, 1, T, 1] in float32."""
         steps_BT = ((in_float64(at.q_positions_BT) + 1) / self.step).floor()
         factors_BT = (1 + self.strength * steps_BT.log1p()).float().to(at.q_positions_BT.device)
         return factors_BT[:, None, :, None]

@@ -1,4 +1,4 @@
-"""Helpers of encodings: number types, devices and tables by distance."""
+"""Helpers for encodings: number types, devices, and lookups in tables by distance."""
 
 import math
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from pe_experiments.terminal.errors import NotApplicable
 
-WITHOUT_FLOAT64 = ("mps",)  # device types; their float64 tensors are computed on the CPU
+WITHOUT_FLOAT64 = ("mps",)  # device types without float64, for which the CPU computes in float64
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return ``x``, cast to float32 if autocast has made it narrower; float64 stays float64."""
+    """Return ``x``, cast to float32 if it is narrower (under autocast); float64 stays float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -35,17 +35,17 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device)
 
 
-def require_whole(positions: Tensor, without: str) -> None:
-    """Raise `NotApplicable` for fractional positions; ``without`` says what has nothing for them."""
+def require_whole(positions: Tensor, problem: str) -> None:
+    """Raise `NotApplicable` for fractional positions; the message begins with ``problem``."""
     if positions.is_floating_point():
-        raise NotApplicable(f"pe: {without} for fractional positions; use whole ones")
+        raise NotApplicable(f"pe: {problem} for fractional positions; use whole ones")
 
 
 def by_distance(scores_BHTR: Tensor, row_BTS: Tensor) -> Tensor:
-    """Return the score of each query and key, BHTS, from the scores of the query with R rows of a table."""
+    """Return the scores of queries and keys, BHTS: for each pair, the query's score with its table row."""
     return scores_BHTR.gather(-1, row_BTS[:, None].expand(*scores_BHTR.shape[:3], -1))
 
 
 def clamped(parameter: Tensor, low: float, high: float = math.inf) -> Tensor:
-    """Return a parameter clamped to a range, with the gradient of the identity so that it can move back."""
+    """Return a parameter clamped to a range; its gradient is not clamped, so that it can move back."""
     return parameter + (parameter.clamp(low, high) - parameter).detach()

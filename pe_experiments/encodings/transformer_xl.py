@@ -1,7 +1,5 @@
 """Transformer-XL's relative position encoding (Dai et al. 2019)."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +8,7 @@ from pe_experiments.encodings.rope import cos_and_sin
 from pe_experiments.encodings.tensors import at_least_float32, by_distance, float64_device
 from pe_experiments.terminal.argument_checks import above
 
-FEW = 512  # with more keys, distinct distances are not searched
+MAX_GATHERED_KEYS = 512  # with more keys, distinct distances are not searched
 
 
 class TransformerXL(PositionalEncoding):
@@ -46,14 +44,17 @@ class TransformerXL(PositionalEncoding):
         scale = self.shape.head_dim**-0.5
         key_term_BH1S = (self.u_HK[:, None] * scale).to(k_BHSK.dtype) @ k_BHSK.mT
         query_BHTK = (q_BHTK + self.v_HK[:, None]) * scale
-        few = at.once(_behind if self.shape.causal else _around)
-        distance_term_BHTS = self._split(query_BHTK, at) if few is None else self._gathered(query_BHTK, *few)
+        distances = at.once(_distances_behind if self.shape.causal else _distances_around)
+        if distances is None:
+            distance_term_BHTS = self._split(query_BHTK, at)
+        else:
+            distance_term_BHTS = self._gathered(query_BHTK, *distances)
         return at_least_float32(key_term_BH1S) + distance_term_BHTS
 
     def _gathered(self, query_BHTK: Tensor, distances_R: Tensor, index_BTS: Tensor) -> Tensor:
         """Return query . W R(i - j), with R computed once per distinct distance."""
-        cosine_R, sine_R = (part[0, 0] for part in self._waves(distances_R[None]))
-        waves_RD = torch.cat([sine_R, cosine_R[:, : self.shape.d_model // 2]], dim=-1)
+        cosine_RW, sine_RW = (wave[0, 0] for wave in self._waves(distances_R[None]))
+        waves_RD = torch.cat([sine_RW, cosine_RW[:, : self.shape.d_model // 2]], dim=-1)
         heads = (self.shape.num_heads, self.shape.head_dim)
         with torch.autocast(query_BHTK.device.type, enabled=False):
             table_RHK = (waves_RD.to(self.distance.weight.dtype) @ self.distance.weight.T).unflatten(1, heads)
@@ -71,12 +72,14 @@ class TransformerXL(PositionalEncoding):
             cosine_BHTR = nn.functional.pad(cosine_BHTR, (0, sines - cosine_BHTR.shape[-1]))
             cos_q, sin_q = self._waves(at.q_positions_BT)
             wave_S2R = torch.cat(self._waves(at.k_positions_BS), dim=-1)
-            of_cos_BHTR = sine_BHTR * sin_q + cosine_BHTR * cos_q
-            of_sin_BHTR = cosine_BHTR * sin_q - sine_BHTR * cos_q
-            query_BHTW = torch.cat([of_cos_BHTR, of_sin_BHTR], dim=-1)
+            # Coefficients of cos j and of sin j.
+            cos_j_BHTR = sine_BHTR * sin_q + cosine_BHTR * cos_q
+            sin_j_BHTR = cosine_BHTR * sin_q - sine_BHTR * cos_q
+            query_BHTW = torch.cat([cos_j_BHTR, sin_j_BHTR], dim=-1)
             return query_BHTW @ wave_S2R.mT.to(query_BHTW.dtype)
 
     def _waves(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cosines and sines of the positions at all frequencies."""
         device = float64_device(positions_BT.device)
         even = torch.arange(0, self.shape.d_model, 2, dtype=torch.float64, device=device)
         return cos_and_sin(positions_BT, (self.base ** (-even / self.shape.d_model))[None])
@@ -84,14 +87,23 @@ class TransformerXL(PositionalEncoding):
 
 def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None:
     """Return distinct distances [R] and their index [B, T, S]; None if rows differ or R is large."""
-    shared = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
+    rows_agree = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
     keys = at.k_positions_BS.shape[1]
     # On a GPU the host would have to wait for the number of distances.
-    if not shared or keys > FEW or at.k_positions_BS.device.type != "cpu":
+    if not rows_agree or keys > MAX_GATHERED_KEYS or at.k_positions_BS.device.type != "cpu":
         return None
     relative_BTS = at.relative_positions_BTS if ahead else at.relative_positions_BTS.clamp(max=0)
     distances_R, index_BTS = (-relative_BTS).unique(return_inverse=True)
-    return (distances_R, index_BTS) if len(distances_R) <= 2 * keys else None  # gaps and fractions make more
+    if len(distances_R) > 2 * keys:  # positions with gaps or fractions
+        return None
+    return distances_R, index_BTS
 
 
-_behind, _around = (partial(_distinct, ahead=ahead) for ahead in (False, True))
+def _distances_behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
+    """Return `_distinct` for a decoder, in which later keys are masked."""
+    return _distinct(at, ahead=False)
+
+
+def _distances_around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
+    """Return `_distinct` for an encoder, with keys on both sides."""
+    return _distinct(at, ahead=True)

@@ -8,7 +8,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.forgetting import forget_gate
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
 
-KEYS = 8  # keys computed at a time
+BLOCK = 8  # number of keys computed at a time
 
 
 class Wall(PositionalEncoding):
@@ -38,8 +38,8 @@ class Wall(PositionalEncoding):
         """Return the change of the scaled q . k by the gates, BHTS."""
         with torch.autocast(q_BHTK.device.type, enabled=False):
             q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
-            faded_BHTS = self._faded(q_BHTK, k_BHSK, self._log_fading(at), at.first_query)
-            return (faded_BHTS - q_BHTK @ k_BHSK.mT) * self.shape.head_dim**-0.5
+            products_BHTS = self._faded_products(q_BHTK, k_BHSK, self._log_fading(at), at.first_query)
+            return (products_BHTS - q_BHTK @ k_BHSK.mT) * self.shape.head_dim**-0.5
 
     def _log_fading(self, at: AttentionContext) -> Tensor:
         """Return P, [B, H, S, K], in float64 so that differences of long sums stay exact."""
@@ -47,21 +47,23 @@ class Wall(PositionalEncoding):
         gates_BSHK = self.gate(at.x_BSD.to(self.gate.weight.dtype)).unflatten(-1, (self.shape.num_heads, -1))
         return in_float64(F.logsigmoid(gates_BSHK)).cumsum(1).transpose(1, 2)
 
-    def _faded(self, q_BHTK: Tensor, k_BHSK: Tensor, log_BHSK: Tensor, first: int) -> Tensor:
-        """Return sum_c q k exp(P_i - P_j), split at an anchor P_a into exp(P_i - P_a) exp(P_a - P_j).
+    def _faded_products(self, q_BHTK: Tensor, k_BHSK: Tensor, log_BHSK: Tensor, first: int) -> Tensor:
+        """Return sum_c q_ic k_jc exp(P_ic - P_jc), BHTS, for queries from index ``first`` on.
 
-        Neither factor exceeds 1 for queries from the anchor on; those before it are computed pair by pair.
+        The exponential is split at the last key a of a block into exp(P_i - P_a) exp(P_a - P_j). Neither
+        factor exceeds 1 for queries from a on; for queries within the block each pair is computed directly.
         """
         queries = q_BHTK.shape[2]
         log_q_BHTK = log_BHSK[:, :, first : first + queries]
         columns = []
-        for start in range(0, k_BHSK.shape[2], KEYS):
-            k, log_k = k_BHSK[:, :, start : start + KEYS], log_BHSK[:, :, start : start + KEYS]
+        for start in range(0, k_BHSK.shape[2], BLOCK):
+            k, log_k = k_BHSK[:, :, start : start + BLOCK], log_BHSK[:, :, start : start + BLOCK]
             anchor = log_k[:, :, -1:]
             # From the anchor on, numbers are small enough for float32.
             log_q, log_k = ((log - anchor).to(q_BHTK) for log in (log_q_BHTK, log_k))
             columns.append((q_BHTK * log_q.clamp(max=0).exp()) @ (k * (-log_k).exp()).mT)
-            near = slice(max(start - first, 0), max(start + KEYS - first, 0))
-            pairs = (log_q[:, :, near, None] - log_k[:, :, None]).clamp(max=0).exp()  # above 0: masked
-            columns[-1][:, :, near] = ((pairs * k[:, :, None]) @ q_BHTK[:, :, near, :, None])[..., 0]
+            within = slice(max(start - first, 0), max(start + BLOCK - first, 0))
+            # An exponent above 0 belongs to a later key, which is masked.
+            fading = (log_q[:, :, within, None] - log_k[:, :, None]).clamp(max=0).exp()
+            columns[-1][:, :, within] = ((fading * k[:, :, None]) @ q_BHTK[:, :, within, :, None])[..., 0]
         return torch.cat(columns, dim=-1)

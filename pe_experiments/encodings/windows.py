@@ -10,7 +10,7 @@ from pe_experiments.terminal.argument_checks import at_least
 
 
 class SlidingWindow(PositionBias):
-    """Every query sees the keys less than ``window`` positions away, itself included, and no others.
+    """Every query sees only the keys less than ``window`` positions away, itself included.
 
     Order within a window comes from the causal mask, or from an encoding composed with this one.
 
@@ -19,7 +19,7 @@ class SlidingWindow(PositionBias):
     both sides).
 
     Args:
-        window: in positions, at least 1; None means a quarter of ``original_length``, at least 2.
+        window: size in positions, at least 1; None means a quarter of ``original_length``, at least 2.
     """
 
     invariant_to = "shift"

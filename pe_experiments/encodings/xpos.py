@@ -8,7 +8,7 @@ from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above
 
-LARGEST_EXPONENT = 85.0  # of a product of two factors; e^85 is below float32's largest number
+LARGEST_EXPONENT = 85.0  # e^85, the largest product of two factors, is below float32's largest number
 
 
 class XPos(Rope):
@@ -28,7 +28,7 @@ class XPos(Rope):
             Smaller is more local; at 40 tokens 512 is close to RoPE itself.
 
     Raises:
-        ValueError: in use, positions so far apart that factors leave float32.
+        ValueError: when applied to positions so far apart that factors overflow float32.
     """
 
     causal_only = True

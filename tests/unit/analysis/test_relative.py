@@ -271,8 +271,9 @@ def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
     q, k = torch.randn(2, 2, 3, 12, 5, generator=torch.Generator().manual_seed(0))
     found = {}
     for few in (512, 0):
-        monkeypatch.setattr(transformer_xl, "FEW", few)
+        monkeypatch.setattr(transformer_xl, "MAX_GATHERED_KEYS", few)
         at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
-        assert (at.once(transformer_xl._behind if causal else transformer_xl._around) is None) == (few == 0)
+        distances = transformer_xl._distances_behind if causal else transformer_xl._distances_around
+        assert (at.once(distances) is None) == (few == 0)
         found[few] = encoding.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
     torch.testing.assert_close(found[512], found[0], rtol=1e-5, atol=1e-6)
