@@ -1,4 +1,4 @@
-"""Synthetic tasks, one file per family; `base` is the interface."""
+"""Synthetic tasks, one file per family; `base` defines the interface."""
 
 from pe_experiments.tasks.base import DEPTHS, IGNORE, PositionIds, Task
 

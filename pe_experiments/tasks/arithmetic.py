@@ -24,9 +24,9 @@ class Addition(TwoNumbers):
     >>> Addition(width="padded").solve(torch.tensor([[9, 5, 10, 0, 7], [3, 5, 10, 0, 7]])).tolist()
     [[1, 0, 2], [0, 4, 2]]
 
-    ``width=free``: numbers without leading zeros (a single digit may be 0); the digits, and their division
-    between the numbers, are uniform; shortest input 3. ``width=padded``: numbers of d digits with leading
-    zeros, each uniform below 10^d, and an answer of d+1 digits; inputs have 2d+1 symbols.
+    With ``width=free`` numbers have no leading zeros (a single digit may be 0). The digits, and the place of
+    the plus, are uniform; the shortest input has 3 symbols. With ``width=padded`` numbers have d digits with
+    leading zeros, each number is uniform below 10^d, and the answer has d+1 digits; inputs have 2d+1 symbols.
 
     Sources: Kazemnejad et al. 2023, arXiv:2305.19466 (forward, free; numbers to 8 digits, evaluated to 16);
     reversed throughout: McLeish et al. 2024, arXiv:2405.17399 (to 20 digits, evaluated to 100); padded with a
@@ -34,7 +34,7 @@ class Addition(TwoNumbers):
 
     Args:
         operands: ``forward``, most significant digit first, or ``reversed``.
-        answer: the same for the sum.
+        answer: order of the digits of the sum, likewise.
         width: ``free`` or ``padded``.
     """
 
@@ -53,31 +53,39 @@ class Addition(TwoNumbers):
         size = length - 2  # digits of the longest number
         first_BW, second_BW = torch.randint(10, (2, batch_size, size), generator=generator)
         if self.is_padded:
-            inputs_BN = self.joined(first_BW, second_BW, torch.full((batch_size,), length // 2))
+            inputs_BN = self.to_inputs(first_BW, second_BW, torch.full((batch_size,), length // 2))
         else:
             split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
-            inputs_BN = self.joined(first_BW, second_BW, split_B)
+            inputs_BN = self.to_inputs(first_BW, second_BW, split_B)
             leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
-            inputs_BN = leading_BN.where(self._leads(inputs_BN), inputs_BN)
+            inputs_BN = leading_BN.where(self._is_leading(inputs_BN), inputs_BN)
         first_BD, second_BD = self.operands(inputs_BN)
-        total_BD = self.carried(first_BD + second_BD)
+        total_BD = self.propagate_carries(first_BD + second_BD)
         width = self.target_length(length)
         if not self.is_padded:
-            return inputs_BN, self.written(total_BD, width, self.answer_forward)
-        return inputs_BN, total_BD[:, :width].flip(1) if self.answer_forward else total_BD[:, :width]
+            return inputs_BN, self.to_targets(total_BD, width, self.answer_forward)
+        targets_BM = total_BD[:, :width]
+        return inputs_BN, targets_BM.flip(1) if self.answer_forward else targets_BM
 
-    def _leads(self, inputs_BN: Tensor) -> Tensor:
+    def _is_leading(self, inputs_BN: Tensor) -> Tensor:
         """Return True at the most significant digit of a number of several digits, [B, N]."""
-        values_BN = self.significance(inputs_BN)
-        around_BN = F.pad(values_BN, (1, 1), value=-1)
-        return (values_BN > around_BN[:, :-2]) & (values_BN > around_BN[:, 2:]) & (values_BN > 0)
+        places_BN = self.significance(inputs_BN)
+        padded_BN = F.pad(places_BN, (1, 1), value=-1)
+        return (places_BN > padded_BN[:, :-2]) & (places_BN > padded_BN[:, 2:]) & (places_BN > 0)
 
     def solve_row(self, row: list[int]) -> list[int]:
         width = self.target_length(len(row))
-        numbers = "".join("+" if symbol == self.mark else str(symbol) for symbol in row).split("+")
-        total = sum(int((number if self.forward else number[::-1]) or "0") for number in numbers)
-        text = str(total).zfill(width) if self.is_padded else str(total)
-        return [int(digit) for digit in (text if self.answer_forward else text[::-1])][:width]
+        text = "".join("+" if symbol == self.mark else str(symbol) for symbol in row)
+        total = 0
+        for digits in text.split("+"):
+            number = digits if self.forward else digits[::-1]
+            total += int(number or "0")
+        answer = str(total)
+        if self.is_padded:
+            answer = answer.zfill(width)
+        if not self.answer_forward:
+            answer = answer[::-1]
+        return [int(digit) for digit in answer][:width]
 
     def target_length(self, length: int) -> int:
         return length // 2 + 1 if self.is_padded else length - 1
@@ -85,17 +93,17 @@ class Addition(TwoNumbers):
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """Return ``coupling`` (one id per place value) and ``abacus`` (index of a digit in its number).
 
-        There is no coupling if the answer is ``forward`` and ``free``, because the id of its first digit
+        There is no ``coupling`` if the answer is ``forward`` and ``free``, because the id of its first digit
         would reveal whether the sum has one more digit.
         """
         index_1M = torch.arange(targets_BM.shape[1])[None]
         ids = {"abacus": PositionIds(1 + self.digit_index(inputs_BN, from_end=False), 1 + index_1M)}
-        values_BN = self.significance(inputs_BN)
+        places_BN = self.significance(inputs_BN)
         if not self.answer_forward:
-            ids["coupling"] = PositionIds(values_BN + 2, index_1M + 2, separator=1)
+            ids["coupling"] = PositionIds(places_BN + 2, index_1M + 2, separator=1)
         elif self.is_padded:
             width = targets_BM.shape[1]
-            ids["coupling"] = PositionIds(values_BN + 2, width + 1 - index_1M, separator=width + 2)
+            ids["coupling"] = PositionIds(places_BN + 2, width + 1 - index_1M, separator=width + 2)
         return ids
 
 
@@ -109,8 +117,8 @@ class Polynomial(OneAnswer):
     >>> Polynomial().solve(torch.tensor([[25, 16, 17, 12, 20]])).tolist()
     [[5]]
 
-    All are independent and uniform. Input lengths: 2 terms + 1. Source: Kazemnejad et al. 2023,
-    arXiv:2305.19466 (polynomial evaluation; to 8 terms, evaluated to 16).
+    All symbols are independent and uniform. An input of t terms has 2t + 1 symbols. Source: Kazemnejad et al.
+    2023, arXiv:2305.19466 (polynomial evaluation; to 8 terms, evaluated to 16).
     """
 
     vocab_size = 26

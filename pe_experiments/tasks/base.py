@@ -1,4 +1,4 @@
-"""The interface of a task: examples, their rule, and the scores of trivial predictors.
+"""The interface of a task: random examples, their rule, and the accuracy of trivial predictors.
 
 Shapes: B examples, N input symbols, M target symbols.
 """
@@ -15,11 +15,11 @@ from torch import Tensor
 
 Split = Literal["training", "validation", "evaluation"]
 IGNORE = -100  # a target that is not scored; the default of torch's cross entropy
-DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # centres of the bins of examples by `Task.depth`
+DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # centres of the bins in which `Task.depth` is reported
 
 
 class PositionIds(NamedTuple):
-    """Ids from 1 on that related symbols share; 0 means no id. B may be 1.
+    """Position ids, from 1, that related symbols share; 0 means no id. B may be 1.
 
     The model reads ids before it answers, so they may depend on the inputs and on the number of targets, but
     not on the values of the targets.
@@ -31,7 +31,7 @@ class PositionIds(NamedTuple):
 
 
 class Task(ABC):
-    """A rule from input to target symbols, sampled at any length at which it exists.
+    """A rule that maps input symbols to target symbols, with a sampler of examples of a given length.
 
     Attributes:
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
@@ -41,10 +41,10 @@ class Task(ABC):
         shortest, longest, step: inputs have ``shortest``, ``shortest + step``, ... up to ``longest`` symbols.
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
             ``aligned`` (target t is predicted at input t).
-        decoder_only: why the task needs a decoder, if it does.
+        decoder_only: the reason why the task needs a decoder; None if an encoder can be used.
         exact: whether exact match is meaningful; it is not for text.
-        data_files: files from which examples are made, besides those named by an argument or the source code;
-            their content is part of a run's identity.
+        data_files: files from which examples are drawn; their content is part of a run's identity. A file
+            that an argument names need not be listed.
     """
 
     vocab_size: int
@@ -66,20 +66,20 @@ class Task(ABC):
         """
 
     def for_split(self, split: Split) -> Task:
-        """Return the task to sample from for this split: ``self``, unless it draws from data files.
+        """Return the task from which this split is sampled: ``self``, unless it reads data files.
 
-        A task over data returns one that draws only from that split's share of the data.
+        A task that reads data files returns a copy that samples only this split's share of the data.
         """
         return self
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
-        """Return the targets [B, M] of these inputs by a simple rule, with which tests compare `sample`."""
+        """Return the targets [B, M] of these inputs by a simple rule; tests compare it with `sample`."""
         width = self.target_length(inputs_BN.shape[1])
         answers = [self.solve_row(row) for row in inputs_BN.tolist()]
         return torch.tensor([answer + [IGNORE] * (width - len(answer)) for answer in answers])
 
     def solve_row(self, row: list[int]) -> list[int]:
-        """Return the answer to one input; a task defines this or `solve`. -100 is appended up to M."""
+        """Return the answer to one input, which `solve` pads with -100. A task overrides this or `solve`."""
         raise NotImplementedError(f"{type(self).__name__} states its rule neither in solve nor in solve_row")
 
     def nearest_length(self, length: int) -> int | None:
@@ -96,14 +96,14 @@ class Task(ABC):
         return 1 / (self.answers or self.vocab_size)
 
     def depth(self, inputs_BN: Tensor) -> Tensor | None:
-        """Return the position of the evidence for each answer, [B]: 0 at the start, 1 next to the question.
+        """Return the relative position [B] of the evidence: 0 at the start, 1 next to the question.
 
-        Exact match is then also measured by depth. None: the evidence stands at no one place.
+        Exact match is then also reported by depth. None means that the evidence is not at a single place.
         """
         return None
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
-        """Return the best token accuracy of an order-blind predictor: 1 for a control, None if unknown.
+        """Return the best token accuracy of an order-blind predictor, 1 for a control; None if unknown.
 
         The predictor sees the input as a multiset. It knows the index of the target it predicts and, in the
         aligned format, the input symbol there.
@@ -116,11 +116,11 @@ class Task(ABC):
         return None if self.order_sensitive else 1.0
 
     def input_blind(self, length: int) -> float | None:
-        """Return the best token accuracy without reading the input if far above chance, else None."""
+        """Return the best token accuracy of a guess that ignores the input; None if it is near chance."""
         return None
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
-        """Return ids for ``positions=task`` by kind (``coupling``, ``abacus``); empty without relations.
+        """Return ids for ``positions=task`` by kind (``coupling``, ``abacus``); empty if there are none.
 
         No id exceeds max(N, M) + 1.
         """
@@ -135,6 +135,6 @@ class OneAnswer(Task):
 
 
 def distinct_symbols(symbols: int, count: int, rows: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` distinct symbols below ``symbols`` per row, in random order."""
+    """Return ``count`` distinct symbols below ``symbols`` per row in random order, [rows, count]."""
     keys_RS = torch.rand(rows, symbols, generator=generator, dtype=torch.float64)
     return keys_RS.argsort(dim=-1)[:, :count].contiguous()

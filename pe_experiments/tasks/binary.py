@@ -16,16 +16,16 @@ from pe_experiments.tasks.digits import TwoNumbers
 class BinaryOperation(TwoNumbers):
     """Two positive binary numbers, least significant bit first, with an operator (2) between them.
 
-    The division of the bits between them is uniform; each number is uniform among the positive numbers that
-    fit its bits, and may have leading zeros (at the right). The answer has none. Shortest input: 3; the
-    published code fills lengths 1 and 2 with placeholders that follow no such rule.
+    The place of the operator is uniform. Each number is uniform among the positive numbers that fit its bits,
+    and may have leading zeros (at the right); the answer has none. The shortest input has 3 symbols; the
+    published code fills lengths 1 and 2 with placeholders that do not follow this rule.
     """
 
     vocab_size = 3
     answers = base = 2
     mark = 2  # the operator
     shortest = 3
-    combine_integers: Callable[[int, int], int]  # the result of two numbers
+    combine_integers: Callable[[int, int], int]  # the operation on two integers
 
     @abstractmethod
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
@@ -33,11 +33,11 @@ class BinaryOperation(TwoNumbers):
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
-        first_BW = _positive(split_B, length - 2, generator)
-        second_BW = _positive(length - 1 - split_B, length - 2, generator)
-        inputs_BN = self.joined(first_BW, second_BW, split_B)
+        first_BW = _positive_numbers(split_B, length - 2, generator)
+        second_BW = _positive_numbers(length - 1 - split_B, length - 2, generator)
+        inputs_BN = self.to_inputs(first_BW, second_BW, split_B)
         result_BD = self.combine(*self.operands(inputs_BN))
-        return inputs_BN, self.written(result_BD, self.target_length(length), forward=False)
+        return inputs_BN, self.to_targets(result_BD, self.target_length(length), forward=False)
 
     def solve_row(self, row: list[int]) -> list[int]:
         split = row.index(self.mark)
@@ -58,15 +58,15 @@ class BinaryAddition(BinaryOperation):
     [[0, 1, 0, 1, 1, -100, -100, -100, -100, -100]]
 
     Both numbers are above 0 and may have leading zeros, the answer has none. Source: Delétang et al. 2022,
-    arXiv:2207.02098 (trained to 40, evaluated to 500). As in the source: the inputs,
-    n+1 targets (the answer and its end mark, here EOS), scoring up to that mark. Unlike it: no loss on the
-    zeros after the mark.
+    arXiv:2207.02098 (trained to 40, evaluated to 500). As in the source, there are n+1 targets (the answer
+    and its end mark, here EOS), which are scored up to that mark; unlike there, the zeros after the mark have
+    no loss.
     """
 
     combine_integers = staticmethod(operator.add)
 
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
-        return self.carried(first_BD + second_BD)
+        return self.propagate_carries(first_BD + second_BD)
 
     def target_length(self, length: int) -> int:
         return length + 1
@@ -85,17 +85,18 @@ class BinaryMultiplication(BinaryOperation):
     [[0, 0, 0, 1, 1, 0, 1, -100, -100]]
 
     Both numbers are above 0 and may have leading zeros, the answer has none. Source: Delétang et al. 2022,
-    arXiv:2207.02098 (trained to 40, evaluated to 500). As in the source: the inputs, n targets (the answer
-    and its end mark, here EOS), scoring up to that mark. Unlike it: no loss on the zeros after the mark.
+    arXiv:2207.02098 (trained to 40, evaluated to 500). As in the source, there are n targets (the answer and
+    its end mark, here EOS), which are scored up to that mark; unlike there, the zeros after the mark have no
+    loss.
     """
 
     combine_integers = staticmethod(operator.mul)
 
     def combine(self, first_BD: Tensor, second_BD: Tensor) -> Tensor:
-        size = 2 * first_BD.shape[1]  # a product of polynomials, then the carries
+        size = 2 * first_BD.shape[1]  # multiply as polynomials by FFT, then propagate the carries
         spectrum = torch.fft.rfft(first_BD.double(), size) * torch.fft.rfft(second_BD.double(), size)
         sums_BD = torch.fft.irfft(spectrum, size).round().long()[:, : first_BD.shape[1]]
-        return self.carried(sums_BD)
+        return self.propagate_carries(sums_BD)
 
     def chance(self, length: int) -> float:
         return 0.5 if length > 3 else 1.0
@@ -114,7 +115,7 @@ class Sqrt(Task):
     vocab_size = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        inputs_BN = _positive(torch.full((batch_size,), length), length, generator)
+        inputs_BN = _positive_numbers(torch.full((batch_size,), length), length, generator)
         weights = np.array([1 << bit for bit in reversed(range(length))], dtype=object)
         roots = np.frompyfunc(isqrt, 1, 1)(inputs_BN.numpy() @ weights)  # integers of any size
         bits = [(roots >> bit) & 1 for bit in reversed(range(self.target_length(length)))]
@@ -135,10 +136,10 @@ class Sqrt(Task):
         return 0.5 if length > 2 else 1.0
 
 
-def _positive(lengths_B: Tensor, width: int, generator: torch.Generator) -> Tensor:
-    """Return bits [B, width] of numbers uniform from 1 to 2^length - 1; zeros past their lengths."""
+def _positive_numbers(lengths_B: Tensor, width: int, generator: torch.Generator) -> Tensor:
+    """Return bits [B, width] of numbers that are uniform from 1 to 2^length - 1; later bits are 0."""
     bits_BD = torch.zeros(len(lengths_B), width, dtype=torch.long)
     while (empty_B := ~bits_BD.any(dim=1)).any():
-        drawn = torch.randint(2, (int(empty_B.sum()), width), generator=generator)
-        bits_BD[empty_B] = drawn * (torch.arange(width) < lengths_B[empty_B, None])
+        random_bits = torch.randint(2, (int(empty_B.sum()), width), generator=generator)
+        bits_BD[empty_B] = random_bits * (torch.arange(width) < lengths_B[empty_B, None])
     return bits_BD

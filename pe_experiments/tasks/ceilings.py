@@ -24,31 +24,31 @@ def mode_share(length: int, vocab_size: int) -> float:
     poisson = np.exp(counts * np.log(rate) - rate - log_factorial)
     total = np.exp(length * np.log(length) - length - log_factorial[length])
     expected = 0.0
-    for most in range(length):  # E[max] = sum over m of P(max > m)
-        if most * vocab_size < length:
+    for limit in range(length):  # E[max] = sum over m of P(max > m)
+        if limit * vocab_size < length:
             expected += 1.0  # counts this small cannot add up to the length
             continue
-        size = 1 << int(most * vocab_size).bit_length()
-        spectrum = np.fft.rfft(poisson[: most + 1], size)
-        below = np.fft.irfft(spectrum**vocab_size, size)[length] / total
-        expected += max(0.0, 1.0 - below)
-        if below > 1 - 1e-9:  # the transform is exact to about 1e-10
+        size = 1 << int(limit * vocab_size).bit_length()
+        spectrum = np.fft.rfft(poisson[: limit + 1], size)
+        at_most_limit = np.fft.irfft(spectrum**vocab_size, size)[length] / total  # P(max <= limit)
+        expected += max(0.0, 1.0 - at_most_limit)
+        if at_most_limit > 1 - 1e-9:  # the transform is exact to about 1e-10
             break
     return float(expected / length)
 
 
 def mode_shares(lengths: Sequence[int] | np.ndarray, vocab_size: int) -> np.ndarray:
-    """Return the `mode_share` of each length (at least 1), interpolated for long ones."""
+    """Return the `mode_share` of each length (at least 1), interpolated for lengths above `EXACT_UP_TO`."""
     requested = np.asarray(lengths)
     points = np.unique(requested[requested <= EXACT_UP_TO])
     if requested.max() > EXACT_UP_TO:
-        spread = np.geomspace(max(requested.min(), EXACT_UP_TO), requested.max(), 24)
-        points = np.unique(np.concatenate([points, spread.round().astype(int)]))
+        long_points = np.geomspace(max(requested.min(), EXACT_UP_TO), requested.max(), 24)
+        points = np.unique(np.concatenate([points, long_points.round().astype(int)]))
     return np.interp(requested, points, [mode_share(int(n), vocab_size) for n in points])
 
 
 def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:
-    """Return the mean `mode_share` over ``shortest .. longest`` tokens, one fewer after each answer."""
+    """Return the mean `mode_share` of ``shortest .. longest`` tokens: each answer leaves one token fewer."""
     return float(mode_shares(np.arange(shortest, longest + 1), vocab_size).mean())
 
 
@@ -58,7 +58,7 @@ def log_factorials(largest: int) -> np.ndarray:
 
 
 def coin_flips(length: int, share: float = 0.5) -> np.ndarray:
-    """Return P(k of ``length`` independent coins show heads) for k = 0 .. length."""
+    """Return P(k heads in ``length`` independent coin flips) for k = 0 .. length; ``share`` is P(heads)."""
     heads = np.arange(length + 1)
     log_factorial = log_factorials(length)
     log_ways = log_factorial[-1] - log_factorial[heads] - log_factorial[length - heads]

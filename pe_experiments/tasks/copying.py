@@ -186,8 +186,8 @@ class UniqueCopy(Copy):
         return inputs_BN, inputs_BN.clone()
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        if prefix:  # one of the symbols that are left
-            return sum(1 / left for left in range(1, length + 1)) / length
+        if prefix:  # guess one of the symbols that remain
+            return sum(1 / remaining for remaining in range(1, length + 1)) / length
         return 1 / length
 
 
@@ -226,7 +226,7 @@ class Deduplicate(Task):
     >>> Deduplicate(vocab_size=5).solve(torch.tensor([[3, 1, 3, 4, 1]])).tolist()
     [[3, 1, 4, -100, -100]]
 
-    Symbols are independent and uniform. Made for this project: copying only symbols not copied before.
+    Symbols are independent and uniform. Made for this project: only symbols not yet copied are copied.
 
     Args:
         vocab_size: symbols, at least 2.

@@ -27,8 +27,8 @@ class Majority(OneAnswer):
     order_sensitive = False
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        ones_B = _untied((batch_size,), length, generator)
-        return _bits(ones_B, length, generator), (2 + (2 * ones_B > length).long())[:, None]
+        ones_B = _ones_without_ties((batch_size,), length, generator)
+        return _random_bits(ones_B, length, generator), (2 + (2 * ones_B > length).long())[:, None]
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [3 if row.count(1) > row.count(0) else 2]
@@ -57,7 +57,7 @@ class Count(Task):
         width_B = (ones_B[:, None] >= powers_M).sum(dim=1).clamp(min=1)
         power_BM = width_B[:, None] - 1 - torch.arange(len(powers_M))
         digits_BM = ones_B[:, None] // powers_M[power_BM.clamp(min=0)] % 10
-        return _bits(ones_B, length, generator), (2 + digits_BM).where(power_BM >= 0, IGNORE)
+        return _random_bits(ones_B, length, generator), (2 + digits_BM).where(power_BM >= 0, IGNORE)
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [2 + int(digit) for digit in str(row.count(1))]
@@ -69,10 +69,15 @@ class Count(Task):
         return 1 / min(length + 1, 10)
 
     def input_blind(self, length: int) -> float:
-        # The most frequent digit at each place of the numbers 0 .. length.
+        # Guess the most frequent digit at each place of the numbers 0 .. length.
         numbers = [str(ones) for ones in range(length + 1)]
-        places = [[number[i] for number in numbers if len(number) > i] for i in range(len(numbers[-1]))]
-        return sum(max(map(digits.count, digits)) for digits in places) / sum(map(len, places))
+        correct = 0
+        total = 0
+        for place in range(len(numbers[-1])):
+            digits = [number[place] for number in numbers if len(number) > place]
+            correct += max(digits.count(digit) for digit in set(digits))
+            total += len(digits)
+        return correct / total
 
 
 class InterleavedMajority(Task):
@@ -81,9 +86,9 @@ class InterleavedMajority(Task):
     >>> InterleavedMajority().solve(torch.tensor([[1, 0, 0, 1, 1, 0, 0, 1, 0]])).tolist()
     [[3, 3, 2]]
 
-    Per residue class the number of ones is uniform without ties, their positions random. Lengths are
-    multiples of the period. Counting, but by position. Source: Huang et al. 2024, arXiv:2410.02140 (period 3,
-    trained to 50, evaluated to 150).
+    In each residue class the number of ones is uniform without ties, their positions random. Lengths are
+    multiples of the period. The task requires counting by position. Source: Huang et al. 2024,
+    arXiv:2410.02140 (period 3, trained to 50, evaluated to 150).
 
     Args:
         period: residue classes, at least 2.
@@ -97,8 +102,8 @@ class InterleavedMajority(Task):
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         size = length // self.period
-        ones_BP = _untied((batch_size, self.period), size, generator)
-        bits_BPS = _bits(ones_BP.flatten(), size, generator).view(batch_size, self.period, size)
+        ones_BP = _ones_without_ties((batch_size, self.period), size, generator)
+        bits_BPS = _random_bits(ones_BP.flatten(), size, generator).view(batch_size, self.period, size)
         return bits_BPS.transpose(1, 2).flatten(1), 2 + (2 * ones_BP > size).long()
 
     def solve_row(self, row: list[int]) -> list[int]:
@@ -111,24 +116,30 @@ class InterleavedMajority(Task):
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         size = length // self.period
         ones = np.arange(size + 1)
-        few = (2 * ones < size) / 1.0
-        many = (2 * ones > size) / 1.0
-        few, many = few / (few + many).sum(), many / (few + many).sum()
-        answers_known = range(
-            self.period if prefix else 1
-        )  # without other answers the classes are equivalent
-        return float(np.mean([self._best(few, many, known) for known in answers_known]))
+        is_few = (2 * ones < size).astype(float)
+        is_many = (2 * ones > size).astype(float)
+        untied = (is_few + is_many).sum()
+        few = is_few / untied
+        many = is_many / untied
+        # A decoder has seen 0, 1, ... other answers. Without them all classes are equivalent.
+        numbers_known = range(self.period if prefix else 1)
+        return float(np.mean([self._class_ceiling(few, many, known) for known in numbers_known]))
 
-    def _best(self, few: np.ndarray, many: np.ndarray, known: int) -> float:
-        """Return the ceiling of one class given the answers of ``known`` others.
+    def _class_ceiling(self, few: np.ndarray, many: np.ndarray, known: int) -> float:
+        """Return the ceiling of one class given the answers of ``known`` other classes.
 
         Only the number of "ones" among these answers matters, because the classes are exchangeable.
+
+        Args:
+            few: P(number of ones in a class, answer "zeros").
+            many: P(number of ones in a class, answer "ones").
+            known: number of other classes whose answers are known.
         """
         unknown = [few + many] * (self.period - 1 - known)
         total = 0.0
         for ones in range(known + 1):
             others = [many] * ones + [few] * (known - ones) + unknown
-            sums = reduce(np.convolve, others)  # P(ones in the other classes, the answers seen)
+            sums = reduce(np.convolve, others)  # P(ones in the other classes, the known answers)
             total += comb(known, ones) * np.maximum(np.convolve(sums, few), np.convolve(sums, many)).sum()
         return float(total)
 
@@ -197,7 +208,7 @@ class SumMod(OneAnswer):
     >>> SumMod().solve(torch.tensor([[3, 1, 9]])).tolist()
     [[3]]
 
-    Digits are independent and uniform from 1 to 9; none is 0, as in the source. A control: order carries
+    Digits are independent and uniform from 1 to 9, without 0 as in the source. A control: order carries
     no information. Source: Kazemnejad et al. 2023, arXiv:2305.19466 (summation; trained to 8, evaluated to
     16).
 
@@ -218,16 +229,18 @@ class SumMod(OneAnswer):
         return [sum(row) % self.vocab_size]
 
     def chance(self, length: int) -> float:
-        return 1 / (self.vocab_size - (length == 1))  # one digit alone is not 0
+        if length == 1:  # one digit alone is not 0
+            return 1 / (self.vocab_size - 1)
+        return 1 / self.vocab_size
 
 
-def _untied(shape: tuple[int, ...], length: int, generator: torch.Generator) -> Tensor:
+def _ones_without_ties(shape: tuple[int, ...], length: int, generator: torch.Generator) -> Tensor:
     """Return uniform numbers of ones among ``length`` bits, never half of them."""
     counts = torch.tensor([count for count in range(length + 1) if 2 * count != length])
     return counts[torch.randint(len(counts), shape, generator=generator)]
 
 
-def _bits(ones_B: Tensor, length: int, generator: torch.Generator) -> Tensor:
+def _random_bits(ones_B: Tensor, length: int, generator: torch.Generator) -> Tensor:
     """Return bits [B, length] with the given number of ones per row, at random positions."""
     order_BN = torch.rand(len(ones_B), length, generator=generator, dtype=torch.float64).argsort(dim=-1)
     return (order_BN < ones_B[:, None]).long()

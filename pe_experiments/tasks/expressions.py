@@ -80,43 +80,49 @@ class Expressions(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         try:
-            value, end = self._read(row, 0)
+            value, end = self._parse(row, 0)
         except (IndexError, ValueError):
             return []  # not an expression
         return [value % self.modulus] if end == len(row) else []
 
-    def _read(self, symbols: list[int], at: int) -> tuple[int, int]:
-        """Return the value of the expression that starts at index ``at``, and the index after it."""
-        if symbols[at] < self.modulus:
-            return symbols[at], at + 1
-        if symbols[at] == self.minus and symbols[at + 1] < self.modulus:
-            return -symbols[at + 1], at + 2
-        if symbols[at] != self.opening:
+    def _parse(self, symbols: list[int], index: int) -> tuple[int, int]:
+        """Return the value of the expression that starts at ``index``, and the index after it."""
+        if symbols[index] < self.modulus:
+            return symbols[index], index + 1
+        if symbols[index] == self.minus and symbols[index + 1] < self.modulus:
+            return -symbols[index + 1], index + 2
+        if symbols[index] != self.opening:
             raise ValueError("no expression starts so")
-        left, at = self._read(symbols, at + 1)
-        if symbols[at] == self.closing:
-            return left, at + 1
-        operator = self.signs.index(symbols[at])
-        right, at = self._read(symbols, at + 1)
-        if symbols[at] != self.closing:
+        left, index = self._parse(symbols, index + 1)
+        if symbols[index] == self.closing:
+            return left, index + 1
+        operator = self.signs.index(symbols[index])
+        right, index = self._parse(symbols, index + 1)
+        if symbols[index] != self.closing:
             raise ValueError("no expression ends so")
-        return (left + right, left - right, left * right)[operator], at + 1
+        return (left + right, left - right, left * right)[operator], index + 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         symbols_BN = torch.full((batch_size, length), self.closing)
         row_B = torch.arange(batch_size)
         parts_3B = torch.stack([row_B, torch.zeros_like(row_B), torch.full_like(row_B, length)])
-        return symbols_BN, self._planted(symbols_BN, parts_3B, generator)[:, None]
+        return symbols_BN, self._write_expressions(symbols_BN, parts_3B, generator)[:, None]
 
-    def _planted(self, symbols_BN: Tensor, parts_3X: Tensor, generator: torch.Generator) -> Tensor:
-        """Write expressions, given by row, first index and size, depth by depth; their values [X]."""
+    def _write_expressions(self, symbols_BN: Tensor, parts_3X: Tensor, generator: torch.Generator) -> Tensor:
+        """Write random expressions into ``symbols_BN``, depth by depth, and return their values [X].
+
+        Args:
+            symbols_BN: filled with closing brackets at first.
+            parts_3X: row, first index and size of each expression.
+            generator: source of random numbers.
+        """
         is_leaf_X = parts_3X[2] < 5
         values_X = torch.zeros_like(parts_3X[0])
         row, start, size = parts_3X[:, is_leaf_X]
         digits = torch.randint(self.modulus, (len(row),), generator=generator)
         bracketed = size >= 3
         negative = size % 2 == 0
-        symbols_BN[row[bracketed], start[bracketed]] = self.opening  # closing brackets are there already
+        symbols_BN[row[bracketed], start[bracketed]] = self.opening  # closing brackets are already there
         symbols_BN[row[negative], (start + bracketed.long())[negative]] = self.minus
         symbols_BN[row, start + bracketed.long() + negative.long()] = digits
         values_X[is_leaf_X] = digits.where(~negative, -digits) % self.modulus
@@ -128,7 +134,7 @@ class Expressions(OneAnswer):
         symbols_BN[row, start] = self.opening
         symbols_BN[row, start + 1 + left] = torch.tensor(self.signs)[operator]
         sides = torch.stack([row, start + 1, left]), torch.stack([row, start + left + 2, size - left - 3])
-        first, second = self._planted(symbols_BN, torch.cat(sides, dim=1), generator).chunk(2)
+        first, second = self._write_expressions(symbols_BN, torch.cat(sides, dim=1), generator).chunk(2)
         results = torch.stack([first + second, first - second, first * second])
         values_X[~is_leaf_X] = results[operator, torch.arange(len(row))] % self.modulus
         return values_X
@@ -187,18 +193,20 @@ class SolveEquation(Expressions):
         size = length - 2
         left_BS, values_B1 = super().sample(size, batch_size, generator)
         start_B1 = torch.randint(size, (batch_size, 1), generator=generator)
-        ahead_BS = (torch.arange(size) - start_B1) % size
+        distance_BS = (torch.arange(size) - start_B1) % size
         is_digit_BS = left_BS < self.modulus
-        unknown_B1 = ahead_BS.where(is_digit_BS, size).argmin(dim=1, keepdim=True)
+        unknown_B1 = distance_BS.where(is_digit_BS, size).argmin(dim=1, keepdim=True)
         equals_B1 = torch.full_like(values_B1, self.equals)
         equations_BN = torch.cat([left_BS.scatter(1, unknown_B1, self.unknown), equals_B1, values_B1], dim=1)
         return equations_BN, left_BS.gather(1, unknown_B1)
 
     def solve_row(self, row: list[int]) -> list[int]:
         *left, equals, right = row
-        answers = []
+        if equals != self.equals:
+            return []  # not an equation
+        solutions = []
         for digit in range(self.modulus):
             value = super().solve_row([digit if symbol == self.unknown else symbol for symbol in left])
-            if equals == self.equals and value == [right]:
-                answers.append(digit)
-        return answers[-1:]
+            if value == [right]:
+                solutions.append(digit)
+        return solutions[-1:]

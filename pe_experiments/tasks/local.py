@@ -1,4 +1,4 @@
-"""Local tasks: the answer at a token depends on its near past, so a bias towards recent tokens helps."""
+"""Local tasks: the answer depends on a few neighbouring tokens."""
 
 from typing import Literal
 
@@ -27,7 +27,7 @@ class Lag(Task):
     tasks of the probing literature.
 
     Args:
-        k: distance in tokens, not 0; negative: that far ahead.
+        k: distance in tokens, not 0; a negative k looks ahead.
         vocab_size: symbols, at least 2.
     """
 
@@ -73,7 +73,7 @@ class NGramLookup(OneAnswer):
 
     Args:
         k: length of the key, at least 1.
-        symbols: of string and key, at least 2.
+        symbols: number of symbols in string and key, at least 2.
         key: ``prefix`` or ``suffix``, before or after the string.
     """
 
@@ -90,8 +90,8 @@ class NGramLookup(OneAnswer):
         start_B = torch.randint(size - self.k, (batch_size,), generator=generator)
         windows_BPK = string_BS.unfold(1, self.k, 1)[:, :-1]
         key_BK = windows_BPK[torch.arange(batch_size), start_B]
-        found_BP = (windows_BPK == key_BK[:, None]).all(dim=-1)
-        first_B1 = found_BP.long().argmax(dim=1, keepdim=True)  # the first occurrence
+        matches_BP = (windows_BPK == key_BK[:, None]).all(dim=-1)
+        first_B1 = matches_BP.long().argmax(dim=1, keepdim=True)  # the first occurrence
         mark_B1 = torch.full((batch_size, 1), self.symbols)
         parts = [string_BS, mark_B1, key_BK]
         inputs_BN = torch.cat(parts if self.key == "suffix" else parts[::-1], dim=1)
@@ -101,5 +101,7 @@ class NGramLookup(OneAnswer):
         left = row[: row.index(self.symbols)]
         right = row[row.index(self.symbols) + 1 :]
         string, key = (left, right) if self.key == "suffix" else (right, left)
-        after = [string[i + len(key)] for i in range(len(string) - len(key)) if string[i:][: len(key)] == key]
-        return after[:1]  # an absent key has no answer
+        for end in range(len(key), len(string)):
+            if string[end - len(key) : end] == key:
+                return [string[end]]
+        return []  # an absent key has no answer

@@ -12,7 +12,7 @@ from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.argument_checks import at_least, one_of
 
 Filler = Literal["symbols", "text"]
-LETTERS = 26  # letters of a value in a text, from byte "a" on
+LETTERS = 26  # letters, "a" to "z", from which a value in a text is drawn
 
 
 class Needle(Task):
@@ -32,8 +32,8 @@ class Needle(Task):
     haystack). These sources query pretrained models without training on the task.
 
     Args:
-        k: symbols of the value, at least 1.
-        symbols: of fillers and value, at least 2; not used with ``filler=text``.
+        k: length of the value in symbols, at least 1.
+        symbols: number of symbols for fillers and value, at least 2; not used with ``filler=text``.
         filler: ``symbols`` or ``text``.
         path: the corpus of ``filler=text``, as in `Text`.
     """
@@ -56,7 +56,8 @@ class Needle(Task):
 
     def for_split(self, split: Split) -> Self:
         task = copy.copy(self)
-        task.text = self.text and self.text.for_split(split)
+        if self.text:
+            task.text = self.text.for_split(split)
         return task
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -87,6 +88,6 @@ class Needle(Task):
         if self.text:
             return None
         bag = length - 2
-        if prefix:  # each seen symbol of the value leaves one fewer
+        if prefix:  # each symbol of the value that was seen leaves one symbol fewer in the bag
             return mean_mode_share(bag - self.k + 1, bag, self.symbols)
         return mode_share(bag, self.symbols)

@@ -20,8 +20,9 @@ class Precedence(OneAnswer):
     >>> Precedence(fillers=8).solve(torch.tensor([[3, 8, 1, 9], [9, 0, 0, 8]])).tolist()
     [[10], [11]]
 
-    A bag of tokens carries no information about it: the ceiling is exactly one half. Shortest input: 2. The
-    cheapest test of order-blindness, made for this project ("dog bites man" against "man bites dog").
+    A bag of tokens carries no information about the answer: the ceiling is exactly one half. Shortest input:
+    2. This is the cheapest test of order-blindness, made for this project ("dog bites man" against "man bites
+    dog").
 
     Args:
         fillers: filler symbols, at least 1.

@@ -1,4 +1,4 @@
-"""Recall: name the symbol next to an earlier occurrence."""
+"""Recall: name the symbol that followed an earlier occurrence of a queried symbol."""
 
 import torch
 from torch import Tensor
@@ -18,15 +18,15 @@ class AssociativeRecall(Task):
     >>> AssociativeRecall(keys=3, values=3, queries=2).solve(torch.tensor([[0, 4, 2, 3, 2, 0]])).tolist()
     [[3, 4]]
 
-    Keys are distinct, values independent and uniform, queried keys distinct and random. Input lengths: 2
-    pairs + queries, with at least as many pairs as queries and at most as many as keys. Sources: Ba et
-    al. 2016, arXiv:1610.06258 (one query); with more than one, multi-query associative recall of Arora et al.
-    2023, arXiv:2312.04927 (64 to 512 tokens).
+    Keys are distinct, values independent and uniform, queried keys distinct and random. An input of p pairs
+    has 2p + ``queries`` symbols; p is at least ``queries`` and at most ``keys``. Sources: Ba et al. 2016,
+    arXiv:1610.06258 (one query); with more than one, multi-query associative recall of Arora et al. 2023,
+    arXiv:2312.04927 (64 to 512 tokens).
 
     Args:
         keys: key symbols, at least 2.
         values: value symbols, at least 2.
-        queries: number of keys asked for, at least 1.
+        queries: number of queried keys, at least 1.
     """
 
     step = 2
@@ -45,15 +45,15 @@ class AssociativeRecall(Task):
         pairs = self._pairs(length)
         keys_BP = distinct_symbols(self.keys, pairs, batch_size, generator)
         values_BP = torch.randint(self.keys, self.vocab_size, (batch_size, pairs), generator=generator)
-        asked_BQ = distinct_symbols(pairs, self.queries, batch_size, generator)
+        queried_BQ = distinct_symbols(pairs, self.queries, batch_size, generator)
         pairs_B2P = torch.stack([keys_BP, values_BP], dim=-1).flatten(1)
-        return torch.cat([pairs_B2P, keys_BP.gather(1, asked_BQ)], dim=1), values_BP.gather(1, asked_BQ)
+        return torch.cat([pairs_B2P, keys_BP.gather(1, queried_BQ)], dim=1), values_BP.gather(1, queried_BQ)
 
     def solve_row(self, row: list[int]) -> list[int]:
-        facts = row[: -self.queries]
-        questions = row[-self.queries :]
-        values = dict(zip(facts[::2], facts[1::2], strict=True))
-        return [values.get(key, IGNORE) for key in questions]
+        pairs = row[: -self.queries]
+        queried_keys = row[-self.queries :]
+        values = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        return [values.get(key, IGNORE) for key in queried_keys]
 
     def target_length(self, length: int) -> int:
         return self.queries
@@ -65,12 +65,13 @@ class AssociativeRecall(Task):
         return pair_B / max(1, self._pairs(inputs_BN.shape[1]) - 1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        pairs = self._pairs(length)  # the bag tells which keys are asked for, not their values
+        pairs = self._pairs(length)  # the bag tells which keys are queried, not their values
         if prefix:
             return mean_mode_share(pairs - self.queries + 1, pairs, self.values)
         return mode_share(pairs, self.values)
 
     def _pairs(self, length: int) -> int:
+        """Return the number of pairs in an input of this length."""
         return (length - self.queries) // 2
 
 

@@ -1,4 +1,4 @@
-"""Sorting: the order of the input carries no information, the index in the answer does.
+"""Sorting: a target depends on its index in the answer, not on the order of the input.
 
 A guess that never reads the input does well here, and better at longer inputs. Only accuracy above
 `input_blind`, the accuracy of that guess, shows learning.
@@ -39,7 +39,7 @@ class BucketSort(Task):
         return sorted(row)
 
     def input_blind(self, length: int) -> float:
-        # Target i is at most s exactly when more than i symbols are; their number is binomial.
+        # Target i is at most s exactly when more than i symbols are at most s; their number is binomial.
         shares = np.arange(1, self.vocab_size) / self.vocab_size
         at_most_VN = np.stack([1 - np.cumsum(coin_flips(length, share))[:-1] for share in shares])
         edges_VN = np.vstack([np.zeros(length), at_most_VN, np.ones(length)])

@@ -18,10 +18,10 @@ class FlipFlop(Task):
     >>> FlipFlop().solve(torch.tensor([[2, 1, 3, 0, 4, 5]])).tolist()
     [[-100, -100, -100, -100, 1, -100]]
 
-    Pairs of an instruction and a bit; the first writes, the last reads, the others ignore with probability
-    ``ignore`` and write or read with equal probabilities. Bits are independent and uniform. Input lengths:
-    even, from 4. Source: Liu et al. 2023, arXiv:2306.00946 (512 symbols, trained at ignore=0.8, evaluated
-    at 0.1, 0.8 and 0.98).
+    Inputs are pairs of an instruction and a bit. The first pair writes, the last reads; any other ignores
+    with probability ``ignore`` and else writes or reads with equal probabilities. Bits are independent and
+    uniform. Input lengths: even, from 4. Source: Liu et al. 2023, arXiv:2306.00946 (512 symbols, trained at
+    ignore=0.8, evaluated at 0.1, 0.8 and 0.98).
 
     Args:
         ignore: probability of an ignored pair, from 0 to below 1.
@@ -42,13 +42,14 @@ class FlipFlop(Task):
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         pairs = length // 2
         chances = torch.tensor([(1 - self.ignore) / 2, self.ignore, (1 - self.ignore) / 2])
-        drawn = torch.multinomial(chances, batch_size * pairs, replacement=True, generator=generator)
-        instructions_BP = self.write + drawn.view(batch_size, pairs)
-        instructions_BP[:, 0], instructions_BP[:, -1] = self.write, self.read
+        kinds = torch.multinomial(chances, batch_size * pairs, replacement=True, generator=generator)
+        instructions_BP = self.write + kinds.view(batch_size, pairs)
+        instructions_BP[:, 0] = self.write
+        instructions_BP[:, -1] = self.read
         bits_BP = torch.randint(2, (batch_size, pairs), generator=generator)
         reads_BP = instructions_BP == self.read
-        written_BP = torch.arange(pairs).where(instructions_BP == self.write, 0).cummax(dim=1).values
-        answers_BP = bits_BP.gather(1, written_BP).where(reads_BP, IGNORE)
+        last_write_BP = torch.arange(pairs).where(instructions_BP == self.write, 0).cummax(dim=1).values
+        answers_BP = bits_BP.gather(1, last_write_BP).where(reads_BP, IGNORE)
         inputs_BN = torch.stack([instructions_BP, bits_BP.where(~reads_BP, self.blank)], dim=-1).flatten(1)
         return inputs_BN, torch.stack([answers_BP, torch.full_like(answers_BP, IGNORE)], dim=-1).flatten(1)
 
@@ -62,13 +63,13 @@ class FlipFlop(Task):
         return answer
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        # The bit asked for is any of the bits in the bag, of which there are pairs less reads.
+        # The queried bit may be any bit in the bag, which holds as many bits as pairs that do not read.
         pairs = length // 2
         chance = (1 - self.ignore) / 2
-        if prefix:  # pair p reads, after p pairs of which the first wrote
+        if prefix:  # pair p reads after p pairs, the first of which writes
             weights = np.full(pairs - 1, chance)
             weights[-1] = 1.0
-            shares = mode_shares(np.arange(1, pairs), 2)  # of 1, 2, ... bits
+            shares = mode_shares(np.arange(1, pairs), 2)  # in bags of 1, 2, ... bits
             values = [coin_flips(p - 1, chance) @ shares[:p][::-1] for p in range(1, pairs)]
             return float(np.average(values, weights=weights))
         reads = 1 + np.arange(pairs - 1)
@@ -116,14 +117,16 @@ class DyckDepth(Task):
         return [2 + depth if 0 <= depth <= self.deepest else IGNORE for depth in depths]
 
     def chance(self, length: int) -> float:
-        return 1 / min(length + (length > 1), self.deepest + 1)
+        depths = 1 if length == 1 else length + 1  # the first bracket opens
+        return 1 / min(depths, self.deepest + 1)
 
     def input_blind(self, length: int) -> float:
         # The likeliest depth at each index of a walk that is reflected at 0 and at the deepest.
         share_D = np.eye(self.deepest + 1)[0]
         total = 0.0
         for _ in range(length):
-            opening_D, closing_D = share_D / 2, share_D / 2
+            opening_D = share_D / 2
+            closing_D = share_D / 2
             opening_D[0] = share_D[0]
             closing_D[0] = 0.0
             opening_D[-1] = 0.0
@@ -134,8 +137,8 @@ class DyckDepth(Task):
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if prefix:
-            return 1.0  # opened less closed
-        # The bag tells the depth at the end; the bracket at the position asked for is known too.
+            return 1.0  # the depth is the number of opening minus closing brackets so far
+        # The bag tells the depth at the end; the bracket at the scored position is known too.
         depths = self.deepest + 1
         up = np.diag(np.full(depths - 1, 0.5), 1)
         down = np.diag(np.full(depths - 1, 0.5), -1)
@@ -154,7 +157,7 @@ class DyckDepth(Task):
 
 
 class StackManipulation(Task):
-    """The stack, top first, after pushes and pops on a given one: 0 1 1 push-0 pop pop -> 1 0.
+    """Name the stack, top first, after pushes and pops on a given stack: 0 1 1 push-0 pop pop -> 1 0.
 
     The input is a stack, bottom first, then instructions. Bits are 0 and 1, pop is 2, push 0 is 3, push 1 is
     4; popping an empty stack does nothing:
@@ -164,8 +167,8 @@ class StackManipulation(Task):
 
     The height of the stack is uniform from 1 to n-1 (a single symbol is a stack), bits and instructions are
     independent and uniform. Source: Delétang et al. 2022, arXiv:2207.02098 (trained to 40, evaluated to 500).
-    As in the source: the inputs, n+1 targets (the answer and its end mark, here EOS), scoring up to that
-    mark. Unlike it: no loss on the zeros after the mark.
+    As in the source, there are n+1 targets (the answer and its end mark, here EOS), which are scored up to
+    that mark; unlike there, the zeros after the mark have no loss.
     """
 
     vocab_size = 5
@@ -203,17 +206,18 @@ class StackManipulation(Task):
 class VariableAssignment(OneAnswer):
     """A chain of assignments, then a variable: a = +1, b = -a, c = +b; what is c? "minus".
 
-    Symbols: variables ``0 .. variables-1``, then +, -, 1, and the answers "plus" and "minus". A clause is
-    variable, sign, and the variable before it (the first clause: 1). With three variables these are 3 to 7:
+    Symbols: variables ``0 .. variables-1``, then +, -, 1, and the answers "plus" and "minus". A clause is a
+    variable, a sign, and the variable of the clause before (in the first clause: 1). With three variables,
+    the symbols after the variables are 3 to 7:
 
     >>> chain = [[0, 3, 5, 1, 4, 0, 2, 3, 1, 2]]
     >>> VariableAssignment(variables=3).solve(torch.tensor(chain)).tolist()
     [[7]]
 
-    Variables are distinct and random, signs independent and uniform; the variable asked for is uniform in the
-    later half of the chain. Input lengths: 3 clauses + 1, from two clauses to as many as variables.
-    Sources: LEGO of Zhang et al. 2022, arXiv:2206.04301, as in Kazemnejad et al. 2023, arXiv:2305.19466 (to 8
-    clauses, evaluated to 16).
+    Variables are distinct and random, signs independent and uniform; the queried variable is uniform in the
+    later half of the chain. An input of c clauses has 3c + 1 symbols; c is at least 2 and at most
+    ``variables``. Sources: LEGO of Zhang et al. 2022, arXiv:2206.04301, as in Kazemnejad et al. 2023,
+    arXiv:2305.19466 (to 8 clauses, evaluated to 16).
 
     Args:
         variables: number of variables, at least 2; also the longest chain.
@@ -233,35 +237,39 @@ class VariableAssignment(OneAnswer):
         clauses = length // 3
         names_BC = distinct_symbols(self.variables, clauses, batch_size, generator)
         flips_BC = torch.randint(2, (batch_size, clauses), generator=generator)
-        asked_B1 = torch.randint((clauses + 1) // 2, clauses, (batch_size, 1), generator=generator)
+        queried_B1 = torch.randint((clauses + 1) // 2, clauses, (batch_size, 1), generator=generator)
         before_BC = torch.cat([torch.full((batch_size, 1), self.one), names_BC[:, :-1]], dim=1)
         chain_BC3 = torch.stack([names_BC, self.plus + flips_BC, before_BC], dim=-1)
         negative_BC = flips_BC.cumsum(dim=1) % 2
-        inputs_BN = torch.cat([chain_BC3.flatten(1), names_BC.gather(1, asked_B1)], dim=1)
-        return inputs_BN, self.positive + negative_BC.gather(1, asked_B1)
+        inputs_BN = torch.cat([chain_BC3.flatten(1), names_BC.gather(1, queried_B1)], dim=1)
+        return inputs_BN, self.positive + negative_BC.gather(1, queried_B1)
 
     def solve_row(self, row: list[int]) -> list[int]:
         values = {self.one: 1}
         for name, sign, before in zip(row[:-1:3], row[1:-1:3], row[2:-1:3], strict=True):
-            if before in values:  # it always is in a chain
-                values[name] = values[before] * (1 if sign == self.plus else -1)
-        return [{1: self.positive, -1: self.negative, None: IGNORE}[values.get(row[-1])]]
+            if before in values:  # always true in a chain
+                values[name] = values[before] if sign == self.plus else -values[before]
+        queried = row[-1]
+        if queried not in values:
+            return [IGNORE]
+        return [self.positive if values[queried] == 1 else self.negative]
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        # The bag tells how many signs are minus and, since the last variable occurs nowhere else, whether it
-        # is the one asked for; its value is the parity of all. Any of the others may be asked for.
+        # The bag tells how many signs are minus. It also tells whether the last variable of the chain is
+        # queried, because that variable occurs nowhere else; then the answer is the parity of all signs.
+        # Otherwise any other variable in the later half of the chain may be queried.
         clauses = length // 3
         queried = range((clauses + 1) // 2, clauses)
         if len(queried) == 1:
             return 1.0
-        # Of (-1)^(minuses up to the variable), given those of the whole chain.
+        # E[(-1)^(minuses up to the variable)], given the number of minuses in the whole chain.
         means = np.mean([_mean_sign(clauses, index + 1) for index in queried[:-1]], axis=0)
         expected = float(coin_flips(clauses) @ np.abs(means))
         return 1 / len(queried) + (1 - 1 / len(queried)) * (1 + expected) / 2
 
 
 def _mean_sign(clauses: int, first: int) -> np.ndarray:
-    """Return E[(-1)^h] for h minuses among ``first`` of the clauses, given 0 .. clauses minuses in all."""
+    """Return E[(-1)^h], h minuses in the ``first`` clauses, given 0 .. ``clauses`` minuses in all."""
     later = clauses - first
     ways_first, ways_later = coin_flips(first), coin_flips(later)
     signed = ways_first * (-1.0) ** np.arange(first + 1)

@@ -1,4 +1,4 @@
-"""Language modelling on bytes, of the user's files or of Python's standard library."""
+"""Language modelling on the bytes of the user's files or of Python's standard library."""
 
 import copy
 import glob
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Split, Task
 
-TOLERANCE = 0.025  # share of bytes by which a cut may move to the end of a file
+TOLERANCE = 0.025  # share of the corpus by which a cut may move to reach the end of a file
 FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes
-LOOKED_AT = 8192  # first bytes of a file; a zero among them means that it is not text
+CHECKED_BYTES = 8192  # at the start of a file; a zero byte among them means that it is not text
 MAPPED_FROM = 1 << 20  # bytes; smaller files are read, because the number of open files is limited
 MOST_ENTRIES = 200_000  # most files and folders to search for a corpus
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
-NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 
 class File(NamedTuple):
@@ -57,11 +57,11 @@ class Text(Task):
     formats = ("aligned",)
     decoder_only = "an encoder reads the symbols it should predict"
     exact = False
-    # why examples need not hold every symbol that `chance` counts
+    # The reason why examples need not contain every symbol that `chance` counts.
     chance_unchecked = "how often a symbol occurs follows from the data"
 
     def __init__(self, path: str | None = None):
-        files = _of_library() if path is None else _files_at(path)
+        files = _library_files() if path is None else _user_files(path)
         root = os.path.commonpath([os.path.dirname(os.path.abspath(file.path)) for file in files])
         names = {file: Path(os.path.relpath(file.path, root)).as_posix() for file in files}
         self.files = tuple(sorted(files, key=lambda file: hashlib.sha256(names[file].encode()).digest()))
@@ -69,24 +69,25 @@ class Text(Task):
         self.data_files = tuple(file.path for file in self.files)
         self.ends = list(accumulate(file.size for file in self.files))
         if self.ends[-1] < FEWEST_BYTES:
-            hidden = "; files whose names begin with a dot are not read" if os.path.isdir(str(path)) else ""
+            hint = "; files whose names begin with a dot are not read" if os.path.isdir(str(path)) else ""
             raise ValueError(
                 f"path={path}: {self.ends[-1]} bytes are too short a text; at least {FEWEST_BYTES} are needed"
-                f"{hidden}"
+                f"{hint}"
             )
-        first, second = (self._cut(share) for share in (0.9, 0.95))
-        if first == second:  # one end of a file is near both
-            second = round(0.95 * self.ends[-1])
+        training_end = self._cut(0.9)
+        validation_end = self._cut(0.95)
+        if training_end == validation_end:  # the same end of a file is near both
+            validation_end = round(0.95 * self.ends[-1])
         self.bounds: dict[Split, tuple[int, int]] = {
-            "training": (0, first),
-            "validation": (first, second),
-            "evaluation": (second, self.ends[-1]),
+            "training": (0, training_end),
+            "validation": (training_end, validation_end),
+            "evaluation": (validation_end, self.ends[-1]),
         }
         self.longest = min(stop - start for start, stop in self.bounds.values())
         self.split: Split = "training"
 
     def _cut(self, share: float) -> int:
-        """Return the byte at this share of the corpus, or the nearest end of a file."""
+        """Return the byte at this share of the corpus, or the nearest end of a file within `TOLERANCE`."""
         target = share * self.ends[-1]
         nearest = min(self.ends, key=lambda end: abs(end - target))
         return nearest if abs(nearest - target) <= TOLERANCE * self.ends[-1] else round(target)
@@ -114,45 +115,50 @@ class Text(Task):
         pieces = []
         index = int(np.searchsorted(self.ends, start, side="right"))
         while count:
-            within = start - (self.ends[index] - self.files[index].size)
-            pieces.append(contents[index][within : within + count])
+            offset = start - (self.ends[index] - self.files[index].size)
+            pieces.append(contents[index][offset : offset + count])
             start += len(pieces[-1])
             count -= len(pieces[-1])
             index += 1
         return np.concatenate(pieces)
 
     def listing(self) -> list[dict[str, str | int]]:
-        """Return the files in order: path, bytes and splits."""
+        """Return path, size in bytes and splits of each file in order."""
         rows: list[dict[str, str | int]] = []
         for name, file, end in zip(self.names, self.files, self.ends, strict=True):
-            parts = [s for s, (a, b) in self.bounds.items() if max(a, end - file.size) < min(b, end)]
-            rows.append({"path": name, "bytes": file.size, "split": " ".join(parts)})
+            start = end - file.size
+            splits = []
+            for split, (split_start, split_end) in self.bounds.items():
+                if max(split_start, start) < min(split_end, end):
+                    splits.append(split)
+            rows.append({"path": name, "bytes": file.size, "split": " ".join(splits)})
         return rows
 
 
 @cache
-def _of_library() -> Sequence[File]:
+def _library_files() -> Sequence[File]:
+    """Return the sources and documents of the standard library, without its tests."""
     paths = []
     for folder, folders, names in os.walk(sysconfig.get_path("stdlib")):
-        folders[:] = sorted(set(folders) - NOT_LIBRARY)
+        folders[:] = sorted(set(folders) - EXCLUDED_FOLDERS)
         paths += [os.path.join(folder, name) for name in names if name.endswith(SUFFIXES)]
-    return _not_empty(paths)
+    return _nonempty_files(paths)
 
 
-def _files_at(path: str) -> Sequence[File]:
-    """Return the files of ``task.path``, without hidden files of a folder."""
-    _refuse_too_many(path)
+def _user_files(path: str) -> Sequence[File]:
+    """Return the files that ``task.path`` names, except hidden files in a folder."""
+    _refuse_too_many_entries(path)
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
     matches = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
     paths = sorted(filter(os.path.isfile, matches))
     if not paths:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
-    files = _not_empty(paths)
+    files = _nonempty_files(paths)
     if not files:
         raise ValueError(f"path={path}: {'it is' if len(paths) == 1 else 'all its files are'} empty")
     for file in files:
         with open(file.path, "rb") as content:
-            if b"\0" in content.read(LOOKED_AT):
+            if b"\0" in content.read(CHECKED_BYTES):
                 raise ValueError(
                     f"path={path}: {file.path} holds zero bytes, so it is no text in UTF-8; a glob as "
                     f"'texts/*.txt' leaves such files out"
@@ -160,10 +166,10 @@ def _files_at(path: str) -> Sequence[File]:
     return files
 
 
-def _refuse_too_many(path: str) -> None:
-    """Raise an error for too many files and folders, before any file is opened."""
+def _refuse_too_many_entries(path: str) -> None:
+    """Raise a ValueError if more than `MOST_ENTRIES` files and folders would have to be searched."""
     root = Path(path).absolute()
-    depth = len(Path(path).absolute().parts) - 1
+    depth = len(root.parts) - 1
     count = 0
     recursive = os.path.isdir(path) or "**" in path
     while not os.path.isdir(path) and glob.has_magic(str(root)):
@@ -178,9 +184,13 @@ def _refuse_too_many(path: str) -> None:
             folders.clear()
 
 
-def _not_empty(paths: Sequence[str]) -> Sequence[File]:
-    sizes = ((path, os.stat(path)) for path in paths)
-    return [File(path, about.st_size, about.st_mtime_ns) for path, about in sizes if about.st_size]
+def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
+    files = []
+    for path in paths:
+        stat = os.stat(path)
+        if stat.st_size:
+            files.append(File(path, stat.st_size, stat.st_mtime_ns))
+    return files
 
 
 @lru_cache(maxsize=4)
