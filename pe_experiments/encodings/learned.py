@@ -40,9 +40,9 @@ class Learned(AbsoluteEncoding):
         initial: rows before training: ``normal``, drawn from N(0, std^2), or ``sinusoidal``, the vectors of
             `Sinusoidal` with base 10,000 (``std`` then has no effect).
         std: standard deviation of the initial rows, above 0. Its ratio to that of the token embeddings
-            matters: BERT and GPT-2 draw both with 0.02. The default suits `initialisation=pytorch`, whose
-            token embeddings have 1, and is close to the 0.7 of sinusoids; with 0.02 learning is several times
-            slower under that initialisation.
+            matters: BERT and GPT-2 draw both with 0.02. The default suits `initialisation=pytorch`, which
+            draws token embeddings with 1, and is close to the 0.7 of sinusoids; with 0.02 learning is several
+            times slower under that initialisation.
         combine, width: see `AbsoluteEncoding`.
 
     Raises:

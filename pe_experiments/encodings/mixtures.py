@@ -18,8 +18,8 @@ class Composition(PositionalEncoding):
 
     Args:
         encodings: two or more functions that build an encoding from a shape; in YAML each is a ``_target_``
-            with its arguments and ``_partial_: true``. Only the first may be concatenated, and none may
-            compute its own attention weights.
+            with its arguments and ``_partial_: true``. Only the first may be concatenated. Encodings that
+            compute their own attention weights cannot be composed.
     """
 
     def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
@@ -78,7 +78,8 @@ class ByLayer(PositionalEncoding):
     the parts.
 
     Args:
-        encodings: one or more, as in `Composition`, at most as many as layers; none may act at the embedding.
+        encodings: one or more, as in `Composition`, at most as many as layers. They may not act at the
+            embedding.
     """
 
     def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):

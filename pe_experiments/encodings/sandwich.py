@@ -41,5 +41,6 @@ class Sandwich(PositionBias):
         return bias_BHTS.float().to(at.q_positions_BT.device)
 
     def _vectors(self, positions: Tensor) -> Tensor:
-        # Exponents start at m = 1, those of `sinusoid_vectors` at 0.
+        """Return the sinusoidal vectors of the positions, [B, T, width] in float64."""
+        # Exponents start at m = 1 here and at 0 in `sinusoid_vectors`, so shift them by one.
         return sinusoid_vectors(in_float64(positions) * BASE ** (-2 / self.width), self.width, BASE)

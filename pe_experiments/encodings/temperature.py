@@ -20,7 +20,7 @@ class PositionTemperature(PositionalEncoding):
     Args:
         step: number of positions with the same factor, at least 1; 8,192 in Llama 4; None means
             ``original_length``: logits then change only past the training length.
-        strength: at least 0; 0.1 in Llama 4.
+        strength: factor of the logarithm, at least 0; 0.1 in Llama 4.
     """
 
     invariant_to = "nothing"

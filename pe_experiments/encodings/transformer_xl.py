@@ -26,8 +26,8 @@ class TransformerXL(PositionalEncoding):
     functions of i and of j. Distances are unlimited.
 
     Args:
-        base: of the sinusoids R, greater than 1; 10,000 in the paper. At an odd ``d_model`` R has one cosine
-            fewer than sines.
+        base: base of the sinusoids R, greater than 1; 10,000 in the paper. At an odd ``d_model`` R has one
+            cosine fewer than sines.
     """
 
     per_layer = True
