@@ -217,8 +217,8 @@ def _say_match(match: Match, forms: list[bool], against: Component | None = None
             say(f"It follows another convention, which is no mistake. {match.mistake.name}")
             say("Weights do not carry over between the two.")
             return
-        reported = match.mistake.change.reported
-        suffix = f" (reported: {reported})" if reported else ""
+        projects = match.mistake.change.projects
+        suffix = f" (reported: {projects})" if projects else ""
         say(f"It matches a known mistake. {match.mistake.name}{suffix}")
         if match.in_small_models:
             width, heads, _ = SMALL

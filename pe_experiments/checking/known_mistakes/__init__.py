@@ -1,7 +1,7 @@
-"""Known mistakes: typical ones and ones reported in public code.
+"""Collect known mistakes in encodings: typical ones and ones reported for public code.
 
 To add a mistake, write an entry in the file of its kind of encoding (embeddings, rotations, biases, content).
-The checker names the mistake that an implementation has. A test makes every mistake and requires its name.
+A test introduces every mistake into a correct encoding and requires that the checker reports it by name.
 """
 
 from pe_experiments.checking.known_mistakes import any_encoding, biases, content, embeddings, rotations

@@ -1,4 +1,4 @@
-"""Known mistakes of any encoding: wrong ids at every hook, and no effect while decoding."""
+"""Define known mistakes that any encoding can have: wrong position ids, and no effect while decoding."""
 
 import torch
 
@@ -15,26 +15,33 @@ from pe_experiments.models.attention import makes_weights
 
 
 def at_every_hook(change_ids: ChangeIds) -> Change:
-    """Return a change of position ids, also of embeddings if ids of queries and keys change equally."""
+    """Return a change of the position ids that all hooks read.
+
+    Embeddings read changed ids only if the ids of queries and keys change equally.
+    """
 
     def embed_sequence(encoding, original, x, ids, declared):
-        of_queries, of_keys = change_ids(ids, ids)
-        return original(x, of_keys if torch.equal(of_queries, of_keys) else ids, declared)
+        query_ids, key_ids = change_ids(ids, ids)
+        if torch.equal(query_ids, key_ids):
+            ids = key_ids
+        return original(x, ids, declared)
 
-    def attend(encoding, original, q, k, at):
+    def attention_hook(encoding, original, q, k, at):
         return original(q, k, with_ids(at, change_ids))
 
-    def change(encoding: PositionalEncoding) -> None:
+    def change_hooks(encoding: PositionalEncoding) -> None:
         if acts_at_embedding(encoding):
             replace_method(encoding, "embed_sequence", embed_sequence)
         for part in layer_encodings(encoding):
             for hook in attention_hooks(part):
-                replace_method(part, hook, attend)
+                replace_method(part, hook, attention_hook)
 
-    return Change(change)
+    return Change(change_hooks)
 
 
 def no_effect_while_decoding(encoding: PositionalEncoding) -> None:
+    """Remove the effect of the encoding on calls with fewer queries than keys."""
+
     def bias(part, original, q, k, at):
         return original(q, k, at) * (0 if q.shape[2] < k.shape[2] else 1)
 
@@ -48,13 +55,13 @@ def no_effect_while_decoding(encoding: PositionalEncoding) -> None:
 
 
 def layer_encodings(encoding: PositionalEncoding) -> list[PositionalEncoding]:
-    """Return the distinct encodings of the layers."""
+    """Return the encodings of all layers, without duplicates."""
     parts = [encoding.for_layer(layer) for layer in range(encoding.shape.num_layers)]
     return list({id(part): part for part in parts}.values())
 
 
 def attention_hooks(encoding: PositionalEncoding) -> list[str]:
-    """Return the hooks of attention that the encoding overrides and that its callers call."""
+    """Return the names of the overridden hooks that attention calls."""
     if makes_weights(encoding):
         return ["weights"]
     base = PositionalEncoding

@@ -1,7 +1,7 @@
-"""Define a known mistake: its encoding, a description, and a change that introduces it.
+"""Define `Mistake`, and functions that return the changes which introduce mistakes into encodings.
 
-The functions here return changes. A replacement of a method is called with the encoding, the original method
-and the arguments of the call.
+Every ``replacement`` of a method is called as ``replacement(encoding, original, *arguments)``, where
+``original`` is the bound method that it replaces.
 """
 
 import copy
@@ -22,21 +22,22 @@ ChangeIds = Callable[[Tensor, Tensor], PositionIds]
 
 @dataclass(frozen=True)
 class Change:
-    """A change that introduces a mistake into a correct instance in place.
+    """A change that introduces a mistake into a correct encoding.
 
     Args:
-        convention: whether released models do it, so that it is not a mistake, but weights do not carry over.
-        reported: public projects with this mistake.
+        apply: function that changes an encoding in place.
+        convention: whether released models do the same; it is then no mistake, but weights do not carry over.
+        projects: public projects for which the mistake was reported.
     """
 
     apply: Callable[[Any], None]
     convention: bool = False
-    reported: str = ""
+    projects: str = ""
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A known mistake: a change of an encoding under configs/pe and its description."""
+    """A known mistake in an encoding under configs/pe: its description, and the change that introduces it."""
 
     encoding: str
     description: str
@@ -47,7 +48,7 @@ class Mistake:
         return f"{self.encoding}: {self.description}"
 
     def make_in(self, make: MakeEncoding) -> MakeEncoding:
-        """Return the builder of the wrong encoding from the builder of the correct one."""
+        """Return a function that builds the encoding with ``make`` and introduces the mistake."""
 
         def make_wrong(shape: ModelShape) -> PositionalEncoding:
             encoding = make(shape)
@@ -57,95 +58,97 @@ class Mistake:
         return make_wrong
 
 
-def convention(change: Change) -> Change:
+def as_convention(change: Change) -> Change:
+    """Return the change marked as a convention of released models."""
     return replace(change, convention=True)
 
 
-def reported(projects: str, change: Change) -> Change:
-    return replace(change, reported=projects)
+def reported_in(projects: str, change: Change) -> Change:
+    """Return the change with the public projects for which it was reported."""
+    return replace(change, projects=projects)
 
 
-def attribute(name: str, value: Callable[[Any], Any]) -> Change:
-    """Return a change of an attribute to a value computed from the encoding."""
+def change_attribute(name: str, value: Callable[[Any], Any]) -> Change:
+    """Return a change that sets an attribute to ``value(encoding)``."""
     return Change(lambda encoding: setattr(encoding, name, value(encoding)))
 
 
 def replace_method(encoding: PositionalEncoding, name: str, replacement: Callable[..., Any]) -> None:
-    """Give an instance another method, ``replacement(encoding, original, *arguments)``."""
+    """Replace a method of this instance only."""
     cls = type(encoding)
     original = getattr(cls, name)
 
-    def replaced(self: Any, *arguments: Any) -> Any:
+    def new_method(self: Any, *arguments: Any) -> Any:
         return replacement(self, partial(original, self), *arguments)
 
-    encoding.__class__ = type(cls.__name__, (cls,), {name: replaced})
+    encoding.__class__ = type(cls.__name__, (cls,), {name: new_method})
 
 
-def method(name: str, replacement: Callable[..., Any]) -> Change:
-    """Return a change of a method to ``replacement(encoding, original, *arguments)``."""
+def change_method(name: str, replacement: Callable[..., Any]) -> Change:
+    """Return a change that replaces a method."""
     return Change(lambda encoding: replace_method(encoding, name, replacement))
 
 
-def result(name: str, changed: Callable[[Any], Any]) -> Change:
-    """Return a change of the result of a method."""
-    return method(name, lambda encoding, original, *arguments: changed(original(*arguments)))
+def change_result(name: str, change: Callable[[Any], Any]) -> Change:
+    """Return a change that applies ``change`` to the result of a method."""
+    return change_method(name, lambda encoding, original, *arguments: change(original(*arguments)))
 
 
-def times_head_dim(name: str, power: float) -> Change:
+def scale_by_head_dim(name: str, power: float) -> Change:
     """Return a change that multiplies the result of a method by a power of ``head_dim``."""
 
-    def multiplied(encoding, original, *arguments):
+    def scaled_method(encoding, original, *arguments):
         return original(*arguments) * encoding.shape.head_dim**power
 
-    return method(name, multiplied)
+    return change_method(name, scaled_method)
 
 
-def parameters(name: str, values: Callable[[Any], dict[str, Tensor]]) -> Change:
-    """Return a change of the values of parameters that a method reads."""
+def change_parameters(name: str, values: Callable[[Any], dict[str, Tensor]]) -> Change:
+    """Return a change that makes a method read ``values(encoding)`` in place of the parameters so named."""
 
-    def with_other_values(encoding, original, *arguments):
-        twin = copy.copy(encoding)
-        twin._parameters = encoding._parameters | values(encoding)
-        return original.func(twin, *arguments)
+    def with_changed_parameters(encoding, original, *arguments):
+        shallow_copy = copy.copy(encoding)
+        shallow_copy._parameters = encoding._parameters | values(encoding)
+        return original.func(shallow_copy, *arguments)
 
-    return method(name, with_other_values)
-
-
-def exchanged(name: str, first: str, second: str) -> Change:
-    """Return a change that exchanges two parameters in a method."""
-    return parameters(name, lambda e: {first: getattr(e, second), second: getattr(e, first)})
+    return change_method(name, with_changed_parameters)
 
 
-def unused(name: str, parameter: str) -> Change:
-    """Return a change that replaces a parameter by zeros in a method."""
-    return parameters(name, lambda e: {parameter: 0 * getattr(e, parameter)})
+def exchange_parameters(name: str, first: str, second: str) -> Change:
+    """Return a change that makes a method read two parameters in exchange for each other."""
+    return change_parameters(name, lambda e: {first: getattr(e, second), second: getattr(e, first)})
+
+
+def zero_parameter(name: str, parameter: str) -> Change:
+    """Return a change that makes a method read zeros in place of a parameter."""
+    return change_parameters(name, lambda e: {parameter: 0 * getattr(e, parameter)})
 
 
 def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:
-    """Return the context with other position ids; it shares no results with the original."""
+    """Return a copy of the context with changed position ids and without its cached results."""
     context = at.query_rows(0, at.q_positions_BT.shape[1])
     context.q_positions_BT, context.k_positions_BS = change_ids(at.q_positions_BT, at.k_positions_BS)
     return context
 
 
-def positions(name: str, change_ids: ChangeIds) -> Change:
-    """Return a change of the position ids that a method reads from its last argument, the context."""
+def change_positions(name: str, change_ids: ChangeIds) -> Change:
+    """Return a change of the position ids in the context, which is the last argument of the method."""
 
-    def at_other_ids(encoding, original, *arguments):
+    def with_changed_ids(encoding, original, *arguments):
         return original(*arguments[:-1], with_ids(arguments[-1], change_ids))
 
-    return method(name, at_other_ids)
+    return change_method(name, with_changed_ids)
 
 
-def _counted(i: Tensor, j: Tensor) -> PositionIds:
-    """Return ids that count tokens from 0; the queries are the last tokens."""
-    keys = torch.arange(j.shape[1])[None]
-    return keys[:, -i.shape[1] :], keys
+def _count_tokens(i: Tensor, j: Tensor) -> PositionIds:
+    """Return ids that count the keys from 0; the queries have the ids of the last keys."""
+    key_ids = torch.arange(j.shape[1])[None]
+    return key_ids[:, -i.shape[1] :], key_ids
 
 
-# Descriptions of wrong position ids, with functions from correct ids of queries and keys to wrong ones.
+# Functions from the correct ids of queries and keys to wrong ones, by the description of the mistake.
 WRONG_IDS: dict[str, ChangeIds] = {
-    "position ids are ignored, tokens counted": _counted,
+    "position ids are ignored, tokens counted": _count_tokens,
     "every token has the position of the last one": lambda i, j: (
         j.amax(1, keepdim=True).expand_as(i),
         j.amax(1, keepdim=True).expand_as(j),
@@ -171,5 +174,5 @@ WRONG_IDS: dict[str, ChangeIds] = {
 
 
 def wrong_ids(name: str, *descriptions: str) -> dict[str, Change]:
-    """Return entries of `WRONG_IDS` as changes of one method."""
-    return {description: positions(name, WRONG_IDS[description]) for description in descriptions}
+    """Return entries of `WRONG_IDS` as changes of the position ids that a method reads."""
+    return {description: change_positions(name, WRONG_IDS[description]) for description in descriptions}

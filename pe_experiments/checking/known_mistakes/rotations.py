@@ -1,4 +1,4 @@
-"""Known mistakes of RoPE and its relatives."""
+"""Define known mistakes in RoPE and related encodings."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch.nn import functional as F
 from pe_experiments.checking.known_mistakes.mistake import (
     WRONG_IDS,
     Change,
-    attribute,
-    convention,
-    method,
-    positions,
-    reported,
-    result,
+    as_convention,
+    change_attribute,
+    change_method,
+    change_positions,
+    change_result,
+    reported_in,
     with_ids,
     wrong_ids,
 )
@@ -30,11 +30,11 @@ def linear_frequencies(encoding, original, at):
 
 
 def fastest_frequencies_zero(encoding, original, at):
-    rotating = torch.arange(encoding.pairs) >= encoding.pairs - encoding.rotated_pairs
-    return frequencies(encoding.base, encoding.pairs)[None] * rotating
+    is_rotated = torch.arange(encoding.pairs) >= encoding.pairs - encoding.rotated_pairs
+    return frequencies(encoding.base, encoding.pairs)[None] * is_rotated
 
 
-def frequencies_spread(encoding, original, at):
+def spread_frequencies(encoding, original, at):
     unrotated_pairs = encoding.pairs - encoding.rotated_pairs
     return F.pad(frequencies(encoding.base, encoding.rotated_pairs), (0, unrotated_pairs))[None]
 
@@ -42,21 +42,21 @@ def frequencies_spread(encoding, original, at):
 # RoPE: cosines and sines of queries and keys.
 
 
-def keys_rotate_back(rotations):
+def rotate_keys_back(rotations):
     queries, (cos, sin) = rotations
     return queries, (cos, -sin)
 
 
-def cos_for_sin_of_queries(rotations):
+def exchange_cos_and_sin_of_queries(rotations):
     (cos, sin), keys = rotations
     return (sin, cos), keys
 
 
 def angles_in_bfloat16(encoding, original, at):
-    turns = encoding.frequencies_BR(at).bfloat16()[:, None, None]
+    rounded_frequencies = encoding.frequencies_BR(at).bfloat16()[:, None, None]
     tables = []
     for ids in (at.q_positions_BT, at.k_positions_BS):
-        angles = ids.bfloat16()[:, None, :, None] * turns
+        angles = ids.bfloat16()[:, None, :, None] * rounded_frequencies
         tables.append((angles.float().cos(), angles.float().sin()))
     return tuple(tables)
 
@@ -68,67 +68,70 @@ def tables_in_bfloat16(rotations):
 # RoPE: rotation of the channels.
 
 
-def halves_across(x):
+def rotate_halves(x):
     first, second = x.chunk(2, -1)
     return torch.cat([-second, first], -1)
 
 
-def neighbours_across(x):
+def rotate_neighbours(x):
     return torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
 
 
-def each_twice(angles):
+def repeat_each(angles):
     return angles.repeat_interleave(2, -1)
 
 
-def twice(angles):
+def repeat_all(angles):
     return torch.cat([angles, angles], -1)
 
 
-def rotated_by(across, table):
-    """Return a replacement ``x cos + across(x) sin`` for q and k, with angles laid out by ``table``."""
+def rotate_with(rotate_channels, repeat_angles):
+    """Return a replacement of ``rotate`` that computes ``x cos + rotate_channels(x) sin`` for q and k.
+
+    ``repeat_angles`` expands cosines and sines from one value per pair of channels to one per channel.
+    """
 
     def rotate(encoding, original, q, k, at):
         rotated = []
         for x, (cos, sin) in zip((q, k), encoding._rotations(at), strict=True):
-            turning = x[..., : 2 * encoding.pairs]
+            rotating = x[..., : 2 * encoding.pairs]
             unrotated = x[..., 2 * encoding.pairs :]
-            turned = turning * table(cos) + across(turning) * table(sin)
-            rotated.append(torch.cat([turned, unrotated], dim=-1))
+            rotated_part = rotating * repeat_angles(cos) + rotate_channels(rotating) * repeat_angles(sin)
+            rotated.append(torch.cat([rotated_part, unrotated], dim=-1))
         return tuple(rotated)
 
     return rotate
 
 
-def only_queries_in_halves(encoding, original, q, k, at):
-    return original(q, k, at)[0], rotated_by(neighbours_across, each_twice)(encoding, original, q, k, at)[1]
+def rotate_only_queries_in_halves(encoding, original, q, k, at):
+    return original(q, k, at)[0], rotate_with(rotate_neighbours, repeat_each)(encoding, original, q, k, at)[1]
 
 
-def only_keys_in_halves(encoding, original, q, k, at):
-    return rotated_by(neighbours_across, each_twice)(encoding, original, q, k, at)[0], original(q, k, at)[1]
+def rotate_only_keys_in_halves(encoding, original, q, k, at):
+    return rotate_with(rotate_neighbours, repeat_each)(encoding, original, q, k, at)[0], original(q, k, at)[1]
 
 
-def heads_for_tokens(encoding, original, q, k, at):
-    heads = torch.arange(q.shape[1])[None]
-    at = AttentionContext(heads, heads, at.visible_BTS)
+def heads_counted_as_tokens(encoding, original, q, k, at):
+    head_ids = torch.arange(q.shape[1])[None]
+    at = AttentionContext(head_ids, head_ids, at.visible_BTS)
     return tuple(x.transpose(1, 2) for x in original(q.transpose(1, 2), k.transpose(1, 2), at))
 
 
-def keys_left_of_text_unset(encoding, original, q, k, at):
+def leave_padded_keys_unset(encoding, original, q, k, at):
     rotated_q, rotated_k = original(q, k, at)
-    unseen = ~at.visible_BTS.any(dim=1)[:, None, :, None]
-    return rotated_q, rotated_k.masked_fill(unseen, torch.nan)
+    never_visible = ~at.visible_BTS.any(dim=1)[:, None, :, None]
+    return rotated_q, rotated_k.masked_fill(never_visible, torch.nan)
 
 
-def keys_permuted(encoding, original, q, k, at):
-    """Return keys converted between layouts as if there were half as many heads, each twice as wide."""
+def permute_keys(encoding, original, q, k, at):
+    """Rotate keys whose layout was converted as if there were half as many heads, each twice as wide."""
     channels = k.transpose(1, 2).flatten(-2)
-    wide = channels.unflatten(-1, (k.shape[1] // 2, 2, -1)).transpose(-1, -2).flatten(-3)
-    back = wide.unflatten(-1, (k.shape[1], -1, 2)).transpose(-1, -2).flatten(-2)
-    return original(q, back.transpose(1, 2), at)
+    interleaved = channels.unflatten(-1, (k.shape[1] // 2, 2, -1)).transpose(-1, -2).flatten(-3)
+    permuted = interleaved.unflatten(-1, (k.shape[1], -1, 2)).transpose(-1, -2).flatten(-2)
+    return original(q, permuted.transpose(1, 2), at)
 
 
-def whole_head_rotates(encoding, original, q, k, at):
+def rotate_whole_head(encoding, original, q, k, at):
     return Rope(encoding.shape, base=encoding.base).rotate(q, k, at)
 
 
@@ -139,14 +142,14 @@ def base_times_factor(encoding, original, at):
     return frequencies(encoding.base * float(encoding.stretch_B(at)), encoding.pairs)[None]
 
 
-def exponent_of_ntk(encoding, original, at):
+def wrong_ntk_exponent(encoding, original, at):
     exponent = 2 * encoding.pairs / (2 * encoding.pairs - 1)
     return frequencies(encoding.base * float(encoding.stretch_B(at)) ** exponent, encoding.pairs)[None]
 
 
 def factor_of_tokens_so_far(encoding, original, at):
-    so_far = at.q_positions_BT.max().double() + 1
-    return (so_far / encoding.shape.train_length).clamp(min=1)[None]
+    tokens_so_far = at.q_positions_BT.max().double() + 1
+    return (tokens_so_far / encoding.shape.train_length).clamp(min=1)[None]
 
 
 def scale_squared(encoding, original, at):
@@ -155,9 +158,9 @@ def scale_squared(encoding, original, at):
 
 
 def ramp_of_current_length(encoding, original, rotations):
-    """Return YaRN's ramp for the 24 tokens of a comparison in place of the original length."""
-    longer = 24 / encoding.shape.train_length
-    return original(rotations) + encoding.pairs * math.log(longer) / math.log(encoding.base)
+    """Return YaRN's ramp computed from the 24 tokens of a comparison instead of the original length."""
+    length_ratio = 24 / encoding.shape.train_length
+    return original(rotations) + encoding.pairs * math.log(length_ratio) / math.log(encoding.base)
 
 
 # xPos and PoPE.
@@ -179,8 +182,8 @@ def separate_centres(encoding, original, at):
     return original(at)[0], (cos * scale, sin * scale)
 
 
-def delta_negated(encoding, original, q, k, at):
-    """Return cos(a - d), which is cos(a + d) with the roles of q and k exchanged."""
+def negate_delta(encoding, original, q, k, at):
+    """Rotate queries instead of keys by delta, which negates delta in the logits."""
     rotated_k, rotated_q = original(k, q, with_ids(at, lambda i, j: (j, i)))
     return rotated_q, rotated_k
 
@@ -188,7 +191,7 @@ def delta_negated(encoding, original, q, k, at):
 def without_softplus(encoding, original, q, k, at):
     rotated = []
     for rotated_x, x in zip(original(q, k, at), (q, k), strict=True):
-        rotated.append(rotated_x / twice(F.softplus(x)) * twice(x))
+        rotated.append(rotated_x / repeat_all(F.softplus(x)) * repeat_all(x))
     return tuple(rotated)
 
 
@@ -200,32 +203,34 @@ def frequencies_of_rope_twice(encoding, original, at):
 
 MISTAKES: dict[str, dict[str, Change]] = {
     "rope_nope": {
-        "the layers are exchanged": convention(
-            method("for_layer", lambda e, original, layer: original(layer + 1))
+        "the layers are exchanged": as_convention(
+            change_method("for_layer", lambda e, original, layer: original(layer + 1))
         ),
     },
     "rope": {
-        "the exponent lacks its factor 2": attribute("base", lambda e: e.base**0.5),
-        "the exponent has its factor 2 twice": attribute("base", lambda e: e.base**2),
-        "the exponent is inverted": attribute("base", lambda e: 1 / e.base),
-        "d_model, not head_dim": attribute("base", lambda e: e.base ** (1 / e.shape.num_heads)),
-        "base 1,000": attribute("base", lambda e: e.base / 10),
-        "the base is not passed on (10,000 stays)": reported(
-            "torchtune #1341", attribute("base", lambda e: 10000.0)
+        "the exponent lacks its factor 2": change_attribute("base", lambda e: e.base**0.5),
+        "the exponent has its factor 2 twice": change_attribute("base", lambda e: e.base**2),
+        "the exponent is inverted": change_attribute("base", lambda e: 1 / e.base),
+        "d_model, not head_dim": change_attribute("base", lambda e: e.base ** (1 / e.shape.num_heads)),
+        "base 1,000": change_attribute("base", lambda e: e.base / 10),
+        "the base is not passed on (10,000 stays)": reported_in(
+            "torchtune #1341", change_attribute("base", lambda e: 10000.0)
         ),
-        "half of it rotates": attribute("pairs", lambda e: max(1, e.pairs // 2)),
-        "frequencies in reverse order": result("frequencies_BR", lambda f: f.flip(-1)),
-        "exponents from 1": method(
+        "half of it rotates": change_attribute("pairs", lambda e: max(1, e.pairs // 2)),
+        "frequencies in reverse order": change_result("frequencies_BR", lambda f: f.flip(-1)),
+        "exponents from 1": change_method(
             "frequencies_BR", lambda e, original, at: original(at) * e.base ** (-1 / e.pairs)
         ),
-        "exponents m / (pairs - 1)": attribute("base", lambda e: e.base ** (e.pairs / max(1, e.pairs - 1))),
-        "linear frequencies": method("frequencies_BR", linear_frequencies),
-        "frequencies in bfloat16": reported(
-            "gpt-neox #1003", result("frequencies_BR", lambda f: f.bfloat16().double())
+        "exponents m / (pairs - 1)": change_attribute(
+            "base", lambda e: e.base ** (e.pairs / max(1, e.pairs - 1))
         ),
-        "frequencies in float16": result("frequencies_BR", lambda f: f.half().double()),
-        "keys rotate the other way": result("_rotations", keys_rotate_back),
-        "cos and sin exchanged for queries": result("_rotations", cos_for_sin_of_queries),
+        "linear frequencies": change_method("frequencies_BR", linear_frequencies),
+        "frequencies in bfloat16": reported_in(
+            "gpt-neox #1003", change_result("frequencies_BR", lambda f: f.bfloat16().double())
+        ),
+        "frequencies in float16": change_result("frequencies_BR", lambda f: f.half().double()),
+        "keys rotate the other way": change_result("_rotations", rotate_keys_back),
+        "cos and sin exchanged for queries": change_result("_rotations", exchange_cos_and_sin_of_queries),
         **wrong_ids(
             "_rotations",
             "keys are one position ahead",
@@ -238,83 +243,99 @@ MISTAKES: dict[str, dict[str, Change]] = {
             "positions in bfloat16",
             "positions in float16",
         ),
-        FIRST_OFFSET: reported("mlx #3494", positions("_rotations", WRONG_IDS[FIRST_OFFSET])),
-        "position ids are ignored, tokens counted anew in every call": positions(
+        FIRST_OFFSET: reported_in("mlx #3494", change_positions("_rotations", WRONG_IDS[FIRST_OFFSET])),
+        "position ids are ignored, tokens counted anew in every call": change_positions(
             "_rotations", lambda i, j: (torch.arange(i.shape[1])[None], torch.arange(j.shape[1])[None])
         ),
-        "rotated twice": positions("_rotations", lambda i, j: (2 * i, 2 * j)),
-        "angles in bfloat16": method("_rotations", angles_in_bfloat16),
-        "cos and sin in bfloat16": result("_rotations", tables_in_bfloat16),
-        "rotate_half without its minus": result(
-            "_tables", lambda tables: tuple((cos, twice(sin.chunk(2, -1)[1])) for cos, sin in tables)
+        "rotated twice": change_positions("_rotations", lambda i, j: (2 * i, 2 * j)),
+        "angles in bfloat16": change_method("_rotations", angles_in_bfloat16),
+        "cos and sin in bfloat16": change_result("_rotations", tables_in_bfloat16),
+        "rotate_half without its minus": change_result(
+            "_tables", lambda tables: tuple((cos, repeat_all(sin.chunk(2, -1)[1])) for cos, sin in tables)
         ),
-        "half-split angles on interleaved channels": method("rotate", rotated_by(neighbours_across, twice)),
-        "interleaved angles on half-split channels": method("rotate", rotated_by(halves_across, each_twice)),
-        "queries rotate halves, keys neighbouring channels": method("rotate", only_queries_in_halves),
-        "keys rotate halves, queries neighbouring channels": method("rotate", only_keys_in_halves),
-        "only queries rotate": method("rotate", lambda e, original, q, k, at: (original(q, k, at)[0], k)),
-        "only keys rotate": method("rotate", lambda e, original, q, k, at: (q, original(q, k, at)[1])),
-        "logits scaled twice": method(
+        "half-split angles on interleaved channels": change_method(
+            "rotate", rotate_with(rotate_neighbours, repeat_all)
+        ),
+        "interleaved angles on half-split channels": change_method(
+            "rotate", rotate_with(rotate_halves, repeat_each)
+        ),
+        "queries rotate halves, keys neighbouring channels": change_method(
+            "rotate", rotate_only_queries_in_halves
+        ),
+        "keys rotate halves, queries neighbouring channels": change_method(
+            "rotate", rotate_only_keys_in_halves
+        ),
+        "only queries rotate": change_method(
+            "rotate", lambda e, original, q, k, at: (original(q, k, at)[0], k)
+        ),
+        "only keys rotate": change_method("rotate", lambda e, original, q, k, at: (q, original(q, k, at)[1])),
+        "logits scaled twice": change_method(
             "rotate", lambda e, original, q, k, at: original(q * e.shape.head_dim**-0.5, k, at)
         ),
-        "heads are counted in place of tokens": method("rotate", heads_for_tokens),
-        "keys left of the text stay uninitialised": reported(
-            "fla #967", method("rotate", keys_left_of_text_unset)
+        "heads are counted in place of tokens": change_method("rotate", heads_counted_as_tokens),
+        "keys left of the text stay uninitialised": reported_in(
+            "fla #967", change_method("rotate", leave_padded_keys_unset)
         ),
-        "keys converted between layouts with too few heads": reported(
-            "llama.cpp #3364", method("rotate", keys_permuted)
+        "keys converted between layouts with too few heads": reported_in(
+            "llama.cpp #3364", change_method("rotate", permute_keys)
         ),
     },
     "rope_partial": {
-        "frequencies of the whole head": attribute(
+        "frequencies of the whole head": change_attribute(
             "base", lambda e: e.base ** (2 * e.pairs / e.shape.head_dim)
         ),
-        "the whole head rotates": reported("pie #602", method("rotate", whole_head_rotates)),
+        "the whole head rotates": reported_in("pie #602", change_method("rotate", rotate_whole_head)),
     },
     "p_rope": {
-        "the fastest frequencies are set to 0": method("frequencies_BR", fastest_frequencies_zero),
-        "frequencies spread over the pairs that rotate": method("frequencies_BR", frequencies_spread),
+        "the fastest frequencies are set to 0": change_method("frequencies_BR", fastest_frequencies_zero),
+        "frequencies spread over the pairs that rotate": change_method("frequencies_BR", spread_frequencies),
     },
     "rope_linear": {
-        "positions multiplied by the factor": method(
+        "positions multiplied by the factor": change_method(
             "frequencies_BR", lambda e, original, at: Rope.frequencies_BR(e, at) * e.stretch_B(at)[:, None]
         ),
     },
     "rope_ntk": {
-        "the base is multiplied by the factor itself": method("frequencies_BR", base_times_factor),
-        "the exponent is d / (d - 1) in place of d / (d - 2)": method("frequencies_BR", exponent_of_ntk),
+        "the base is multiplied by the factor itself": change_method("frequencies_BR", base_times_factor),
+        "the exponent is d / (d - 1) in place of d / (d - 2)": change_method(
+            "frequencies_BR", wrong_ntk_exponent
+        ),
     },
     "rope_dynamic_ntk": {
-        "the factor is not taken back at the training length": method(
+        "the factor is not taken back at the training length": change_method(
             "stretch_B", lambda e, original, at: (e.factor or 1.0) * e.times_longer_B(at)
         ),
-        "the factor does not follow the length": reported(
+        "the factor does not follow the length": reported_in(
             "vLLM #3488, #41236",
-            method("stretch_B", lambda e, original, at: torch.tensor([e.factor or 1.0], dtype=torch.float64)),
+            change_method(
+                "stretch_B", lambda e, original, at: torch.tensor([e.factor or 1.0], dtype=torch.float64)
+            ),
         ),
-        "the factor follows the tokens so far": reported(
-            "transformers", method("times_longer_B", factor_of_tokens_so_far)
+        "the factor follows the tokens so far": reported_in(
+            "transformers", change_method("times_longer_B", factor_of_tokens_so_far)
         ),
     },
     "rope_yarn": {
-        "the ramp is upside down": result("interpolated_share", lambda share: 1 - share),
-        "cos and sin are not scaled": method("_rotations", lambda e, original, at: Rope._rotations(e, at)),
-        "cos and sin are scaled twice": method("_rotations", scale_squared),
-        "the current length in place of the original one": reported(
-            "TransformerLens #910", method("_pair_with", ramp_of_current_length)
+        "the ramp is upside down": change_result("interpolated_share", lambda share: 1 - share),
+        "cos and sin are not scaled": change_method(
+            "_rotations", lambda e, original, at: Rope._rotations(e, at)
+        ),
+        "cos and sin are scaled twice": change_method("_rotations", scale_squared),
+        "the current length in place of the original one": reported_in(
+            "TransformerLens #910", change_method("_pair_with", ramp_of_current_length)
         ),
     },
     "xpos": {
-        "keys grow with their position as queries do": method("_rotations", keys_grow_too),
-        "keys grow with their position as queries do, counted from 0": method(
+        "keys grow with their position as queries do": change_method("_rotations", keys_grow_too),
+        "keys grow with their position as queries do, counted from 0": change_method(
             "_rotations", keys_grow_from_zero
         ),
-        "queries and keys have centres of their own": method("_rotations", separate_centres),
-        "logits grow with distance": result("_scales", torch.reciprocal),
+        "queries and keys have centres of their own": change_method("_rotations", separate_centres),
+        "logits grow with distance": change_result("_scales", torch.reciprocal),
     },
     "pope": {
-        "the sign of delta": method("rotate", delta_negated),
-        "magnitudes without softplus": method("rotate", without_softplus),
-        "RoPE's frequencies, each twice": method("_rotations", frequencies_of_rope_twice),
+        "the sign of delta": change_method("rotate", negate_delta),
+        "magnitudes without softplus": change_method("rotate", without_softplus),
+        "RoPE's frequencies, each twice": change_method("_rotations", frequencies_of_rope_twice),
     },
 }
