@@ -1,4 +1,4 @@
-"""Orders of a head's channels in which correct implementations of a rotation may differ."""
+"""Define the channel layouts in which correct implementations of a rotation may differ."""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -7,21 +7,44 @@ EXCHANGED = "the two channels of each pair exchanged (it rotates the other way)"
 NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"
 HALVES = "pairs of channels halves apart where ours are neighbours"
 LAST = "the last channels rotate where ours are the first"
-# Orders of the rotating channels.
-STEPS: dict[str, Callable[[list[int]], list[int]]] = {
-    EXCHANGED: lambda order: order[len(order) // 2 :] + order[: len(order) // 2],
-    NEIGHBOURS: lambda order: [order[m // 2 + m % 2 * len(order) // 2] for m in range(len(order))],
-    HALVES: lambda order: order[::2] + order[1::2],
+
+
+def _exchange_halves(order: list[int]) -> list[int]:
+    half = len(order) // 2
+    return order[half:] + order[:half]
+
+
+def _interleave_halves(order: list[int]) -> list[int]:
+    half = len(order) // 2
+    return [channel for pair in zip(order[:half], order[half:], strict=True) for channel in pair]
+
+
+def _split_pairs(order: list[int]) -> list[int]:
+    return order[::2] + order[1::2]
+
+
+# Permutations of the rotating channels. A layout is a sequence of them, and of `LAST`.
+PERMUTATIONS: dict[str, Callable[[list[int]], list[int]]] = {
+    EXCHANGED: _exchange_halves,
+    NEIGHBOURS: _interleave_halves,
+    HALVES: _split_pairs,
 }
-LAYOUTS = [steps for number in (1, 2, 3) for steps in combinations((*STEPS, LAST), number)]
+LAYOUTS = [layout for number in (1, 2, 3) for layout in combinations((*PERMUTATIONS, LAST), number)]
 USUAL_LAYOUTS: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))
 
 
-def channel_order(steps: Sequence[str], channels: int, pairs: int | None) -> list[int]:
-    """Return the index of our channel for each channel of a layout; ``pairs`` of them rotate (None: all)."""
-    rotating = 2 * (channels // 2 if pairs is None else pairs)
-    order = list(range(rotating))
-    unrotated = list(range(rotating, channels))
-    for step in steps:
-        order = STEPS[step](order) if step in STEPS else order
-    return unrotated + order if LAST in steps else order + unrotated
+def channel_order(layout: Sequence[str], channels: int, pairs: int | None) -> list[int]:
+    """Return the index of the reference's channel for each channel of a candidate in this layout.
+
+    Args:
+        layout: keys of `PERMUTATIONS`, applied in this order, and `LAST`.
+        channels: channels of a head.
+        pairs: number of pairs of channels that rotate; None if all do.
+    """
+    num_rotating = 2 * (channels // 2 if pairs is None else pairs)
+    rotating = list(range(num_rotating))
+    unrotated = list(range(num_rotating, channels))
+    for name in layout:
+        if name != LAST:
+            rotating = PERMUTATIONS[name](rotating)
+    return unrotated + rotating if LAST in layout else rotating + unrotated

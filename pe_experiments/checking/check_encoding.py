@@ -1,6 +1,6 @@
-"""Implement the command check_encoding: run the contract, compare and identify an implementation.
+"""Implement the command check_encoding: check the contract of an encoding, and compare or identify it.
 
-`_compared` and `_explanations` define the order of comparisons with a reference.
+`_compare_with_reference` and `_explain_difference` define the order of comparisons with a reference.
 """
 
 from itertools import product
@@ -42,14 +42,19 @@ UNKNOWN = """It is none of our encodings (with their default arguments)
 and none of the known mistakes: it is new, or wrong in a way of its own.
 To tell which, name what it should be: against=rope, with its arguments."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
-SPANS = {  # of positions, and where the two are equal if they differ in that span first
+SPANS = {  # how the text begins if a difference first shows in a span of positions
     DENSE: "",
     NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
     FAR: "equal at positions below 64; far from them, ",
 }
 STATELESS = "earlier calls change nothing"
-EXACT = 1e-5  # tolerance relative to the largest logit, at positions up to 4,095
-FORMS = {True: "decoder", False: "encoder"}  # causal or not
+EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
+FORMS = {True: "decoder", False: "encoder"}  # by `causal`
+GATES = {  # promises on which all other checks depend, and why these cannot run without them
+    WELL_SHAPED: "need tensors that fit",
+    FINITE: "compare numbers",
+    REPEATABLE: "compare calls with each other",
+}
 
 
 class CheckSettings(Section):
@@ -69,35 +74,37 @@ def check_encoding(settings: CheckSettings) -> bool:
     """
     torch.set_num_threads(1)  # more threads do not help with small tensors
     component = load_component("pe", settings.pe)
-    against = _reference(component, settings)
-    forms = _forms(component)
-    say(f"{component.target} in {_form_words(forms)}\n")
-    failed = _contract(component, forms)
-    if failed in ([WELL_SHAPED], [FINITE], [REPEATABLE]):
+    against = _load_reference(component, settings)
+    forms = _possible_forms(component)
+    say(f"{component.target} in {_format_forms(forms)}\n")
+    failed = _check_contract(component, forms)
+    if len(failed) == 1 and failed[0] in GATES:
         return False
     try:
         if against is None:
-            right = _identified(component, forms)
+            is_correct = _identify_encoding(component, forms)
         else:
-            right = _compared(component, against, forms, list(settings.against_arguments), failed)
+            user_arguments = list(settings.against_arguments)
+            is_correct = _compare_with_reference(component, against, forms, user_arguments, failed)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # raised by the tested encoding
         say(f"It cannot be compared: it raises {sentence(error)}{error_place(error)}")
         return False
-    return right and not failed
+    return is_correct and not failed
 
 
-def _identified(component: Component, forms: list[bool]) -> bool:
-    """Print which encoding or known mistake it equals; return whether it is free of mistakes."""
+def _identify_encoding(component: Component, forms: list[bool]) -> bool:
+    """Print which encoding or known mistake it equals; return whether it has no known mistake."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
     matches = identify(component.build, forms[:1])  # without a match in a decoder there is none in both
     if matches and len(forms) == 2:
-        in_both = identify(component.build, forms)
-        if not in_both:
+        matches_in_both = identify(component.build, forms)
+        if matches_in_both:
+            matches = matches_in_both
+        else:
             say(DECODER_ONLY)
             forms = [True]
-        matches = in_both or matches
     for match in matches:
         _say_match(match, forms)
     if not matches:
@@ -105,10 +112,18 @@ def _identified(component: Component, forms: list[bool]) -> bool:
     return not any(match.wrong for match in matches)
 
 
-def _compared(
-    component: Component, against: Component, forms: list[bool], stated: list[str], failed: list[str]
+def _compare_with_reference(
+    component: Component, against: Component, forms: list[bool], user_arguments: list[str], failed: list[str]
 ) -> bool:
-    """Print whether it is the reference, or what it equals instead; return whether it is correct."""
+    """Print whether it equals the reference, or how it differs; return whether it is correct.
+
+    Args:
+        component: the tested encoding.
+        against: the reference.
+        forms: the forms in which the tested encoding can be built.
+        user_arguments: names of the reference's arguments that the user set.
+        failed: promises of the contract that the tested encoding breaks.
+    """
     common = common_forms(against, forms)
     if not common:
         say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
@@ -117,7 +132,7 @@ def _compared(
     _say_comparison(comparison, component, against, common)
     if comparison.same:
         return True
-    matches = _explanations(component, against, forms, stated)
+    matches = _explain_difference(component, against, forms, user_arguments)
     for match in matches:
         _say_match(match, forms, against)
     if matches:
@@ -135,32 +150,35 @@ def _compared(
         if findings:
             return False
         if len(forms) == 2:
-            matches = _explanations(component, against, [True], stated)
+            matches = _explain_difference(component, against, [True], user_arguments)
     say(DECODER_ONLY if matches else "The difference is none of the known mistakes.")
     for match in matches:
         _say_match(match, [True], against)
     return False
 
 
-def _explanations(
-    component: Component, against: Component, forms: list[bool], stated: list[str]
+def _explain_difference(
+    component: Component, against: Component, forms: list[bool], user_arguments: list[str]
 ) -> list[Match]:
-    """Return what it equals: a known mistake, published arguments, another encoding, a common mistake."""
-    checked = component.build
+    """Return what the tested encoding equals instead of the reference, by the likeliest explanation.
+
+    They are known mistakes, published arguments, other encodings and mistakes that any encoding can have.
+    """
+    candidate = component.build
     lengths = [value for value in component.arguments.values() if isinstance(value, int) and value > 1]
     others = [reference_of(choice) for choice in shipped("pe") if choice != against.choice]
     published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
     return (
-        known_mistakes(checked, [against], forms)
-        or published_variants(checked, [against], forms, stated, (*ORIGINAL_LENGTHS, *lengths))
-        or equal_encodings(checked, [reference_of(against.choice), *others], forms)
-        or known_mistakes(checked, [against], forms, common=True)
-        or known_mistakes(checked, published, forms)
+        known_mistakes(candidate, [against], forms)
+        or published_variants(candidate, [against], forms, user_arguments, (*ORIGINAL_LENGTHS, *lengths))
+        or equal_encodings(candidate, [reference_of(against.choice), *others], forms)
+        or known_mistakes(candidate, [against], forms, common=True)
+        or known_mistakes(candidate, published, forms)
     )
 
 
-def _reference(component: Component, settings: CheckSettings) -> Component | None:
-    """Return the encoding named by ``against``, with the arguments it shares with the checked encoding."""
+def _load_reference(component: Component, settings: CheckSettings) -> Component | None:
+    """Return the encoding named by ``against``, with the arguments that it shares with the tested one."""
     if settings.against is None:
         if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
@@ -168,40 +186,40 @@ def _reference(component: Component, settings: CheckSettings) -> Component | Non
     choices = shipped("pe")
     if settings.against not in choices:
         raise UserError(f"against={settings.against} is not a choice.{nearest(settings.against, choices)}")
-    known = reference_of(settings.against).arguments
-    shared = {key: value for key, value in component.arguments.items() if key in known}
-    return reference_of(settings.against, **{**shared, **settings.against_arguments})
+    reference_arguments = reference_of(settings.against).arguments
+    shared_arguments = {
+        name: value for name, value in component.arguments.items() if name in reference_arguments
+    }
+    return reference_of(settings.against, **{**shared_arguments, **settings.against_arguments})
 
 
-def _forms(component: Component) -> list[bool]:
-    """Return the forms (causal or not) in which the encoding can be built; raise its error if in none."""
+def _possible_forms(component: Component) -> list[bool]:
+    """Return the forms (True: causal) in which the encoding can be built; raise its error if in none."""
     refusals = {}
     for causal in FORMS:
         try:
             component.build(small_shape(causal))
         except UserError as error:
             if "cannot be built" in str(error):
-                raise UserError(f"{error} (in {_form_words([causal])})") from error
+                raise UserError(f"{error} (in {_format_forms([causal])})") from error
             refusals[causal] = error
     if len(refusals) == 2:
         raise refusals[True]
     return [causal for causal in FORMS if causal not in refusals]
 
 
-def _contract(component: Component, forms: list[bool]) -> list[str]:
-    """Run and print every check; return the promises that fail."""
+def _check_contract(component: Component, forms: list[bool]) -> list[str]:
+    """Run all checks and print their results; return the promises that fail.
+
+    If a promise of `GATES` fails, the other checks do not run.
+    """
     subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
-    gates = {
-        WELL_SHAPED: "need tensors that fit",
-        FINITE: "compare numbers",
-        REPEATABLE: "compare calls with each other",
-    }
-    for promise, without in gates.items():
+    for promise, reason in GATES.items():
         for name, subject in subjects.items():
             result = CHECKS[promise](subject)
             if result.holds is False and result.error is None:
                 say_failure(promise, name, result, CHECKS[promise].usual_cause)
-                say(f"\nAll other checks {without}; none was run.")
+                say(f"\nAll other checks {reason}; none was run.")
                 return [promise]
     failed = run_checks(CHECKS, subjects)
     if not failed:
@@ -211,7 +229,7 @@ def _contract(component: Component, forms: list[bool]) -> list[str]:
 
 
 def _say_match(match: Match, forms: list[bool], against: Component | None = None) -> None:
-    """Print which encoding or mistake it is."""
+    """Print which encoding or mistake the tested encoding equals."""
     if match.mistake is not None:
         if match.convention:
             say(f"It follows another convention, which is no mistake. {match.mistake.name}")
@@ -222,8 +240,8 @@ def _say_match(match: Match, forms: list[bool], against: Component | None = None
         say(f"It matches a known mistake. {match.mistake.name}{suffix}")
         if match.in_small_models:
             width, heads, _ = SMALL
-            only = f"  in models with {heads} heads of {width // heads} channels"
-            say(f"{only}; in others it differs, so it may be another one")
+            models = f"models with {heads} heads of {width // heads} channels"
+            say(f"  in {models}; in others it differs, so it may be another one")
         if match.comparison.layout:
             say(f"  channels laid out differently: {match.comparison.layout}")
         return
@@ -239,7 +257,7 @@ def _say_match(match: Match, forms: list[bool], against: Component | None = None
 def _say_comparison(
     comparison: Comparison, component: Component, against: Component, forms: list[bool]
 ) -> None:
-    """Print whether it is the reference, or how much and where it differs."""
+    """Print whether the tested encoding equals the reference, or how much and where it differs."""
     if comparison.same:
         _say_same(comparison, forms)
     elif comparison.difference is None:
@@ -264,27 +282,32 @@ def _say_comparison(
 
 
 def _say_other_parameters(component: Component, against: Component, forms: list[bool]) -> None:
-    """Print what both have in common before training if their parameters cannot be shared."""
-    checked, label = component.build, against.label
+    """Print how the two differ with initial parameters, if their parameters cannot be shared."""
+    candidate = component.build
+    label = against.label
     parameters = "trainable parameters differ in number or shape"
-    difference = untrained_difference(checked, as_reference(against, forms))
+    difference = untrained_difference(candidate, as_reference(against, forms))
     if difference > SAME:
         say(f"It cannot be {label}: their {parameters}.")
-        places = filter(None, map(place_in_pair, untrained_pairs(checked, against.build, forms[0])))
-        for place in list(places)[:1]:
-            say(f"  at first, {place}")
+        pairs = untrained_pairs(candidate, against.build, forms[0])
+        places = [place for place in map(place_in_pair, pairs) if place]
+        if places:
+            say(f"  at first, {places[0]}")
     else:
         size = f"{difference:.1e} of the largest"
         say(f"At initialisation it equals {label} at positions below 64 (to {size}).")
         say(f"Trained, it may leave {label}: their {parameters}.")
     if against.arguments:
-        named = ", ".join(against.arguments)
-        say(f"{against.choice} with other arguments ({named}): +against_arguments.NAME=VALUE.")
+        names = ", ".join(against.arguments)
+        say(f"{against.choice} with other arguments ({names}): +against_arguments.NAME=VALUE.")
 
 
 def _say_same(comparison: Comparison, forms: list[bool]) -> None:
+    """Print that the tested encoding equals the reference, and up to which convention."""
     size = f"{comparison.difference:.1e} of the largest value"
-    say(f"It is {comparison.reference}, compared in {_form_words(forms)}: the largest difference is {size}.")
+    say(
+        f"It is {comparison.reference}, compared in {_format_forms(forms)}: the largest difference is {size}."
+    )
     if comparison.layout:
         say(f"Its channels are laid out differently: {comparison.layout}.")
         say("That is no mistake, but weights do not carry over between the two.")
@@ -297,5 +320,5 @@ def _say_same(comparison: Comparison, forms: list[bool]) -> None:
         say(f"At positions up to 4,095 it differs by {far}.")
 
 
-def _form_words(forms: list[bool]) -> str:
+def _format_forms(forms: list[bool]) -> str:
     return " and ".join("a decoder" if causal else "an encoder" for causal in forms)

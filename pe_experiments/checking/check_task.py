@@ -1,4 +1,4 @@
-"""Implement the command check_task: run the contract of a task, and print results and remarks."""
+"""Implement the command check_task: check the contract of a task, and print results and remarks."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def check_task(settings: TaskSettings) -> bool:
     try:
         for remark in remarks_on(task):
             say(remark)
-    except Exception as error:  # of the task; a check has said so, as a rule
+    except Exception as error:  # raised by the task, usually in a check, too
         say(f"It cannot be looked at further: it raises {sentence(error)}{error_place(error)}")
     say(AGREEING)
     return not failed

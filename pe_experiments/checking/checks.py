@@ -1,4 +1,4 @@
-"""Define checks: a promise, a function that measures whether it holds, and the usual cause of a failure."""
+"""Define checks of the contracts of encodings and tasks, run them, and print their results."""
 
 import os
 import pickle
@@ -28,14 +28,14 @@ class Result(NamedTuple):
 
     holds: bool | None  # None: does not apply
     measured: str
-    error: BaseException | None = None  # raised by the tested part
+    error: BaseException | None = None  # raised by the tested encoding or task
 
 
 class Check(NamedTuple):
-    """A promise of the contract of encodings or of tasks."""
+    """A function that measures whether a promise of a contract holds, and the usual cause of a failure."""
 
     measure: Callable[[Any], Measurement]
-    usual_cause: str  # of a failure
+    usual_cause: str
 
     def __call__(self, subject: Any) -> Result:
         try:
@@ -53,15 +53,23 @@ class Checks(dict[str, Check]):
     def add(self, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
         """Return a decorator that adds a function as the check of a promise."""
 
-        def listed(measure: Measure) -> Measure:
+        def register(measure: Measure) -> Measure:
             self[promise] = Check(measure, usual_cause)
             return measure
 
-        return listed
+        return register
 
 
 def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list[str]:
-    """Run the checks on every subject and print the results; return the promises that fail."""
+    """Run the checks on every subject and print the results.
+
+    Args:
+        checks: checks by promise.
+        subjects: encodings or tasks by the name in the heading of their column.
+
+    Returns:
+        The promises that fail for some subject.
+    """
     failures: list[tuple[str, str, Result]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
     for promise, check in checks.items():
@@ -77,30 +85,31 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
 
 def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
     """Print every exception once, with the checks that raised it."""
-    raised: dict[tuple[str, str], list[tuple[str, BaseException]]] = {}
+    failed_checks: dict[tuple[str, str], list[tuple[str, BaseException]]] = {}  # by kind and place of error
     for promise, _, result in failures:
         if result.error is not None:
             place = error_place(result.error)
-            # Errors raised in our code may differ between checks in the sizes they name.
+            # An error raised in this package has no place; its message may name sizes, which checks vary.
             kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
-            raised.setdefault((kind, place), []).append((promise, result.error))
-    for (_, place), cases in raised.items():
-        promises = dict.fromkeys(promise for promise, _ in cases)
-        error = cases[0][1]
+            failed_checks.setdefault((kind, place), []).append((promise, result.error))
+    for (_, place), promises_and_errors in failed_checks.items():
+        promises = dict.fromkeys(promise for promise, _ in promises_and_errors)
+        error = promises_and_errors[0][1]
         say(f"\nFAILS with {sentence(error)}{place}\n  in: {'; '.join(promises)}")
         if os.environ.get(process.FULL_ERROR) == "1":
             traceback.print_exception(error, file=sys.stderr)
 
 
 def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> None:
-    """Print a failed check with place, measurement and usual cause."""
-    say(f"\nFAILS{f' in the {name}' if name else ''}: {promise}")
+    """Print a failed check with its measurement and usual cause; ``name`` is the subject, if it has one."""
+    where = f" in the {name}" if name else ""
+    say(f"\nFAILS{where}: {promise}")
     say(f"  measured: {result.measured}\n  usually: {usual_cause}")
 
 
 @contextmanager
 def watch_random_draws() -> Iterator[list[str]]:
-    """Yield a list that finally names the used global random generators, and restore these."""
+    """Restore the global random generators on exit, and name those that were used in the yielded list."""
     generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         "torch's global generator": (
             lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ
@@ -110,17 +119,17 @@ def watch_random_draws() -> Iterator[list[str]]:
         "Python's random": (random.getstate, random.setstate),
     }
 
-    def states() -> dict[str, bytes]:
+    def read_states() -> dict[str, bytes]:
         return {name: pickle.dumps(get_state()) for name, (get_state, _) in generators.items()}
 
-    original = states()
+    original = read_states()
     for seed in (torch.manual_seed, np.random.seed, random.seed):
         seed(UNLIKELY_SEED)
-    before = states()
-    touched: list[str] = []
+    before = read_states()
+    used_generators: list[str] = []
     try:
-        yield touched
-        touched += [name for name, state in states().items() if state != before[name]]
+        yield used_generators
+        used_generators += [name for name, state in read_states().items() if state != before[name]]
     finally:
         for name, (_, set_state) in generators.items():
             set_state(pickle.loads(original[name]))

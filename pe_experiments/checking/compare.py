@@ -1,4 +1,4 @@
-"""Compare an implementation with a reference: a shipped encoding, or one with a known mistake."""
+"""Compare a candidate implementation with a reference: a shipped encoding, or one with a known mistake."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -18,82 +18,103 @@ from pe_experiments.terminal.errors import sentence
 
 
 class Reference(NamedTuple):
-    """An encoding to compare with, correct or with a known mistake, and the forms of the comparison."""
+    """An encoding to compare with, correct or with a known mistake, and the forms in which to compare."""
 
     name: str
     make: MakeEncoding
-    forms: Sequence[bool]  # causal or not
+    forms: Sequence[bool]  # values of `causal`: True for a decoder, False for an encoder
 
 
 class Comparison(NamedTuple):
-    """The result of comparing an implementation with a reference."""
+    """The result of comparing a candidate with a reference.
+
+    Differences are relative to the largest value. Descriptions are empty where there is nothing to report.
+
+    Args:
+        reference: name of the reference.
+        difference: difference at positions below 64; None if the parameters cannot be shared.
+        far_difference: difference at positions up to 4,095; NaN if it was measured in no model.
+        layout: description of the reordered channels.
+        scenario: key of `scenarios.SCENARIOS` in which both differ although single sequences agree.
+        other_models: description of differences in other models.
+        not_compared: reason why far positions were not compared in some model.
+        table: description of how the candidate reads a longer table.
+    """
 
     reference: str
-    difference: float | None  # at positions below 64, of the largest value; None: parameters do not fit
-    far_difference: float = 0.0  # the same at positions up to 4,095; nan where it is not defined there
-    layout: str = ""  # description of the reordered channels; empty if they are not
-    scenario: str = ""  # of `scenarios.SCENARIOS`, in which both differ although single sequences agree
-    other_models: str = ""  # description of differences in other models
-    not_compared: str = ""  # why far positions were not compared in some model
-    table: str = ""  # description of how a longer table is read
+    difference: float | None
+    far_difference: float = 0.0
+    layout: str = ""
+    scenario: str = ""
+    other_models: str = ""
+    not_compared: str = ""
+    table: str = ""
 
     @property
     def same(self) -> bool:
-        # Far errors of angles in float32 are below 2 * SAME, errors of half precision are larger.
+        """Return whether the two are equal within tolerances, up to a layout or a longer table."""
+        # Far errors of angles in float32 are below 2 * SAME, errors of half precision are larger. NaN passes.
         if self.difference is None or self.difference > SAME or self.other_models:
             return False
         return not self.far_difference > 2 * SAME
 
 
 def reference_of(choice: str, **arguments: Any) -> Component:
-    """Return the encoding of a choice under configs/pe, with changed arguments if given."""
+    """Return the encoding of a choice under configs/pe; ``arguments`` override those of its YAML file."""
     return load_component("pe", {**shipped("pe")[choice], **arguments})
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
-    """Return the forms, causal (True) or not, in which the reference also exists."""
+    """Return those ``forms`` (True: causal) in which the reference exists."""
     causal_only = reference.cls.causal_only  # type: ignore[attr-defined]
     return [causal for causal in forms if causal or not causal_only]
 
 
 def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
+    """Return the encoding as a reference, compared in those forms in which it exists."""
     return Reference(component.label, component.build, common_forms(component, forms))
 
 
-def compare_layouts(checked: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
-    """Compare in models of all sizes and forms, in the layout of channels in which both agree.
+def compare_layouts(candidate: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
+    """Compare in the reference's channel layout, and if that differs, in all others.
 
-    A comparison ends at the first difference unless the ``largest`` is asked for.
+    The comparison ends at the first difference, or with ``largest``, measures the largest one.
+
+    Returns:
+        The first comparison in which both are equal, or else the one in the reference's layout.
     """
-    unchanged = compare(checked, reference, largest=largest)
-    if unchanged.same or unchanged.difference is None or unchanged.other_models:
-        return unchanged
-    others = (compare(checked, reference, steps) for steps in LAYOUTS)
-    return next((comparison for comparison in others if comparison.same), unchanged)
+    same_layout = compare(candidate, reference, largest=largest)
+    if same_layout.same or same_layout.difference is None or same_layout.other_models:
+        return same_layout
+    for layout in LAYOUTS:
+        comparison = compare(candidate, reference, layout)
+        if comparison.same:
+            return comparison
+    return same_layout
 
 
 @torch.no_grad()
 def compare(
-    checked: MakeEncoding,
+    candidate: MakeEncoding,
     reference: Reference,
-    steps: Sequence[str] = (),
+    layout: Sequence[str] = (),
     sizes: Sequence[Sizes] = SIZES,
     largest: bool = False,
 ) -> Comparison:
-    """Compare with the channels of ``checked`` laid out by ``steps``, see `channel_layouts`.
+    """Compare in models of these sizes, with the candidate's channels in a layout of `channel_layouts`.
 
-    A comparison ends at the first difference unless the ``largest`` is asked for.
+    The comparison ends at the first difference, or with ``largest``, measures the largest one.
     """
     name, make, forms = reference
-    if steps and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
+    if layout and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
         return Comparison(name, None)
     worst = 0.0
     not_compared = ""
     table = ""
-    far: list[float] = []
-    enough = torch.inf if largest else SAME
+    far_differences: list[float] = []
+    stop_above = torch.inf if largest else SAME
     for causal, size in product(forms, sizes):
-        pair = make_pair(checked, make, model_shape(size, causal), steps, enough)
+        pair = make_pair(candidate, make, model_shape(size, causal), layout, stop_above)
         if pair is None:
             return Comparison(name, None)
         worst = max(worst, pair.difference)
@@ -105,34 +126,44 @@ def compare(
                 return Comparison(name, difference, scenario=scenario)
         if not defined_far(make, pair.reference):
             not_compared = "what is trained decides there"
-        elif not steps and _adds_a_bias_of_distances(pair.reference):
-            far.append(0.0)  # `difference_in_other_models` compares every distance of these
+        elif not layout and _only_adds_distance_bias(pair.reference):
+            far_differences.append(0.0)  # `difference_in_other_models` compares every distance
         else:
             try:
-                far.append(pair.difference_below(FAR))
+                far_differences.append(pair.difference_below(FAR))
             except Exception as error:  # raised by the implementation, e.g. for the end of a table
                 not_compared = f"it raises {sentence(error)}"
-    far_difference = max(far, default=torch.nan)
-    equal = Comparison(name, worst, far_difference, "; ".join(steps), not_compared=not_compared, table=table)
-    if not equal.same or sizes != SIZES:
-        return equal
-    return equal._replace(other_models=difference_in_other_models(checked, make, forms, steps))
+    comparison = Comparison(
+        name,
+        worst,
+        far_difference=max(far_differences, default=torch.nan),
+        layout="; ".join(layout),
+        not_compared=not_compared,
+        table=table,
+    )
+    if not comparison.same or sizes != SIZES:
+        return comparison
+    return comparison._replace(other_models=difference_in_other_models(candidate, make, forms, layout))
 
 
 def _has_channels(encoding: PositionalEncoding) -> bool:
-    """Return whether an order of channels can matter to it."""
+    """Return whether the order of channels can affect the encoding."""
     return type(encoding).rotate is not PositionalEncoding.rotate or acts_at_embedding(encoding)
 
 
-def _adds_a_bias_of_distances(encoding: PositionalEncoding) -> bool:
-    """Return whether it only adds a bias that depends on distances to the logits."""
-    base = PositionalEncoding
-    kind = type(encoding)
-    hooks = (kind.rotate is base.rotate, kind.weights is base.weights, kind.for_layer is base.for_layer)
-    return encoding.invariant_to == "shift" and all(hooks) and not acts_at_embedding(encoding)
+def _only_adds_distance_bias(encoding: PositionalEncoding) -> bool:
+    """Return whether the encoding does nothing but add a bias that depends on distances."""
+    cls = type(encoding)
+    overrides_other_hooks = acts_at_embedding(encoding) or any(
+        getattr(cls, hook) is not getattr(PositionalEncoding, hook)
+        for hook in ("rotate", "weights", "for_layer")
+    )
+    return encoding.invariant_to == "shift" and not overrides_other_hooks
 
 
-def untrained_difference(checked: MakeEncoding, reference: Reference) -> float:
-    """Return the difference with initial parameters at positions below 64."""
-    pairs = (pair for causal in reference.forms for pair in untrained_pairs(checked, reference.make, causal))
+def untrained_difference(candidate: MakeEncoding, reference: Reference) -> float:
+    """Return the relative difference at positions below 64 if both keep their initial parameters."""
+    pairs = (
+        pair for causal in reference.forms for pair in untrained_pairs(candidate, reference.make, causal)
+    )
     return max(pair.difference_below(NEAR) for pair in pairs)

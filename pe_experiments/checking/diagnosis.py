@@ -1,7 +1,7 @@
-"""Describe how an implementation differs from a reference: factors, heads, layers, positions, frequencies.
+"""Describe how a candidate differs from a reference: factors, heads, layers, positions, frequencies.
 
-Each function measures one relation between both results and reports it if it holds exactly. This finds
-mistakes that are not in a list: any factor, any permutation of heads, any shift of positions.
+Each function tests one relation between both results and reports it if it holds within the tolerance. This
+finds mistakes that are not listed as known: any factor, any permutation of heads, any shift of positions.
 """
 
 import copy
@@ -16,8 +16,8 @@ from pe_experiments.checking.differences import (
     FAR_TOLERANCE,
     LAYERS,
     TABLE_ENDS,
+    format_numbers,
     ids_around_table_ends,
-    numbered,
     spread_ids,
 )
 from pe_experiments.checking.instances import masked_difference, relative_difference, unmasked, vectors_at
@@ -50,19 +50,19 @@ SIZES: tuple[Sizes, ...] = (
 
 
 @torch.no_grad()
-def diagnose(checked: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[str]:
-    """Return the differences in the first model in which both differ; empty if they explain only a part."""
+def diagnose(candidate: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[str]:
+    """Return descriptions of how both differ, in the first model where a relation is found; else nothing."""
     for causal, sizes in product(forms, SIZES):
         try:
-            pair = make_pair(checked, reference, model_shape(sizes, causal, LAYERS))
+            pair = make_pair(candidate, reference, model_shape(sizes, causal, LAYERS))
         except Exception:  # the encoding or its module rejects these sizes
             continue
         if pair is None:
             continue
         inputs = pair.inputs_below(DENSE)
-        findings = _in_embeddings(pair, inputs) or _in_logits(pair, inputs)
+        findings = _diagnose_embeddings(pair, inputs) or _diagnose_logits(pair, inputs)
         if not findings and defined_far(reference, pair.reference):
-            findings = _at_far_ids(pair)
+            findings = _diagnose_far_ids(pair)
         if findings:
             where = "" if sizes == SIZES[0] else f"with {sizes[1]} heads, "
             return [where + finding for finding in findings]
@@ -74,7 +74,7 @@ def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bo
 
 
 def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> float | None:
-    """Return the number c for which ``values`` are c times ``expected``, or None."""
+    """Return the factor by which all ``values`` are larger than ``expected``, or None if there is none."""
     if not torch.equal(values.isinf(), expected.isinf()):
         return None
     values, expected = unmasked(values), unmasked(expected)
@@ -82,36 +82,40 @@ def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> fl
     factor = float((values * expected).sum()) / square if square else 0.0
     if not _equal(values, factor * expected, largest):
         return None
-    nearest = float(round(factor))
-    return nearest if nearest in (0.0, 1.0) and abs(factor - nearest) < SAME else factor
+    for exact in (0.0, 1.0):
+        if abs(factor - exact) < SAME:
+            return exact
+    return factor
 
 
-def _listed(numbers: Tensor) -> str:
+def _format_first(numbers: Tensor) -> str:
+    """Return the first four numbers as text."""
     return ", ".join(f"{number:.3g}" for number in numbers[:4].tolist()) + ", ..."
 
 
 # Embeddings.
 
 
-def _in_embeddings(pair: Pair, inputs: Inputs) -> list[str]:
-    checked, reference = pair.checked, pair.reference
-    if checked.position_width != reference.position_width:
-        return [f"{checked.position_width} columns hold the position, {reference.position_width} in ours"]
+def _diagnose_embeddings(pair: Pair, inputs: Inputs) -> list[str]:
+    """Return how embeddings differ; empty if they are equal or no relation holds."""
+    candidate, reference = pair.candidate, pair.reference
+    if candidate.position_width != reference.position_width:
+        return [f"{candidate.position_width} columns hold the position, {reference.position_width} in ours"]
     result, expected = (embedded.double() for embedded in pair.embeddings(inputs))
     if result.shape != expected.shape or _equal(result, expected):
         return []
     if not reference.position_width:
         tokens = inputs.x_BTD.double()
-        factors = _factors(result, tokens, expected - tokens)
+        factors = _fit_factors(result, tokens, expected - tokens)
         if factors is not None:
-            return _factors_in_words(*factors, reference.shape)
-    checked_TD = vectors_at(checked, inputs.positions_BT[0]).double()
+            return _describe_factors(*factors, reference.shape)
+    candidate_TD = vectors_at(candidate, inputs.positions_BT[0]).double()
     vectors_TD = vectors_at(reference, torch.arange(NEAR)).double()
-    return _positions_read(checked_TD, vectors_TD) or _columns(checked_TD, vectors_TD)
+    return _compare_positions(candidate_TD, vectors_TD) or _compare_columns(candidate_TD, vectors_TD)
 
 
-def _factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, float] | None:
-    """Return the numbers a and b for which ``result`` is a tokens + b vectors, or None."""
+def _fit_factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, float] | None:
+    """Return the factors a and b for which ``result`` is a * tokens + b * vectors, or None."""
     columns = torch.stack([tokens.flatten(), vectors.flatten()], dim=1)
     solution = torch.linalg.lstsq(columns, result.flatten()[:, None]).solution
     if not _equal((columns @ solution).flatten(), result.flatten()):
@@ -119,59 +123,63 @@ def _factors(result: Tensor, tokens: Tensor, vectors: Tensor) -> tuple[float, fl
     return float(solution[0]), float(solution[1])
 
 
-def _factors_in_words(of_tokens: float, of_vectors: float, shape: ModelShape) -> list[str]:
-    if abs(of_vectors) < SAME:
+def _describe_factors(token_factor: float, vector_factor: float, shape: ModelShape) -> list[str]:
+    """Describe an embedding that scales tokens and vectors of positions by these factors."""
+    if abs(vector_factor) < SAME:
         return ["no vector of positions is added"]
-    if math.isclose(of_tokens, of_vectors, rel_tol=SAME):
-        return [f"embeddings are {factor_in_words(of_tokens, shape)}"]
-    factors = {"tokens": of_tokens, "vectors of positions": of_vectors}
+    if math.isclose(token_factor, vector_factor, rel_tol=SAME):
+        return [f"embeddings are {_describe_factor(token_factor, shape)}"]
+    factors = {"tokens": token_factor, "vectors of positions": vector_factor}
     return [
-        f"{what} are {factor_in_words(factor, shape)}"
+        f"{what} are {_describe_factor(factor, shape)}"
         for what, factor in factors.items()
         if not math.isclose(factor, 1, rel_tol=SAME)
     ]
 
 
-def _positions_read(checked_TD: Tensor, vectors_RD: Tensor) -> list[str]:
-    """Return which of our vectors each position has, if all vectors are ours."""
-    if _equal(checked_TD, torch.zeros_like(checked_TD), largest=1.0):
+def _compare_positions(candidate_TD: Tensor, vectors_RD: Tensor) -> list[str]:
+    """Describe which of the reference's vectors each position has, if all vectors are among these."""
+    if _equal(candidate_TD, torch.zeros_like(candidate_TD), largest=1.0):
         return ["no vector of positions is added"]
-    distances_TR = (checked_TD[:, None] - vectors_RD[None]).abs().amax(-1)
+    distances_TR = (candidate_TD[:, None] - vectors_RD[None]).abs().amax(-1)
     if not bool((distances_TR.amin(dim=1) <= SAME * vectors_RD.abs().max()).all()):
-        zero_T = (checked_TD == 0).all(-1)
+        zero_T = (candidate_TD == 0).all(-1)
         if zero_T.any() and not zero_T.all():
-            return [f"there is no vector at {numbered('position', zero_T.nonzero().flatten().tolist())}"]
+            return [
+                f"there is no vector at {format_numbers('position', zero_T.nonzero().flatten().tolist())}"
+            ]
         return []
     nearest_T = distances_TR.argmin(dim=1)
-    shifts_T = nearest_T - torch.arange(len(checked_TD))
+    shifts_T = nearest_T - torch.arange(len(candidate_TD))
     if (nearest_T == nearest_T[0]).all():
         return [f"every token has the vector of position {int(nearest_T[0])}"]
     if (shifts_T == shifts_T[0]).all():
         return [f"ids are shifted by {int(shifts_T[0])}"]
-    wrong = int((shifts_T != 0).nonzero()[0])
-    return [f"position {wrong} has the vector of position {int(nearest_T[wrong])}"]
+    wrong_position = int((shifts_T != 0).nonzero()[0])
+    return [f"position {wrong_position} has the vector of position {int(nearest_T[wrong_position])}"]
 
 
-def _columns(checked_TD: Tensor, vectors_RD: Tensor) -> list[str]:
-    """Return whether the columns are ours in another order or with other signs, or which of them are not."""
-    reference_TD = vectors_RD[: len(checked_TD)]
-    if checked_TD.shape != reference_TD.shape:
+def _compare_columns(candidate_TD: Tensor, vectors_RD: Tensor) -> list[str]:
+    """Describe how columns differ: in order or sign, in frequency, or only some of them."""
+    reference_TD = vectors_RD[: len(candidate_TD)]
+    if candidate_TD.shape != reference_TD.shape:
         return []
     tolerance = SAME * reference_TD.abs().max()
     columns = range(reference_TD.shape[1])
-    signed_DD = [(checked_TD[:, :, None] - sign * reference_TD[:, None]).abs().amax(0) for sign in (1, -1)]
-    nearest = torch.minimum(*signed_DD).min(dim=1)
+    plus_DD = (candidate_TD[:, :, None] - reference_TD[:, None]).abs().amax(0)
+    minus_DD = (candidate_TD[:, :, None] + reference_TD[:, None]).abs().amax(0)
+    nearest = torch.minimum(plus_DD, minus_DD).min(dim=1)
     if (nearest.values <= tolerance).all() and sorted(nearest.indices.tolist()) == list(columns):
         return ["its columns are ours in another order or with other signs"]
-    frequencies, expected = _column_frequencies(checked_TD), _column_frequencies(reference_TD)
+    frequencies, expected = _column_frequencies(candidate_TD), _column_frequencies(reference_TD)
     if frequencies is not None and expected is not None and frequencies.shape == expected.shape:
         ratios = frequencies / expected
         if torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):
             return [f"frequencies are {float(ratios[0]):.5g} times ours"]
-        return [f"frequencies are {_listed(frequencies)} instead of {_listed(expected)}"]
-    differing = [c for c in columns if (checked_TD[:, c] - reference_TD[:, c]).abs().max() > tolerance]
+        return [f"frequencies are {_format_first(frequencies)} instead of {_format_first(expected)}"]
+    differing = [c for c in columns if (candidate_TD[:, c] - reference_TD[:, c]).abs().max() > tolerance]
     if 2 * len(differing) <= len(columns):
-        return [f"there is a difference in {numbered('column', differing)} of {len(columns)} alone"]
+        return [f"there is a difference in {format_numbers('column', differing)} of {len(columns)} alone"]
     return []
 
 
@@ -179,9 +187,9 @@ def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
     """Return the frequencies of sinusoidal columns, largest first; None if a column is not sinusoidal."""
     # sin(a + w) + sin(a - w) = 2 cos(w) sin(a)
     middle = vectors_TD[1:-1]
-    around = vectors_TD[2:] + vectors_TD[:-2]
-    twice_cosines = (around * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
-    if (around - twice_cosines * middle).abs().max() > SAME * vectors_TD.abs().max():
+    neighbours = vectors_TD[2:] + vectors_TD[:-2]
+    twice_cosines = (neighbours * middle).sum(0) / (middle * middle).sum(0).clamp(min=1e-12)
+    if (neighbours - twice_cosines * middle).abs().max() > SAME * vectors_TD.abs().max():
         return None
     return (twice_cosines / 2).clamp(-1, 1).acos().sort(descending=True).values[:8:2]
 
@@ -189,7 +197,8 @@ def _column_frequencies(vectors_TD: Tensor) -> Tensor | None:
 # Logits.
 
 
-def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
+def _diagnose_logits(pair: Pair, inputs: Inputs) -> list[str]:
+    """Return how logits differ in the first layer that differs; empty if they are equal in all layers."""
     if pair.compares_weights:
         return []
     scores = [pair.scores(inputs, layer) for layer in range(LAYERS)]
@@ -198,60 +207,68 @@ def _in_logits(pair: Pair, inputs: Inputs) -> list[str]:
         return []
     layer = differing[0]
     result, expected = scores[layer]
-    # The logits of content alone, masked as ours.
-    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
+    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)  # without positions
     content = content.masked_fill(expected.isinf(), -torch.inf)
     factor = _ratio(result, expected)
     if factor is not None:
-        findings = [f"logits are {factor_in_words(factor, pair.shape, pair.reference)}"]
+        findings = [f"logits are {_describe_factor(factor, pair.shape, pair.reference)}"]
     else:
         findings = (
-            _heads(result, expected, content, pair.shape)
-            or _shifted_distances(pair, inputs, layer, result)
-            or _angles(pair, layer)
+            _compare_heads(result, expected, content, pair.shape)
+            or _compare_shifted_distances(pair, inputs, layer, result)
+            or _compare_angles(pair, layer)
         )
     if len(differing) == LAYERS:
         return findings
-    where = f"in {numbered('layer', differing)} of {LAYERS}"
+    where = f"in {format_numbers('layer', differing)} of {LAYERS}"
     return [f"{where}, {finding}" for finding in findings or ["it differs; in the others it is equal"]]
 
 
-def _heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape) -> list[str]:
-    """Return a description of the positional part of the logits by head."""
+def _compare_heads(result: Tensor, expected: Tensor, content: Tensor, shape: ModelShape) -> list[str]:
+    """Describe how the part of the logits that positions add differs between heads.
+
+    Args:
+        result: logits [H, T, S] of the candidate.
+        expected: logits of the reference.
+        content: logits without positions.
+        shape: shape of the model.
+    """
     masked = content.isinf()
-    result_part, expected_part = (
-        (logits - content).masked_fill(masked, 0.0) for logits in (result, expected)
-    )
+    result_part = (result - content).masked_fill(masked, 0.0)
+    expected_part = (expected - content).masked_fill(masked, 0.0)
     scale = float(unmasked(expected).abs().max())
     heads = range(len(result))
     if _equal(result_part, torch.zeros_like(result_part), scale):
         return ["it has no effect"]
     factor = _ratio(result_part, expected_part)
     if factor is not None:
-        return [f"what positions add to the logits is {factor_in_words(factor, shape)}"]
-    sources = []
+        return [f"what positions add to the logits is {_describe_factor(factor, shape)}"]
+    sources = []  # the reference's head that each head equals; -1 if it equals none
     for head in heads:
-        same = [
-            head_there for head_there in heads if _equal(result_part[head], expected_part[head_there], scale)
-        ]
-        sources.append(head if head in same else same[0] if same else -1)
+        equal_heads = [source for source in heads if _equal(result_part[head], expected_part[source], scale)]
+        if head in equal_heads:
+            sources.append(head)
+        elif equal_heads:
+            sources.append(equal_heads[0])
+        else:
+            sources.append(-1)
     if sorted(sources) == list(heads):
         return [f"heads are permuted: they take the place of our heads {', '.join(map(str, sources))}"]
     factors = [_ratio(result_part[head], expected_part[head], scale) for head in heads]
     without = [head for head in heads if factors[head] == 0]
     differing = [head for head in heads if factors[head] is None]
     if without and len(without) + factors.count(1) == len(factors):
-        return [f"there are no positions in {numbered('head', without)} of {len(factors)}"]
+        return [f"there are no positions in {format_numbers('head', without)} of {len(factors)}"]
     if not differing:
         words = ", ".join(f"{factor:.5g}" for factor in factors)
         return [f"what positions add to the logits is, head by head, {words} times ours"]
     if len(differing) < len(factors):
-        return [f"there is a difference in {numbered('head', differing)} of {len(factors)} alone"]
+        return [f"there is a difference in {format_numbers('head', differing)} of {len(factors)} alone"]
     return []
 
 
-def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[str]:
-    """Return whether distances are ours, shifted by a small number or by a size of the encoding."""
+def _compare_shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[str]:
+    """Report distances that are shifted by a small number or by a size of the encoding."""
     reference = pair.reference
     shape = pair.shape
     sizes = [
@@ -259,50 +276,57 @@ def _shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -
     ]
     sizes += [shape.train_length, shape.train_positions]
     sizes += [length for parameter in reference.parameters() for length in parameter.shape]
-    shifts = {*range(1, DENSE), *(size + more for size in sizes for more in (-1, 0, 1))} - {0}
+    shifts = {*range(1, DENSE), *(size + offset for size in sizes for offset in (-1, 0, 1))} - {0}
     for shift, sign in product(sorted(shifts), (1, -1)):
         shifted = copy.deepcopy(reference)
         at_every_hook(lambda i, j, by=sign * shift: (i + by, j)).apply(shifted)  # type: ignore[misc]
         try:
             if _equal(scores_of(shifted, inputs, False, layer), result):
                 return [f"distances are shifted by {sign * shift}"]
-        except Exception:  # of an encoding that refuses such distances
+        except Exception:  # the encoding rejects such distances
             continue
     return []
 
 
-def _angles(pair: Pair, layer: int) -> list[str]:
-    """Return how fast pairs of channels rotate, in any layout: from the eigenvalues of one step."""
-    checked_step, reference_step = step_angles(pair.checked, layer), step_angles(pair.reference, layer)
-    if checked_step is None or reference_step is None:
+def _compare_angles(pair: Pair, layer: int) -> list[str]:
+    """Describe how the angles of a step between positions differ, in any layout of channels."""
+    candidate_step, reference_step = step_angles(pair.candidate, layer), step_angles(pair.reference, layer)
+    if candidate_step is None or reference_step is None:
         return []
-    angles, growth = checked_step
+    angles, growth = candidate_step
     expected, expected_growth = reference_step
     if abs(growth / expected_growth - 1) > 1e-3:
         return [f"rotated queries are {growth / expected_growth:.5g} times as long as ours"]
     if angles.shape != expected.shape or torch.allclose(angles, expected, atol=1e-3):
         return []
-    turning, expected_turning = int((angles > 1e-6).sum()), int((expected > 1e-6).sum())
-    if turning != expected_turning:
-        return [f"{turning} of {len(angles)} pairs of channels rotate, {expected_turning} in ours"]
-    ratio = angles[:turning] / expected[:turning]
-    if torch.allclose(ratio, ratio[:1].expand_as(ratio), rtol=1e-3):
-        return [f"angles are {float(ratio[0]):.5g} times ours"]
-    steps = angles[:turning].diff()
-    ratios = angles[1:turning] / angles[: turning - 1]
-    kind = ""
-    if turning > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
-        kind = ": geometric"
-        if base := getattr(pair.reference, "base", None):  # the same power of it leads from pair to pair
+    rotating = int((angles > 1e-6).sum())
+    expected_rotating = int((expected > 1e-6).sum())
+    if rotating != expected_rotating:
+        return [f"{rotating} of {len(angles)} pairs of channels rotate, {expected_rotating} in ours"]
+    factors = angles[:rotating] / expected[:rotating]
+    if torch.allclose(factors, factors[:1].expand_as(factors), rtol=1e-3):
+        return [f"angles are {float(factors[0]):.5g} times ours"]
+    differences = angles[:rotating].diff()
+    ratios = angles[1:rotating] / angles[: rotating - 1]
+    progression = ""
+    if rotating > 3 and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
+        progression = ": geometric"
+        if base := getattr(pair.reference, "base", None):
+            # The ratio of neighbouring angles is a power of the base, with the same exponent in both.
             power = math.log(float(ratios.mean())) / math.log(float(expected[1] / expected[0]))
-            kind = f": geometric, as of base {base**power:.4g}"
-    elif turning > 3 and torch.allclose(steps, steps[:1].expand_as(steps), atol=1e-4):
-        kind = ": linear instead of geometric"
-    return [f"frequencies are {_listed(angles)} instead of {_listed(expected)}{kind}"]
+            progression = f": geometric, as of base {base**power:.4g}"
+    elif rotating > 3 and torch.allclose(differences, differences[:1].expand_as(differences), atol=1e-4):
+        progression = ": linear instead of geometric"
+    return [f"frequencies are {_format_first(angles)} instead of {_format_first(expected)}{progression}"]
 
 
 def step_angles(encoding: PositionalEncoding, layer: int = 0) -> tuple[Tensor, float] | None:
-    """Return angles of a step from position 0 to 1, largest first, and the norm of a rotated unit vector."""
+    """Measure the rotation from position 0 to position 1 by its eigenvalues.
+
+    Returns:
+        The angles of the pairs of channels, largest first, and the mean length of a rotated unit vector; None
+        if ``rotate`` changes the width of a head or is not invertible.
+    """
     head_dim = encoding.shape.head_dim
     units = torch.eye(head_dim)[None, None].expand(1, encoding.shape.num_heads, -1, -1)
     visible = torch.ones(1, 1, 1, dtype=torch.bool)
@@ -311,50 +335,50 @@ def step_angles(encoding: PositionalEncoding, layer: int = 0) -> tuple[Tensor, f
         ids = torch.full((1, head_dim), position)
         at = AttentionContext(ids, ids, visible, layer=layer)
         rotated.append(encoding.for_layer(layer).rotate(units, units, at)[0][0, 0].double())
-    start, step = rotated
-    if start.shape != (head_dim, head_dim) or torch.linalg.matrix_rank(start) < head_dim:
+    at_zero, at_one = rotated
+    if at_zero.shape != (head_dim, head_dim) or torch.linalg.matrix_rank(at_zero) < head_dim:
         return None
-    eigenvalues = torch.linalg.eigvals(torch.linalg.solve(start, step))
-    return eigenvalues.angle().abs().sort(descending=True).values[::2], float(step.norm(dim=-1).mean())
+    eigenvalues = torch.linalg.eigvals(torch.linalg.solve(at_zero, at_one))
+    return eigenvalues.angle().abs().sort(descending=True).values[::2], float(at_one.norm(dim=-1).mean())
 
 
 # Far positions.
 
 
-def _at_far_ids(pair: Pair) -> list[str]:
-    """Return whether ids wrap or end, or distances are clipped, at a usual size of a table."""
+def _diagnose_far_ids(pair: Pair) -> list[str]:
+    """Report ids that wrap or are clipped, or distances that are clipped, at a usual size of a table."""
     if pair.compares_weights:
         return []
     ids_S = torch.cat([torch.tensor([0]), ids_around_table_ends(), spread_ids(FAR_IDS)]).unique()
 
-    def read(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
+    def values_at(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
         if acts_at_embedding(encoding):
             return vectors_at(encoding, ids_S).double()
         return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
 
-    def same(ids_S: Tensor) -> bool:
-        return relative_difference(result, read(pair.reference, ids_S)) <= FAR_TOLERANCE
+    def equals_reference_at(ids_S: Tensor) -> bool:
+        return relative_difference(result, values_at(pair.reference, ids_S)) <= FAR_TOLERANCE
 
     try:
-        result = read(pair.checked, ids_S)
-    except Exception:  # a table that ends says so
+        result = values_at(pair.candidate, ids_S)
+    except Exception:  # the end of a table is reported elsewhere
         return []
-    if same(ids_S):
+    if equals_reference_at(ids_S):
         return []
-    for size in (size + more for more in (0, 1, -1) for size in TABLE_ENDS):
+    for size in (size + offset for offset in (0, 1, -1) for size in TABLE_ENDS):
         changes = {
             f"ids wrap at {size:,}": ids_S % size,
             f"ids beyond {size - 1:,} are taken as {size - 1:,}": ids_S.clamp(max=size - 1),
             f"distances beyond {size:,} are taken as {size:,}": ids_S.clamp(min=int(ids_S[-1]) - size),
         }
         for finding, changed_S in changes.items():
-            if same(changed_S):
+            if equals_reference_at(changed_S):
                 return [finding]
     return []
 
 
-def factor_in_words(factor: float, shape: ModelShape, encoding: PositionalEncoding | None = None) -> str:
-    """Return ``1.4427 times ours`` with the usual reason for such a factor."""
+def _describe_factor(factor: float, shape: ModelShape, encoding: PositionalEncoding | None = None) -> str:
+    """Return a text such as ``1.4427 times ours``, and a usual reason for such a factor, if there is one."""
     reasons = {
         1 / math.log(2): "a logarithm to base 2?",
         math.log(2): "a logarithm to base 2?",

@@ -1,4 +1,4 @@
-"""Describe where an implementation differs from a reference: layers, heads, distances, rows of tables."""
+"""Describe where a candidate differs from a reference: layers, heads, distances, rows of tables."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,45 +22,47 @@ from pe_experiments.checking.pair import (
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 
-SMALL: Sizes = (64, 4, 12)  # width, heads (a power of two and not), training length
-LARGE: Sizes = (144, 6, 1024)  # heads 24 wide; T5's buckets are wide and YaRN's ramp is gradual
+# Width, heads, training length. The number of heads is a power of two in the first only.
+SMALL: Sizes = (64, 4, 12)
+LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradual ramp in YaRN
 SIZES = (SMALL, LARGE)
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
 FARTHEST = 131_072
-FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, wrapped ones by 1
+FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, those of wrapped ids by 1
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
-LISTED = 8  # most numbers in a message
+MOST_NUMBERS = 8  # in a message
 
 MakePair = Callable[[ModelShape], Pair | None]
 
 
 def ids_around_table_ends() -> Tensor:
+    """Return the ids next to the usual ends of tables, sorted."""
     ends = torch.tensor(TABLE_ENDS)
     return torch.cat([ends - 1, ends, ends + 1]).unique()
 
 
 def spread_ids(number: int) -> Tensor:
-    """Return random ids up to the farthest."""
+    """Return random ids below `FARTHEST`, sorted."""
     ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
     return ids.sort().values
 
 
-def numbered(word: str, numbers: Sequence[int]) -> str:
-    """Return ``layer 3``, or ``layers 3, 7 and 11``."""
+def format_numbers(word: str, numbers: Sequence[int]) -> str:
+    """Return a text such as ``layer 3`` or ``layers 3, 7 and 11``."""
     if len(numbers) == 1:
         return f"{word} {numbers[0]:,}"
-    shown = [f"{number:,}" for number in numbers[:LISTED]]
-    if len(numbers) > LISTED:
-        return f"{word}s {', '.join(shown)} and {len(numbers) - LISTED} more"
+    shown = [f"{number:,}" for number in numbers[:MOST_NUMBERS]]
+    if len(numbers) > MOST_NUMBERS:
+        return f"{word}s {', '.join(shown)} and {len(numbers) - MOST_NUMBERS} more"
     return f"{word}s {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-# In two tensors.
+# Differences between two tensors.
 
 
 def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = SAME) -> str:
-    """Return the first position of a difference, and the column of the largest."""
+    """Describe the first position and the column of a difference; return "" if there is none."""
     if result.shape != expected.shape:
         return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
     if relative_difference(result, expected) <= tolerance:
@@ -72,7 +74,14 @@ def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, toleran
 
 
 def place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) -> str:
-    """Return the heads and the first distance of a difference, and the largest one."""
+    """Describe the heads, the nearest distance and the largest difference; return "" if there is none.
+
+    Args:
+        result: scores of the candidate, [H, T, S].
+        expected: scores of the reference.
+        ids_T: position ids of queries and keys.
+        what: name of the scores in the text.
+    """
     if result.shape != expected.shape:
         return f"{what} have the shape {list(result.shape)} instead of {list(expected.shape)}"
     difference_HTS = (result - expected).abs().nan_to_num(0.0, torch.inf)  # nan: masked in both
@@ -91,11 +100,14 @@ def place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) 
     )
 
 
-# In models of the usual sizes.
+# Differences in models of the usual sizes.
 
 
 def place_in_pair(pair: Pair, span: int = DENSE) -> str:
-    """Return the first place of a difference below position ``span``; without gaps if it is `DENSE`."""
+    """Describe the place of a difference at random positions below ``span``; return "" if there is none.
+
+    With `DENSE` the positions are 0, 1, 2, ... without gaps.
+    """
     inputs = pair.inputs_below(span)
     ids_T = inputs.positions_BT[0]
     what = "attention weights" if pair.compares_weights else "logits"
@@ -105,10 +117,12 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
 
 
 @torch.no_grad()
-def where_they_differ(checked: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE) -> str:
-    """Return how their embeddings or logits differ with equal parameters."""
+def where_they_differ(
+    candidate: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE
+) -> str:
+    """Describe where embeddings or logits differ with equal parameters; return "" if nowhere."""
     for size in SIZES:
-        pair = make_pair(checked, reference, model_shape(size, causal))
+        pair = make_pair(candidate, reference, model_shape(size, causal))
         place = place_in_pair(pair, span) if pair else ""
         if place:
             return place if size == SMALL else f"equal with {SMALL[1]} heads; with {size[1]}, {place}"
@@ -116,30 +130,30 @@ def where_they_differ(checked: MakeEncoding, reference: MakeEncoding, causal: bo
 
 
 @torch.no_grad()
-def untrained_pairs(checked: MakeEncoding, reference: MakeEncoding, causal: bool) -> list[Pair]:
-    """Return both encodings with initial parameters."""
+def untrained_pairs(candidate: MakeEncoding, reference: MakeEncoding, causal: bool) -> list[Pair]:
+    """Return pairs with initial parameters, in models of the usual sizes."""
     shapes = [model_shape(size, causal) for size in SIZES]
-    return [Pair(build(checked, shape), build(reference, shape)) for shape in shapes]
+    return [Pair(build(candidate, shape), build(reference, shape)) for shape in shapes]
 
 
-# Where models of the usual sizes agree.
+# Differences that models of the usual sizes do not show.
 
 
 def difference_in_other_models(
-    checked: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], steps: Sequence[str] = ()
+    candidate: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], layout: Sequence[str] = ()
 ) -> str:
-    """Return the first difference in other models, at other positions or in tables, or an empty string."""
-    pair_of = partial(make_pair, checked, reference, steps=steps)
-    looks: tuple[Callable[[MakePair, bool], str], ...] = (
-        _in_other_models,
-        _at_every_distance,
-        partial(_at_far_ids, reference),
-        _in_table_rows,
+    """Describe the first difference in other models, at other positions or in tables; return "" if none."""
+    make_pair_for = partial(make_pair, candidate, reference, layout=layout)
+    comparisons: tuple[Callable[[MakePair, bool], str], ...] = (
+        _difference_across_sizes,
+        _difference_at_distances,
+        partial(_difference_at_far_ids, reference),
+        _untrained_table_rows,
     )
     for causal in forms:
-        for look in looks:
+        for describe_difference in comparisons:
             try:
-                place = look(pair_of, causal)
+                place = describe_difference(make_pair_for, causal)
             except Exception:  # the encoding or its module rejects these sizes or positions
                 continue
             if place:
@@ -147,55 +161,61 @@ def difference_in_other_models(
     return ""
 
 
-def _in_other_models(pair_of: MakePair, causal: bool) -> str:
-    """Return a difference with twelve layers and other numbers of heads, or an empty string."""
+def _difference_across_sizes(make_pair_for: MakePair, causal: bool) -> str:
+    """Describe the first difference with twelve layers and other numbers of heads."""
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
-            pair = pair_of(model_shape(size, causal, LAYERS))
+            pair = make_pair_for(model_shape(size, causal, LAYERS))
         except Exception:  # the encoding rejects these sizes
             continue
         if pair is None:
             continue
         where = "" if size == SMALL else f"with {size[1]} heads, "
         if pair.difference > SAME:
-            place = "" if pair.steps else place_in_pair(pair)
+            place = "" if pair.layout else place_in_pair(pair)
             return f"{where}{place or 'logits or embeddings differ'}"
         inputs = pair.inputs_below(NEAR)
         layers = [layer for layer in range(LAYERS) if masked_difference(*pair.scores(inputs, layer)) > SAME]
         if layers:
-            named = numbered("layer", layers)
+            named = format_numbers("layer", layers)
             return f"{where}in {named} of {LAYERS}, logits differ; in the others they are equal"
     return ""
 
 
-def _at_every_distance(pair_of: MakePair, causal: bool) -> str:
+def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
+    """Describe the distances up to 4,095 at which the logits of a shift-invariant encoding differ."""
     ids_S = torch.arange(FAR)
-    # The first key's query sees all others after it, the last one's all before it.
-    for size, query in [(SMALL, FAR - 1), (LARGE, FAR - 1)] + ([] if causal else [(LARGE, 0)]):
-        pair = pair_of(model_shape(size, causal))
-        if pair is None or pair.steps or pair.reference.invariant_to != "shift" or pair.compares_weights:
+    # The last query sees all keys before it; in an encoder, the first query sees all keys after it.
+    sizes_and_queries = [(SMALL, FAR - 1), (LARGE, FAR - 1)]
+    if not causal:
+        sizes_and_queries.append((LARGE, 0))
+    for size, query in sizes_and_queries:
+        pair = make_pair_for(model_shape(size, causal))
+        if pair is None or pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
             continue
         try:
-            result, expected = (logits_of_one_query(e, ids_S, query) for e in (pair.checked, pair.reference))
-        except Exception:  # the end of a table is reported for far positions
+            result = logits_of_one_query(pair.candidate, ids_S, query)
+            expected = logits_of_one_query(pair.reference, ids_S, query)
+        except Exception:  # a table that ends is reported where far positions are compared
             continue
         if relative_difference(result, expected) <= 2 * SAME:
             continue
         differs_S = ((result - expected).abs() > 2 * SAME * expected.abs().max()).any(0)
         distances = (ids_S - ids_S[query]).abs()[differs_S].unique().tolist()
-        if len(distances) <= LISTED:
-            return f"logits differ at {numbered('distance', distances)} only"
+        if len(distances) <= MOST_NUMBERS:
+            return f"logits differ at {format_numbers('distance', distances)} only"
         return f"logits differ at {len(distances):,} distances, the nearest {distances[0]:,}"
     return ""
 
 
-def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str:
-    pair = pair_of(model_shape(SMALL, causal))
+def _difference_at_far_ids(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+    """Describe a difference at ids up to `FARTHEST`, where tables may end or wrap."""
+    pair = make_pair_for(model_shape(SMALL, causal))
     if pair is None or not defined_far(reference, pair.reference):
         return ""
     for ids_T in (ids_around_table_ends(), spread_ids(DENSE)):
         embeddings, scores = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
-        place = "" if pair.steps else place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
+        place = "" if pair.layout else place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
         if place:
             return f"at ids up to {FARTHEST:,}, {place}"
         if max(masked_difference(*embeddings), masked_difference(*scores)) > FAR_TOLERANCE:
@@ -203,37 +223,38 @@ def _at_far_ids(reference: MakeEncoding, pair_of: MakePair, causal: bool) -> str
     return ""
 
 
-def _in_table_rows(pair_of: MakePair, causal: bool) -> str:
-    """Return rows of a table without a gradient if ours have one (padding_idx of nn.Embedding)."""
-    pair = pair_of(model_shape(SMALL, causal))
-    tables = [pairing for pairing in pair.pairings if pairing.checked.squeeze().ndim == 2] if pair else []
-    if pair is None or pair.steps or not tables:
+def _untrained_table_rows(make_pair_for: MakePair, causal: bool) -> str:
+    """Describe rows of a table that lack a gradient although the reference's have one (padding_idx)."""
+    pair = make_pair_for(model_shape(SMALL, causal))
+    tables = [pairing for pairing in pair.pairings if pairing.candidate.squeeze().ndim == 2] if pair else []
+    if pair is None or pair.layout or not tables:
         return ""
     _backward(pair)
-    names = {id(parameter): name for name, parameter in pair.checked.named_parameters()}
+    names = {id(parameter): name for name, parameter in pair.candidate.named_parameters()}
     for pairing in tables:
-        if pairing.checked.grad is None or pairing.reference.grad is None:
+        if pairing.candidate.grad is None or pairing.reference.grad is None:
             continue
-        # Further rows keep their values in any form.
-        expected = pairing.form(pairing.reference.grad) - pairing.form(torch.zeros_like(pairing.reference))
-        trained, expected_trained = (
-            rows.squeeze().abs().sum(-1) > 0 for rows in (pairing.checked.grad, expected)
-        )
-        if trained.shape == expected_trained.shape and trained.any():
-            untrained = (expected_trained & ~trained).nonzero().flatten().tolist()
+        # The difference is 0 in rows of a longer table that have no source in the reference's table.
+        zeros = torch.zeros_like(pairing.reference)
+        expected_grad = pairing.convert(pairing.reference.grad) - pairing.convert(zeros)
+        has_grad = pairing.candidate.grad.squeeze().abs().sum(-1) > 0
+        expects_grad = expected_grad.squeeze().abs().sum(-1) > 0
+        if has_grad.shape == expects_grad.shape and has_grad.any():
+            untrained = (expects_grad & ~has_grad).nonzero().flatten().tolist()
             if untrained:
-                return f"no gradient reaches {numbered('row', untrained)} of {names[id(pairing.checked)]}"
+                rows = format_numbers("row", untrained)
+                return f"no gradient reaches {rows} of {names[id(pairing.candidate)]}"
     return ""
 
 
 @torch.enable_grad()
 def _backward(pair: Pair) -> None:
-    """Leave the gradients of a weighted sum of embeddings and logits at all near positions in both."""
+    """Compute the gradients of a weighted sum of embeddings and logits at all near positions, in both."""
     inputs = pair.inputs_at(torch.arange(NEAR)[None])
     results = [pair.embeddings(inputs)]
     if not acts_at_embedding(pair.reference) and not pair.compares_weights:
         results.append(pair.scores(inputs))
-    for outputs in zip(*results, strict=True):  # of theirs, then of ours
+    for outputs in zip(*results, strict=True):  # those of the candidate, then those of the reference
         total = torch.zeros(())
         for values in outputs:
             finite = values[values.isfinite()]

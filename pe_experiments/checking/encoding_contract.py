@@ -1,4 +1,4 @@
-"""Define the contract of an encoding as checks of hooks and of a small transformer.
+"""Define the contract of an encoding as checks of its hooks and of a small transformer.
 
 To add a check, write a function of a `Subject` under ``@check(promise, usual cause of a failure)``.
 """
@@ -45,32 +45,38 @@ from pe_experiments.terminal.errors import allowed
 
 VOCABULARY = 20
 ROUNDING = 1e-5  # tolerance relative to the largest output, in float32
-FAR = 16_384  # ends of cached tables lie before it, or far beyond
-FAR_ROUNDING = 1e-4  # a bias of float32 rounds off 1e-5 there; in bfloat16 positions are off by up to 64
-FARTHER = (100_000, 131_072)  # round numbers and powers of two, at which tables wrap
+FAR = 16_384  # most cached tables end before it, others far beyond
+FAR_ROUNDING = 1e-4  # a bias in float32 is off by 1e-5 there; positions in bfloat16 are off by up to 64
+FARTHER = (100_000, 131_072)  # a round number and a power of two, where tables may wrap
 FARTHER_ROUNDING = 1e-3
 WELL_SHAPED = "hooks return tensors of the right shape"
 FINITE = "finite at every length"  # required by the other checks, which compare values
 REPEATABLE = "equal calls give equal results"  # required by the other checks, which compare calls
 # Messages of torch for fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
-LATE = 2000  # bfloat16 holds no whole numbers above 256 exactly
-CAST = 0.05  # of the largest; what bfloat16 itself rounds stays below it
+LATE = 2000  # bfloat16 does not represent all whole numbers above 256
+CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 CHECKS = Checks()
 check = CHECKS.add
 
 
 class Subject(NamedTuple):
-    """An encoding to check, built by ``make`` from a shape, in a decoder (``causal``) or an encoder."""
+    """An encoding to check in a decoder or an encoder.
+
+    Args:
+        make: function that builds the encoding from the shape of a model.
+        causal: True in a decoder.
+    """
 
     make: MakeEncoding
     causal: bool = True
 
     def encoding(self, **changes: int) -> PositionalEncoding:
+        """Return the encoding of a `small_shape` with these changes."""
         return build(self.make, small_shape(self.causal, **changes))
 
     def model(self, **changes: int) -> Transformer:
-        """Return an untrained model with the `perturbed` encoding."""
+        """Return an untrained model with a `perturbed` encoding, of a `small_shape` with these changes."""
         make = partial(Transformer, VOCABULARY, make_encoding=self.make, initialisation="pytorch")
         model = build(make, small_shape(self.causal, **changes)).eval()
         perturbed(model.encodings)
@@ -78,6 +84,7 @@ class Subject(NamedTuple):
 
     @property
     def invariant_to(self) -> str | None:
+        """Return the invariance that the encoding states; NoPE itself ignores ids."""
         encoding = self.encoding()
         return "ids" if type(encoding) is PositionalEncoding else encoding.invariant_to
 
@@ -86,14 +93,16 @@ def random_tokens(rows: int, length: int) -> Tensor:
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-def within(difference: float, tolerance: float = ROUNDING) -> Measurement:
+def compare_difference(difference: float, tolerance: float = ROUNDING) -> Measurement:
+    """Return whether a relative difference is within the tolerance."""
     if difference == float("inf"):
         return False, "outputs are NaN or infinite"
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def equal(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
-    return within(relative_difference(values, expected), tolerance)
+def compare_outputs(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
+    """Return whether two tensors are equal within the tolerance."""
+    return compare_difference(relative_difference(values, expected), tolerance)
 
 
 @check(WELL_SHAPED, "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next")
@@ -101,7 +110,7 @@ def equal(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Meas
 def hooks_return_right_shapes(subject: Subject) -> Measurement:
     encoding = subject.encoding()
     rows = 2
-    part = encoding.for_layer(0)
+    layer_encoding = encoding.for_layer(0)
     heads = encoding.shape.num_heads
     for tokens in (LENGTH, 5):
         inputs = draw_content(encoding.shape, torch.arange(tokens)[None].expand(rows, -1))
@@ -110,24 +119,25 @@ def hooks_return_right_shapes(subject: Subject) -> Measurement:
             return False, f"embed returns {list(embedded.shape)}, expected {list(inputs.x_BTD.shape)}"
         q = inputs.q_BHTK
         k = inputs.k_BHTK
-        pairs = (rows, heads, tokens, tokens)
+        sizes_BHTS = (rows, heads, tokens, tokens)
         at = context(inputs, causal=True)
-        if makes_weights(part):
-            weights = part.weights(q, k, at)
-            if weights.shape != pairs:
-                return False, f"weights returns {list(weights.shape)}, expected {list(pairs)}"
+        if makes_weights(layer_encoding):
+            weights = layer_encoding.weights(q, k, at)
+            if weights.shape != sizes_BHTS:
+                return False, f"weights returns {list(weights.shape)}, expected {list(sizes_BHTS)}"
             continue
-        q, k = part.rotate(q, k, at)
+        q, k = layer_encoding.rotate(q, k, at)
         if q.shape[:3] != (rows, heads, tokens) or q.shape != k.shape:
             returned = f"{list(q.shape)} and {list(k.shape)}"
-            return False, f"rotate returns {returned}, expected {list(pairs[:3])} of each"
-        bias = part.bias(q, k, at)
-        if bias is not None and not _broadcasts(bias, pairs):
-            return False, f"bias returns {list(bias.shape)}, which does not broadcast to {list(pairs)}"
+            return False, f"rotate returns {returned}, expected {list(sizes_BHTS[:3])} of each"
+        bias = layer_encoding.bias(q, k, at)
+        if bias is not None and not _broadcasts(bias, sizes_BHTS):
+            return False, f"bias returns {list(bias.shape)}, which does not broadcast to {list(sizes_BHTS)}"
     return True, "they do"
 
 
 def _broadcasts(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
+    """Return whether the tensor can be broadcast to these sizes."""
     try:
         return torch.broadcast_shapes(tensor.shape, sizes) == sizes
     except RuntimeError:
@@ -141,12 +151,13 @@ def finite_at_every_length(subject: Subject) -> Measurement:
     infinite = [n for n in lengths if not model(random_tokens(3, n)).isfinite().all()]
     if not infinite:
         return True, f"finite at {', '.join(map(str, lengths))} tokens"
-    return False, f"NaN or infinite at {', '.join(map(str, infinite))} tokens{_first_infinite(subject)}"
+    where = f"{', '.join(map(str, infinite))} tokens{_describe_first_infinite(subject)}"
+    return False, f"NaN or infinite at {where}"
 
 
 @torch.no_grad()
-def _first_infinite(subject: Subject) -> str:
-    """Return a description of the hook and the place of the first value that is not finite."""
+def _describe_first_infinite(subject: Subject) -> str:
+    """Describe the hook and the place of the first value that is not finite; return "" if it is not found."""
     encoding = perturbed(subject.encoding())
     inputs = draw_content(encoding.shape, torch.arange(LENGTH)[None])
     if not embed(encoding, inputs).isfinite().all():
@@ -164,11 +175,11 @@ def _first_infinite(subject: Subject) -> str:
 def equal_calls(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
-    with watch_random_draws() as touched:
+    with watch_random_draws() as used_generators:
         results = [model(tokens) for _ in range(4)]
-    if touched:
-        return False, f"a call draws from or seeds {allowed(touched)}"
-    return within(max(relative_difference(result, results[0]) for result in results), 0.0)
+    if used_generators:
+        return False, f"a call draws from or seeds {allowed(used_generators)}"
+    return compare_difference(max(relative_difference(result, results[0]) for result in results), 0.0)
 
 
 @check("a hook is overridden", "the name of a hook is misspelt, or the class is meant for another library")
@@ -189,7 +200,7 @@ def no_look_ahead(subject: Subject) -> Measurement:
         before = random_tokens(rows, 2 * cut)
         after = torch.cat([before[:, :cut], (before[:, cut:] + 1) % VOCABULARY], dim=1)
         worst = max(worst, relative_difference(model(after)[:, :cut], model(before)[:, :cut]))
-    return within(worst, 1e-6)
+    return compare_difference(worst, 1e-6)
 
 
 @check("padding and batch composition change nothing", "the batch's length is read, not the row's (tokens_B)")
@@ -200,13 +211,13 @@ def padding_changes_nothing(subject: Subject) -> Measurement:
         short = random_tokens(2, length)
         long = random_tokens(2, length + 5)
         padded = torch.cat([short, torch.zeros(2, 5, dtype=torch.long)], dim=1)
-        together = model(torch.cat([padded, long]), None, torch.tensor([length] * 2 + [length + 5] * 2))
+        batch = model(torch.cat([padded, long]), None, torch.tensor([length] * 2 + [length + 5] * 2))
         worst = max(
             worst,
-            relative_difference(together[:2, :length], model(short)),
-            relative_difference(together[2:], model(long)),
+            relative_difference(batch[:2, :length], model(short)),
+            relative_difference(batch[2:], model(long)),
         )
-    return within(worst)
+    return compare_difference(worst)
 
 
 @check("decoding token by token agrees with teacher forcing", "tokens so far are counted (see at.tokens_B)")
@@ -216,9 +227,9 @@ def decoding_agrees(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, 2 * LENGTH)
     declared = torch.full((2,), 3 * LENGTH)
-    at_once = model(tokens, None, torch.full((2,), 2 * LENGTH), declared)
-    so_far = [model(tokens[:, :read], None, None, declared)[:, -1] for read in (5, 2 * LENGTH - 1)]
-    return equal(torch.stack(so_far), torch.stack([at_once[:, 4], at_once[:, -2]]))
+    forced = model(tokens, None, torch.full((2,), 2 * LENGTH), declared)
+    decoded = [model(tokens[:, :read], None, None, declared)[:, -1] for read in (5, 2 * LENGTH - 1)]
+    return compare_outputs(torch.stack(decoded), torch.stack([forced[:, 4], forced[:, -2]]))
 
 
 @check("gaps, offsets and unsorted positions work", "positions are taken to be 0 .. n-1; use the ids in `at`")
@@ -246,11 +257,12 @@ def fractional_positions(subject: Subject) -> Measurement:
         if INDEX_ERROR.search(str(error)):
             return True, "refused: they are used as indices"
         raise
-    whole = [model(tokens, rounded.long()) for rounded in (ids.floor(), ids.round(), ids.ceil())]
-    read = relative_difference(model(tokens, torch.tensor([[0, 9, 11, 30, 31, 60]])), whole[0]) > ROUNDING
-    if read and min(relative_difference(logits, row) for row in whole) < ROUNDING:
+    rounded_logits = [model(tokens, rounded.long()) for rounded in (ids.floor(), ids.round(), ids.ceil())]
+    logits_at_other_ids = model(tokens, torch.tensor([[0, 9, 11, 30, 31, 60]]))
+    reads_ids = relative_difference(logits_at_other_ids, rounded_logits[0]) > ROUNDING
+    if reads_ids and min(relative_difference(logits, expected) for expected in rounded_logits) < ROUNDING:
         return False, "fractional positions are silently rounded"
-    return bool(logits.isfinite().all()), "they work" if read else "ids are not read"
+    return bool(logits.isfinite().all()), "they work" if reads_ids else "ids are not read"
 
 
 @check("in an encoder only the ids tell order", "indices in memory are read instead of position ids")
@@ -260,8 +272,8 @@ def only_ids_tell_order(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
     order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
-    together = model(tokens[:, order], torch.arange(LENGTH)[None, order])
-    return equal(together, model(tokens)[:, order])
+    permuted = model(tokens[:, order], torch.arange(LENGTH)[None, order])
+    return compare_outputs(permuted, model(tokens)[:, order])
 
 
 @check("invariance as stated", "ids are ignored, or an encoding called relative depends on absolute ones")
@@ -269,13 +281,16 @@ def invariance_as_stated(subject: Subject) -> Measurement:
     promise = subject.invariant_to
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
-    here = torch.arange(LENGTH)[None]
-    others = torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])
-    # Also far past the training range, since FIRE, for example, is shift-invariant within it.
-    moved = {"shift": (here + 3, here + 33), "ids": (others,)}
-    expected = model(tokens, here)
+    ids_1T = torch.arange(LENGTH)[None]
+    changed_ids = {
+        # Also far past the training range, since FIRE, for example, is shift-invariant within it.
+        "shift": [ids_1T + 3, ids_1T + 33],
+        "ids": [torch.tensor([[0, 5, 6, 7, 9, 13, 20, 21, 40, 41, 60, 64]])],
+    }
+    expected = model(tokens, ids_1T)
     changes = {
-        name: max(relative_difference(model(tokens, ids), expected) for ids in moved[name]) for name in moved
+        name: max(relative_difference(model(tokens, ids), expected) for ids in variants)
+        for name, variants in changed_ids.items()
     }
     measured = f"a common shift changes {changes['shift']:.1e}, other ids {changes['ids']:.1e}"
     if promise is None:
@@ -292,41 +307,42 @@ def invariance_as_stated(subject: Subject) -> Measurement:
 def far_positions_exact(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
-    here = torch.arange(LENGTH)[None]
-    if (
-        subject.invariant_to == "nothing"
-        or relative_difference(model(tokens, here + 3), model(tokens, here)) > ROUNDING
-    ):
+    ids_1T = torch.arange(LENGTH)[None]
+    if subject.invariant_to == "nothing":
         return None, "only for encodings that a common shift leaves alone"
-    expected = model(tokens, here)
+    shifted = model(tokens, ids_1T + 3)
+    expected = model(tokens, ids_1T)
+    if relative_difference(shifted, expected) > ROUNDING:
+        return None, "only for encodings that a common shift leaves alone"
     # Windows cross powers of two and round numbers, where tables may wrap.
-    worst = relative_difference(model(tokens, here + FAR - 6), expected)
+    worst = relative_difference(model(tokens, ids_1T + FAR - 6), expected)
     if worst > FAR_ROUNDING:
-        return False, f"at positions from {FAR - 6} on, {within(worst, FAR_ROUNDING)[1]}"
+        return False, f"at positions from {FAR - 6} on, {compare_difference(worst, FAR_ROUNDING)[1]}"
     for boundary in FARTHER:
         try:
-            farther = relative_difference(model(tokens, here + boundary - 6), expected)
+            difference = relative_difference(model(tokens, ids_1T + boundary - 6), expected)
         except (IndexError, RuntimeError, ValueError):  # raised at the end of a table
             break
-        if farther > FARTHER_ROUNDING:
-            return False, f"at positions from {boundary - 6} on, {within(farther, 0)[1]}"
-    return within(worst, FAR_ROUNDING)
+        if difference > FARTHER_ROUNDING:
+            return False, f"at positions from {boundary - 6} on, {compare_difference(difference, 0)[1]}"
+    return compare_difference(worst, FAR_ROUNDING)
 
 
 @check("autocast loses nothing", "positions or biases are cast to the dtype of q")
 def autocast_loses_nothing(subject: Subject) -> Measurement:
-    """Check that far positions stay distinct in bfloat16, which has no whole numbers above 256."""
+    """Check that autocast to bfloat16 does not round positions, embeddings or biases."""
     model = subject.model(train_positions=3000)
     ids = torch.arange(2000, 2000 + LENGTH)[None]
     tokens = random_tokens(1, LENGTH)
-    exact = model.embed(tokens, ids)
+    exact_embeddings = model.embed(tokens, ids)
     exact_logits = model(tokens, ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = model.embed(tokens, ids)
+        embeddings = model.embed(tokens, ids)
         logits = model(tokens, ids)
-    lost, off = relative_difference(rounded, exact), relative_difference(logits, exact_logits)
+    lost = relative_difference(embeddings, exact_embeddings)
+    off = relative_difference(logits, exact_logits)
     measured = f"embeddings differ by {lost:.1e}, outputs by {off:.1e} of the largest"
-    return lost == 0 and rounded.dtype == torch.float32 and off < 0.05, measured
+    return lost == 0 and embeddings.dtype == torch.float32 and off < 0.05, measured
 
 
 @check("gradient reaches every parameter", "a parameter is detached or unused (an encoding never applied)")
@@ -349,14 +365,15 @@ def positions_have_vectors(subject: Subject) -> Measurement:
     if not acts_at_embedding(encoding):
         return None, "only for vectors at the embedding"
     vectors_TD = vectors_at(encoding, torch.arange(LENGTH))
-    zeros = [p for p in range(LENGTH) if not vectors_TD[p].any()]
-    if 0 < len(zeros) < LENGTH and trainable(encoding):
-        return False, f"the vector of position {', '.join(map(str, zeros))} starts at 0, others do not"
-    distinct = len(vectors_TD.unique(dim=0))
-    if distinct == 1:
+    zero_positions = [position for position in range(LENGTH) if not vectors_TD[position].any()]
+    if 0 < len(zero_positions) < LENGTH and trainable(encoding):
+        listed = ", ".join(map(str, zero_positions))
+        return False, f"the vector of position {listed} starts at 0, others do not"
+    num_distinct = len(vectors_TD.unique(dim=0))
+    if num_distinct == 1:
         return None, "it adds no vector of positions"
-    if distinct < LENGTH:
-        return False, f"{LENGTH} positions have {distinct} different vectors"
+    if num_distinct < LENGTH:
+        return False, f"{LENGTH} positions have {num_distinct} different vectors"
     if not vectors_TD.requires_grad:
         return True, "every position has a vector of its own"
     parameters = list(trainable(encoding).values())
@@ -379,10 +396,10 @@ def odd_widths(subject: Subject) -> Measurement:
     try:
         vectors_TD = vectors_at(subject.encoding(d_model=15, num_heads=1), torch.arange(LENGTH))
     except Exception as error:
-        cause = error.__cause__ or error  # building wraps errors in our messages
+        cause = error.__cause__ or error  # `Component.build` wraps errors of the class
         if isinstance(cause, ValueError | AssertionError | NotImplementedError):
             return True, f"refused: {cause}"
-        if "size of tensor a" in str(cause):  # vectors have another width than the tokens
+        if "size of tensor a" in str(cause):  # the vectors are not as wide as the tokens
             return None, f"vectors have an even width: {cause}"
         return False, f"d_model=15: {type(cause).__name__}: {cause}"
     return bool(vectors_TD.isfinite().all()), "they work"
@@ -394,21 +411,22 @@ def checkpoint_runs_longer(subject: Subject) -> Measurement:
     loaded = subject.model()
     tokens = random_tokens(2, 8 * LENGTH)
     sizes = {key: value.shape for key, value in trained.state_dict().items()}
-    expected = trained(tokens)  # a cache must not enter the state
+    expected = trained(tokens)  # must not add a cache to the state
     if {key: value.shape for key, value in trained.state_dict().items()} != sizes:
         return False, "the state has grown with use"
     nn.init.normal_(loaded.embedding.weight)
     loaded.load_state_dict(trained.state_dict())
-    return equal(loaded(tokens), expected)
+    return compare_outputs(loaded(tokens), expected)
 
 
 @check("instances do not touch each other", "a cache on the class or module")
 def instances_are_separate(subject: Subject) -> Measurement:
-    first = subject.model()
+    model = subject.model()
     tokens = random_tokens(2, 2 * LENGTH)
-    before = first(tokens)
-    subject.model(d_model=64, train_length=30, train_positions=30)(tokens)
-    return equal(first(tokens), before, 0)
+    before = model(tokens)
+    other_model = subject.model(d_model=64, train_length=30, train_positions=30)
+    other_model(tokens)
+    return compare_outputs(model(tokens), before, 0)
 
 
 @check("training and evaluation mode agree", "dropout or noise in the encoding")
@@ -416,7 +434,7 @@ def modes_agree(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
     with torch.no_grad():
-        return equal(model.train()(tokens), model.eval()(tokens), 0)
+        return compare_outputs(model.train()(tokens), model.eval()(tokens), 0)
 
 
 @check("attention implementations agree", "a bias that needs all queries at once (see at.first_query)")
@@ -427,57 +445,57 @@ def implementations_agree(subject: Subject) -> Measurement:
         tokens = random_tokens(2, length)
         lengths = torch.tensor([length, length - 2])
         results = {}
-        # Blocks of about a third of the queries each.
-        rows = max(1, 2 * model.shape.num_heads * length * (length // 3))
+        block_logits = max(1, 2 * model.shape.num_heads * length * (length // 3))  # a third of the queries
         for implementation in ("eager", "sdpa", "blocked"):
             for layer in model.layers:
                 layer.attention.implementation = implementation  # type: ignore[union-attr]
-            with torch.no_grad(), patch.object(attention, "BLOCK_LOGITS", rows):
+            with torch.no_grad(), patch.object(attention, "BLOCK_LOGITS", block_logits):
                 logits = model(tokens, None, lengths)
             results[implementation] = logits[torch.arange(length) < lengths[:, None]]
-        worst = max(
-            worst, *(relative_difference(results[name], results["eager"]) for name in ("sdpa", "blocked"))
-        )
-    return within(worst, 2 * ROUNDING)
+        for implementation in ("sdpa", "blocked"):
+            worst = max(worst, relative_difference(results[implementation], results["eager"]))
+    return compare_difference(worst, 2 * ROUNDING)
 
 
 # Batches, caches, padding and packed rows.
 
 
-def _in_use(subject: Subject) -> PositionalEncoding:
-    """Return the encoding of a model's first layer with noise on its trainable parameters."""
+def _first_layer_encoding(subject: Subject) -> PositionalEncoding:
+    """Return the `perturbed` encoding of a model's first layer."""
     return subject.model(train_positions=64).encodings[0]  # type: ignore[return-value]
 
 
 @torch.no_grad()
-def _scenarios_agree(subject: Subject, *names: str) -> Measurement:
-    encoding = _in_use(subject)
-    return within(max(difference_from_alone(encoding, SCENARIOS[name]) for name in names))
+def _measure_scenarios(subject: Subject, *names: str) -> Measurement:
+    """Return whether results in these scenarios equal those of documents processed alone."""
+    encoding = _first_layer_encoding(subject)
+    return compare_difference(max(difference_from_alone(encoding, SCENARIOS[name]) for name in names))
 
 
 @check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
 def rows_keep_positions(subject: Subject) -> Measurement:
-    return _scenarios_agree(subject, "rows at the same offset", "rows at ids of their own")
+    return _measure_scenarios(subject, "rows at the same offset", "rows at ids of their own")
 
 
 @check("decoding with cached keys agrees with the whole row", "a query's index in the call is its position")
 def cached_keys_agree(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
-    return _scenarios_agree(subject, "decoding with cached keys", "decoding after left padding")
+    return _measure_scenarios(subject, "decoding with cached keys", "decoding after left padding")
 
 
 @check("left padding changes nothing", "indices are read instead of ids, or padding stays uninitialised")
 def left_padding(subject: Subject) -> Measurement:
-    return _scenarios_agree(subject, "left padding")
+    return _measure_scenarios(subject, "left padding")
 
 
 @check("packed documents change nothing", "positions or neighbours are counted across documents")
 def packed_documents(subject: Subject) -> Measurement:
-    return _scenarios_agree(subject, "packed documents")
+    return _measure_scenarios(subject, "packed documents")
 
 
-def _late(tokens: int = TOKENS) -> Scenario:
+def _late_scenario(tokens: int = TOKENS) -> Scenario:
+    """Return rows whose positions start at `LATE`."""
     ids = torch.arange(LATE, LATE + tokens).repeat(ROWS, 1)
     return Scenario(ids, torch.zeros_like(ids))
 
@@ -488,16 +506,17 @@ def _late(tokens: int = TOKENS) -> Scenario:
 )
 @torch.no_grad()
 def phases_survive_cast(subject: Subject) -> Measurement:
-    encoding = _in_use(subject)
-    scenario = _late()
+    encoding = _first_layer_encoding(subject)
+    scenario = _late_scenario()
     inputs = draw_content(encoding.shape, scenario.positions_BT)
     cast = copy.deepcopy(encoding)
-    for constant in (*cast.buffers(), *(p for p in cast.parameters() if not p.requires_grad)):
+    frozen_parameters = [parameter for parameter in cast.parameters() if not parameter.requires_grad]
+    for constant in (*cast.buffers(), *frozen_parameters):
         if constant.is_floating_point():
             constant.data = constant.data.bfloat16()
     exact = outputs(encoding, scenario, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        return within(worst_difference(outputs(cast, scenario, inputs), exact), CAST)
+        return compare_difference(worst_difference(outputs(cast, scenario, inputs), exact), CAST)
 
 
 @check(
@@ -505,49 +524,67 @@ def phases_survive_cast(subject: Subject) -> Measurement:
     "queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
 )
 def inputs_keep_values(subject: Subject) -> Measurement:
-    encoding = _in_use(subject)
+    encoding = _first_layer_encoding(subject)
     inputs = draw_content(encoding.shape, OWN_IDS.positions_BT)
-    if changed := _changed_in_place(encoding, inputs):
-        return False, f"{changed} in place, which others read too; it may return new tensors only"
-    given = {"q": inputs.q_BHTK, "k": inputs.k_BHTK, "x": inputs.x_BTD}
-    for tensor in given.values():
+    if change := _find_change_in_place(encoding, inputs):
+        return False, f"{change} in place, which others read too; it may return new tensors only"
+    tensors = {"q": inputs.q_BHTK, "k": inputs.k_BHTK, "x": inputs.x_BTD}
+    for tensor in tensors.values():
         tensor.requires_grad_()
-    sum(part.square().sum() for part in outputs(encoding, OWN_IDS, inputs)).backward()  # type: ignore[union-attr]
-    cut = [name for name, tensor in given.items() if tensor.grad is None or not tensor.grad.any()]
-    return not cut, f"no gradient reaches {', '.join(cut)}" if cut else "they do"
+    sum(output.square().sum() for output in outputs(encoding, OWN_IDS, inputs)).backward()  # type: ignore[union-attr]
+    without = [name for name, tensor in tensors.items() if tensor.grad is None or not tensor.grad.any()]
+    return not without, f"no gradient reaches {', '.join(without)}" if without else "they do"
 
 
 @torch.no_grad()
-def _changed_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
-    """Return the first hook that changes its inputs, and which."""
-    part = encoding.for_layer(0)
+def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
+    """Name the first hook that changes tensors in place, and these tensors; return "" if none does."""
+    layer_encoding = encoding.for_layer(0)
     at = context(inputs, encoding.shape.causal)
-    q, k = inputs.q_BHTK, inputs.k_BHTK
-    shared = {"q": q, "k": k, "x": inputs.x_BTD, "position ids": inputs.positions_BT}
-    shared |= {"relative positions": at.relative_positions_BTS, "the mask": at.visible_BTS}
+    q = inputs.q_BHTK
+    k = inputs.k_BHTK
+    shared = {
+        "q": q,
+        "k": k,
+        "x": inputs.x_BTD,
+        "position ids": inputs.positions_BT,
+        "relative positions": at.relative_positions_BTS,
+        "the mask": at.visible_BTS,
+    }
     before = {name: tensor.clone() for name, tensor in shared.items()}
     for hook in ("embed", "rotate", "bias", "weights"):
         if hook == "embed":
-            embed(encoding, replace(inputs, x_BTD=inputs.x_BTD.clone()))  # these copies may change
+            embed(encoding, replace(inputs, x_BTD=inputs.x_BTD.clone()))  # may change token embeddings
         else:
-            getattr(part, hook)(q, k, at)
+            getattr(layer_encoding, hook)(q, k, at)
         changed = [name for name, tensor in shared.items() if not torch.equal(tensor, before[name])]
         if changed:
-            return f"{type(part).__name__}.{hook} changes {allowed(changed)}"
+            return f"{type(layer_encoding).__name__}.{hook} changes {allowed(changed)}"
     return ""
 
 
 @check("earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call")
 @torch.no_grad()
 def earlier_calls(subject: Subject) -> Measurement:
-    encoding = _in_use(subject)
+    encoding = _first_layer_encoding(subject)
     used = copy.deepcopy(encoding)
-    late = _late()
+    late = _late_scenario()
     single = Scenario(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
-    for dtype, scenarios in ((torch.bfloat16, (single, late, OWN_IDS)), (torch.float32, (_late(40), late))):
+    for dtype, scenarios in (
+        (torch.bfloat16, (single, late, OWN_IDS)),
+        (torch.float32, (_late_scenario(40), late)),
+    ):
         for scenario in scenarios:
-            q, k, x, ids = vars(draw_content(encoding.shape, scenario.positions_BT)).values()
+            content = draw_content(encoding.shape, scenario.positions_BT)
+            cast = replace(
+                content,
+                q_BHTK=content.q_BHTK.to(dtype),
+                k_BHTK=content.k_BHTK.to(dtype),
+                x_BTD=content.x_BTD.to(dtype),
+            )
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
-                outputs(used, scenario, Inputs(q.to(dtype), k.to(dtype), x.to(dtype), ids))
+                outputs(used, scenario, cast)
     inputs = draw_content(encoding.shape, OWN_IDS.positions_BT)
-    return within(worst_difference(outputs(used, OWN_IDS, inputs), outputs(encoding, OWN_IDS, inputs)))
+    return compare_difference(
+        worst_difference(outputs(used, OWN_IDS, inputs), outputs(encoding, OWN_IDS, inputs))
+    )

@@ -1,4 +1,4 @@
-"""Identify which encoding an implementation is, or which known mistake it has."""
+"""Identify which encoding a candidate implementation is, or which known mistake it has."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,17 +39,20 @@ PUBLISHED: dict[str, list[dict[str, Any]]] = {
         for choice in ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
     },
 }
-OTHER_MODELS = {"rope"}  # whose published arguments define other models and are not conventions
+OTHER_MODELS = {"rope"}  # encodings whose published arguments define other models, not conventions
 ORIGINAL_LENGTHS = tuple(2**power for power in range(9, 18))
 
 
 @dataclass(frozen=True)
 class Match:
-    """An encoding, possibly with a known mistake, that an implementation equals.
+    """An encoding, possibly with a known mistake, that a candidate equals.
 
     Args:
-        published: whether it has arguments of a published model or a fixed original length.
-        in_small_models: whether they are equal in small models only.
+        comparison: the comparison that found them equal.
+        component: the encoding.
+        mistake: the known mistake, if any.
+        published: whether the encoding has arguments of a published model or a fixed original length.
+        in_small_models: whether they are known to be equal in small models only.
     """
 
     comparison: Comparison
@@ -60,66 +63,74 @@ class Match:
 
     @property
     def convention(self) -> bool:
-        """Return whether it differs from a reference in the same way as released models."""
+        """Return whether the candidate follows a convention of released models."""
         return self.published if self.mistake is None else self.mistake.change.convention
 
     @property
     def wrong(self) -> bool:
+        """Return whether the candidate has a mistake that is not a convention."""
         return self.mistake is not None and not self.convention
 
 
-def identify(checked: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
-    """Return all matching encodings: correct, with published arguments, or with a known mistake."""
+def identify(candidate: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
+    """Return the matches among all shipped encodings.
+
+    Correct encodings are tried first, then published arguments, known mistakes and common mistakes.
+    """
     components = [reference_of(choice) for choice in shipped("pe")]
     return (
-        equal_encodings(checked, components, forms)
-        or published_variants(checked, components, forms)
-        or known_mistakes(checked, components, forms)
-        or known_mistakes(checked, components, forms, common=True)
+        equal_encodings(candidate, components, forms)
+        or published_variants(candidate, components, forms)
+        or known_mistakes(candidate, components, forms)
+        or known_mistakes(candidate, components, forms, common=True)
     )
 
 
 def equal_encodings(
-    checked: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
+    candidate: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
 ) -> list[Match]:
-    """Return the equal encodings, possibly with reordered channels."""
+    """Return the encodings that the candidate equals, possibly with reordered channels."""
     matches = []
-    effect = effect_of(checked, forms[0])
+    effect = effect_of(candidate, forms[0])
     for component in components:
         reference = as_reference(component, forms)
         if reference.forms and effect_of(reference.make, reference.forms[0]) == effect:
-            matches.append(Match(compare_layouts(checked, reference), component))
+            matches.append(Match(compare_layouts(candidate, reference), component))
     return [match for match in matches if match.comparison.same]
 
 
 def published_variants(
-    checked: MakeEncoding,
+    candidate: MakeEncoding,
     components: Sequence[Component],
     forms: Sequence[bool],
-    stated: Sequence[str] = (),
+    user_arguments: Sequence[str] = (),
     lengths: Sequence[int] = (),
 ) -> list[Match]:
-    """Return the first equal encoding with published arguments or a fixed original length.
+    """Return the first encoding with published arguments or a fixed original length that is equal.
 
     Args:
-        stated: arguments given by the user, for which other values are not conventions.
-        lengths: original lengths of extended RoPE to try; the default is the training length.
+        user_arguments: names of the arguments that the user set; other values of these are not conventions.
+        lengths: original lengths of extended RoPE to try besides the default, the training length.
     """
     for component in components:
         for variant in _variants(component, lengths):
             reference = as_reference(variant, forms)
-            for steps in USUAL_LAYOUTS:
-                comparison = compare(checked, reference, steps)
+            for layout in USUAL_LAYOUTS:
+                comparison = compare(candidate, reference, layout)
                 if comparison.same:
-                    changed = {k for k, v in variant.arguments.items() if component.arguments.get(k) != v}
-                    published = component.choice not in OTHER_MODELS and not changed.intersection(stated)
+                    changed_arguments = {
+                        name
+                        for name, value in variant.arguments.items()
+                        if component.arguments.get(name) != value
+                    }
+                    contradicts_user = not changed_arguments.isdisjoint(user_arguments)
+                    published = component.choice not in OTHER_MODELS and not contradicts_user
                     return [Match(comparison, variant, published=published)]
     return []
 
 
 def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Component]:
-    """Return the encoding with published arguments, each also with other original lengths if it has one."""
-
+    """Yield the encoding with published arguments, then with these original lengths if it extends RoPE."""
     variants = with_published_arguments(component)
     yield from variants
     if issubclass(component.cls, ExtendedRope):
@@ -130,73 +141,82 @@ def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Componen
 
 def with_published_arguments(component: Component) -> list[Component]:
     """Return the encoding with the arguments of each published model."""
-    published = PUBLISHED.get(component.choice, [])
-    return [reference_of(component.choice, **{**component.arguments, **given}) for given in published]
+    return [
+        reference_of(component.choice, **{**component.arguments, **published})
+        for published in PUBLISHED.get(component.choice, [])
+    ]
 
 
 def with_equal_frequencies(
-    checked: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
+    candidate: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
 ) -> Component:
-    """Return the encoding or its variant whose channels rotate like theirs."""
+    """Return the variant of an extended RoPE that rotates like the candidate, or else the encoding itself."""
+    if not issubclass(component.cls, ExtendedRope):
+        return component
     shape = model_shape(SMALL, causal)
-    expected = step_angles(build(checked, shape)) if issubclass(component.cls, ExtendedRope) else None
-    if expected is None:
+    candidate_step = step_angles(build(candidate, shape))
+    if candidate_step is None:
         return component
     for variant in _variants(component, lengths):
-        angles = step_angles(variant.build(shape))
-        if angles and torch.allclose(angles[0], expected[0], atol=1e-3):
+        variant_step = step_angles(variant.build(shape))
+        if variant_step and torch.allclose(variant_step[0], candidate_step[0], atol=1e-3):
             return variant
     return component
 
 
 def known_mistakes(
-    checked: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
+    candidate: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
 ) -> list[Match]:
-    """Return the mistakes of these encodings that it has, in one of the usual layouts.
+    """Return the mistakes in these encodings that the candidate has, in one of the usual layouts.
 
     Args:
-        common: test mistakes that any encoding can have, not those of the encoding.
+        common: whether to try the mistakes that any encoding can have instead of those listed for each.
     """
-    effect = effect_of(checked, forms[0])
-    right, candidates = [], []
+    effect = effect_of(candidate, forms[0])
+    references: list[Reference] = []
+    possible_mistakes: list[tuple[Component, Mistake]] = []
     for component in components:
         reference = as_reference(component, forms)
         if not reference.forms:
             continue
-        right_effect = effect_of(reference.make, reference.forms[0])
-        if not effect.within(right_effect) or (common and len(components) > 1 and effect != right_effect):
+        reference_effect = effect_of(reference.make, reference.forms[0])
+        if not effect.within(reference_effect):
             continue
-        right.append(reference)
-        listed = common_mistakes(component.choice) if common else mistakes_of(component.choice)
-        candidates += [(component, mistake) for mistake in listed]
-    in_small_models: list[Match] = []
-    for steps in USUAL_LAYOUTS[:1] if common else USUAL_LAYOUTS:
-        small = _equal_mistakes(checked, candidates, forms, steps, [SMALL])
-        named = [(match.component, match.mistake) for match in small if match.mistake]
-        matches = _equal_mistakes(checked, named, forms, steps, SIZES)
+        if common and len(components) > 1 and effect != reference_effect:
+            continue
+        references.append(reference)
+        mistakes = common_mistakes(component.choice) if common else mistakes_of(component.choice)
+        possible_mistakes += [(component, mistake) for mistake in mistakes]
+    small_matches: list[Match] = []
+    for layout in USUAL_LAYOUTS[:1] if common else USUAL_LAYOUTS:
+        layout_matches = _equal_mistakes(candidate, possible_mistakes, forms, layout, [SMALL])
+        remaining = [(match.component, match.mistake) for match in layout_matches if match.mistake]
+        matches = _equal_mistakes(candidate, remaining, forms, layout, SIZES)
         if matches:
             return matches
-        in_small_models = in_small_models or [replace(match, in_small_models=True) for match in small]
-    # A second mistake may appear only at other sizes, where our encoding may be equal, too.
-    for reference in right if in_small_models else ():
-        if any(compare(checked, reference, steps, [SMALL]).same for steps in USUAL_LAYOUTS):
+        small_matches = small_matches or layout_matches
+    if not small_matches:
+        return []
+    # If the candidate also equals a correct encoding in small models, the mistake is not the difference.
+    for reference in references:
+        if any(compare(candidate, reference, layout, [SMALL]).same for layout in USUAL_LAYOUTS):
             return []
-    return in_small_models
+    return [replace(match, in_small_models=True) for match in small_matches]
 
 
 def _equal_mistakes(
-    checked: MakeEncoding,
-    candidates: Sequence[tuple[Component, Mistake]],
+    candidate: MakeEncoding,
+    possible_mistakes: Sequence[tuple[Component, Mistake]],
     forms: Sequence[bool],
-    steps: Sequence[str],
+    layout: Sequence[str],
     sizes: Sequence[Sizes],
 ) -> list[Match]:
-    """Return the matching mistakes in models of these sizes and in this layout of channels."""
+    """Return the mistakes that the candidate equals in models of these sizes and in this channel layout."""
     matches = []
-    for component, mistake in candidates:
+    for component, mistake in possible_mistakes:
         wrong = Reference(mistake.name, mistake.make_in(component.build), common_forms(component, forms))
         try:
-            comparison = compare(checked, wrong, steps, sizes)
+            comparison = compare(candidate, wrong, layout, sizes)
         except Exception:  # raised by the mistake, e.g. for positions that the encoding rejects
             continue
         if comparison.same:
@@ -211,13 +231,16 @@ class Effect(NamedTuple):
     logits: int  # 0: unchanged, 1: changed by positions only, 2: changed depending on content
 
     def within(self, effect: "Effect") -> bool:
-        """Return whether the other effect includes this one."""
+        """Return whether the given effect includes this one."""
         return self.embeddings <= effect.embeddings and self.logits <= effect.logits
 
 
 @torch.no_grad()
 def effect_of(make: MakeEncoding, causal: bool) -> Effect:
-    """Return the effect of an encoding with perturbed parameters, since initial ones may be 0."""
+    """Measure the effect of an encoding on embeddings and logits.
+
+    Its parameters are perturbed, since initial ones may be 0.
+    """
     encoding = perturbed(build(make, model_shape(SMALL, causal)))
     if encoding.position_width:
         return Effect(True, 2)
@@ -229,9 +252,9 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
         embeddings |= not torch.equal(*pair.embeddings(inputs))
         if pair.compares_weights:
             return Effect(embeddings, 2)
-        results = [pair.scores(inputs, layer) for layer in (0, 1)]
-        added = torch.stack([scores - plain for scores, plain in results])
-        changes.append(added.nan_to_num(0.0, neginf=-100.0))
+        layer_scores = [pair.scores(inputs, layer) for layer in (0, 1)]
+        change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
+        changes.append(change.nan_to_num(0.0, neginf=-100.0))
     if not any(change.abs().max() > SAME for change in changes):
         return Effect(embeddings, 0)
     return Effect(embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2)

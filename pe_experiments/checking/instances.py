@@ -20,19 +20,19 @@ def small_shape(causal: bool = True, **changes: int) -> ModelShape:
 
 
 def build(make: Callable[[ModelShape], Module], shape: ModelShape, seed: int = 0) -> Module:
-    """Return an instance, the same at every call with the same seed."""
+    """Return an instance with the parameters that ``seed`` determines."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # `torch.manual_seed` formats a traceback for each device
         return make(shape)
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that training changes, by name; a constant may be stored as a frozen one."""
+    """Return the parameters that require a gradient, by name; others are constants."""
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def perturbed(module: Module, by: float = 0.3) -> Module:
-    """Return the module with noise in every trainable parameter, since zeros would have no effect."""
+    """Add noise to every trainable parameter, since zeros would have no effect, and return the module."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in trainable(module).values():
@@ -43,45 +43,52 @@ def perturbed(module: Module, by: float = 0.3) -> Module:
 def draw_content(
     shape: ModelShape, positions_BT: Tensor, seed: int = 5, key_heads: int | None = None
 ) -> Inputs:
-    """Return random queries, keys and hidden states; with ``key_heads`` each key serves a group of heads."""
+    """Return random queries, keys and hidden states at the given positions.
+
+    With ``key_heads``, the heads are divided into that number of groups that share their keys.
+    """
     generator = torch.Generator().manual_seed(seed)
     rows, tokens = positions_BT.shape
-    heads = (rows, shape.num_heads, tokens, shape.head_dim)
-    q, k = (torch.randn(heads, generator=generator) for _ in range(2))
+    sizes = (rows, shape.num_heads, tokens, shape.head_dim)
+    q = torch.randn(sizes, generator=generator)
+    k = torch.randn(sizes, generator=generator)
     if key_heads and shape.num_heads % key_heads == 0:
-        group = shape.num_heads // key_heads
-        k = k[:, ::group].repeat_interleave(group, dim=1)
+        group_size = shape.num_heads // key_heads
+        k = k[:, ::group_size].repeat_interleave(group_size, dim=1)
     return Inputs(q, k, torch.randn(rows, tokens, shape.d_model, generator=generator), positions_BT)
 
 
 def draw_inputs(shape: ModelShape, tokens: int, span: int, seed: int, key_heads: int | None = None) -> Inputs:
-    """Return random content at sorted distinct positions below ``span``, 0 among them."""
+    """Return random content at random distinct positions below ``span``, sorted and starting at 0."""
     positions = torch.randperm(span, generator=torch.Generator().manual_seed(seed))[:tokens].sort().values
     positions[0] = 0
     return draw_content(shape, positions[None], seed, key_heads)
 
 
 def embed(encoding: PositionalEncoding, inputs: Inputs) -> Tensor:
-    """Return the result of `embed_sequence` for tokens of the required width."""
+    """Return the hidden states [B, T, D] from `embed_sequence`, with tokens from columns of ``x``."""
     tokens_BTD = inputs.x_BTD[..., encoding.position_width :]
     return encoding.embed_sequence(tokens_BTD, inputs.positions_BT, None)
 
 
 def vectors_at(encoding: PositionalEncoding, ids_T: Tensor) -> Tensor:
-    """Return embeddings of zeros [T, D]."""
+    """Return the vectors [T, D] of these positions: the embeddings of tokens that are zero."""
     width = encoding.shape.d_model - encoding.position_width
     return encoding.embed_sequence(torch.zeros(1, len(ids_T), width), ids_T[None], None)[0]
 
 
 def context(inputs: Inputs, causal: bool) -> AttentionContext:
-    """Return the context of attention within the rows."""
+    """Return the context of attention within each row, without padding."""
     ids_BT = inputs.positions_BT
     visible_BTS = torch.ones(1, ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool)
     return AttentionContext(ids_BT, ids_BT, visible_BTS.tril() if causal else visible_BTS, None, inputs.x_BTD)
 
 
 def relative_difference(values: Tensor, expected: Tensor, largest: float | None = None) -> float:
-    """Return the largest difference relative to the largest value; infinite if either is not finite."""
+    """Return the largest difference divided by ``largest``, by default the largest expected value.
+
+    It is infinite if either tensor has a value that is not finite.
+    """
     if not (values.isfinite().all() and expected.isfinite().all()):
         return float("inf")
     values, expected = values.detach().double(), expected.detach().double()
@@ -93,12 +100,12 @@ def relative_difference(values: Tensor, expected: Tensor, largest: float | None 
 
 
 def masked_difference(scores: Tensor, expected: Tensor, largest: float | None = None) -> float:
-    """Return the `relative_difference` of unmasked values; infinite if shapes or masks differ."""
+    """Return the `relative_difference` of the finite scores; infinite if shapes or masks differ."""
     if scores.shape != expected.shape or not torch.equal(scores.isinf(), expected.isinf()):
         return float("inf")
     return relative_difference(unmasked(scores), unmasked(expected), largest)
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Return scores with 0 in place of minus infinity."""
+    """Return the scores with 0 in place of infinite values."""
     return scores.masked_fill(scores.isinf(), 0.0)

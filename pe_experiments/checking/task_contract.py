@@ -1,4 +1,4 @@
-"""Define the contract of a task as checks: rule, chance and ceilings, shortcuts, repetitions.
+"""Define the contract of a task as checks of its rule, chance, ceilings, shortcuts and repetitions.
 
 To add a check, write a function of a task under ``@check(promise, usual cause of a failure)``.
 """
@@ -17,50 +17,53 @@ from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.training.preflight import broken_rule
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
-BAGS = 40_000  # counted examples
+BAGS = 40_000  # examples from which ceilings and guesses are estimated
 MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
 LONG = 20  # input symbols, enough for many inputs; the default longest training input
-SEEDS = 600  # batches of one example each
-FEWEST = 1_000  # different examples among `BAGS`
-SPLITS = 5_000  # compared examples of training and of evaluation
-MOST_TOKENS = 1_000_000  # drawn at a time
-SURE = 0.99  # token accuracy at which a predictor knows the answer
+SEEDS = 600  # batches of a single example
+FEWEST = 1_000  # number of different examples required among `BAGS`
+SPLITS = 5_000  # examples of training that are compared with as many of evaluation
+MOST_TOKENS = 1_000_000  # in one draw
+SURE = 0.99  # accuracy from which a symbol is said to determine a target
 CHECKS = Checks()
 check = CHECKS.add
 
 
-def draw(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def draw_examples(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Return inputs and targets of examples that the seed determines."""
     return task.sample(length, rows, torch.Generator().manual_seed(seed))
 
 
-def makeable(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """Return the nearest possible lengths at or below these, without duplicates."""
+def possible_lengths(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
+    """Return the nearest lengths at or below these for which the task has inputs, without duplicates."""
     nearest = map(task.nearest_length, lengths)
     return sorted({length for length in nearest if length is not None})
 
 
-def some_lengths(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
-    """Return `makeable`, or the shortest lengths of a task that makes none of these."""
+def lengths_to_check(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
+    """Return the `possible_lengths`, or if there are none, the shortest lengths of the task's inputs."""
     shortest = task.shortest
-    possible = makeable(task, lengths) or makeable(task, (shortest, shortest + 1, shortest + task.step))
+    possible = possible_lengths(task, lengths)
+    if not possible:
+        possible = possible_lengths(task, (shortest, shortest + 1, shortest + task.step))
     if not possible:
         raise UserError(f"task: {type(task).__name__} makes no inputs of up to {max(LENGTHS)} symbols")
     return possible
 
 
-def answers_that_move(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return where targets change if the symbols of each input are permuted, of the shape of targets."""
+def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return a mask of the targets that change if the symbols of each input are permuted."""
     orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
     return task.solve(inputs.gather(1, orders)) != targets
 
 
 @check("samples obey the rule", "solve or sample is off by one at an end of the input")
 def samples_obey_rule(task: Task) -> Measurement:
-    for seed, length in enumerate(some_lengths(task)):
-        inputs, targets = draw(task, length, 50, seed)
-        if what := broken_rule(task, length, inputs, targets):
-            return False, f"length {length}: {what}"
-    return True, f"lengths {', '.join(map(str, some_lengths(task)))}"
+    for seed, length in enumerate(lengths_to_check(task)):
+        inputs, targets = draw_examples(task, length, 50, seed)
+        if violation := broken_rule(task, length, inputs, targets):
+            return False, f"length {length}: {violation}"
+    return True, f"lengths {', '.join(map(str, lengths_to_check(task)))}"
 
 
 @check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
@@ -76,25 +79,28 @@ def lengths_are_ordered(task: Task) -> Measurement:
 
 @check("the generator decides", "torch.randint without generator=, or something kept on self")
 def generator_decides(task: Task) -> Measurement:
-    length = some_lengths(task)[-1]
-    with watch_random_draws() as touched:
-        first = draw(task, length, 50, 3)
-        for another_length in some_lengths(task):
-            draw(task, another_length, 7, another_length)
-        again, other_seed = draw(task, length, 50, 3), draw(task, length, 50, 4)
+    length = lengths_to_check(task)[-1]
+    with watch_random_draws() as used_generators:
+        first = draw_examples(task, length, 50, 3)
+        for another_length in lengths_to_check(task):
+            draw_examples(task, another_length, 7, another_length)
+        again = draw_examples(task, length, 50, 3)
+        other_seed = draw_examples(task, length, 50, 4)
     if not all(map(torch.equal, first, again)):
         return False, "the same generator gave other examples"
     if torch.equal(first[0], other_seed[0]):
         return False, "another seed gave the same inputs"
-    return not touched, f"it draws from or seeds {allowed(touched)}" if touched else "no other is touched"
+    if used_generators:
+        return False, f"it draws from or seeds {allowed(used_generators)}"
+    return True, "no other is touched"
 
 
 @check("order matters as said", "order_sensitive is left at True for a control")
 def order_matters(task: Task) -> Measurement:
     shares = []
-    for length in (n for n in makeable(task, (4, 7, 12)) if n > 1):
-        moved = answers_that_move(task, *draw(task, length, 400))
-        shares.append(float(moved.any(dim=1).float().mean()))
+    for length in (n for n in possible_lengths(task, (4, 7, 12)) if n > 1):
+        changed = changed_targets(task, *draw_examples(task, length, 400))
+        shares.append(float(changed.any(dim=1).float().mean()))
     if not shares:
         return None, "only inputs of up to 12 symbols are permuted"
     fits = any(shares) if task.order_sensitive else not any(shares)
@@ -103,34 +109,30 @@ def order_matters(task: Task) -> Measurement:
 
 @check("chance is uniform", "targets hold fewer symbols than vocab_size, and `answers` does not say how many")
 def chance_is_uniform(task: Task) -> Measurement:
-    if why := getattr(task, "chance_unchecked", None):
-        return None, why
+    if reason := getattr(task, "chance_unchecked", None):
+        return None, reason
     counts = {}
-    drawn_at_any_length: set[int] = set()
-    for length in some_lengths(task, (1, 2, 4, 9, 13, 20)):
-        _, targets = draw(task, length, 5000)
+    all_symbols_drawn: set[int] = set()
+    for length in lengths_to_check(task, (1, 2, 4, 9, 13, 20)):
+        _, targets = draw_examples(task, length, 5000)
         symbols, times = targets[targets != IGNORE].unique(return_counts=True)
         counts[length] = len(symbols), int((times == 1).sum())
-        drawn_at_any_length |= set(symbols.tolist())
+        all_symbols_drawn |= set(symbols.tolist())
     for length, (symbols_drawn, drawn_once) in counts.items():
         stated = 1 / task.chance(length)
         if abs(stated - symbols_drawn) <= 1e-4 * symbols_drawn:
             continue
-        # A symbol that is rare at one length may be frequent at another, or seen once in a while.
-        rare = stated > symbols_drawn and (
-            abs(stated - len(drawn_at_any_length)) <= 1e-4 * stated or drawn_once > 0
-        )
-        if not rare:
-            return (
-                False,
-                f"length {length}: {task.chance(length):.4g}, and targets hold {symbols_drawn} symbols",
-            )
+        # Missing symbols may be rare: they appear at another length, or some symbol appeared only once.
+        appear_elsewhere = abs(stated - len(all_symbols_drawn)) <= 1e-4 * stated
+        if not (stated > symbols_drawn and (appear_elsewhere or drawn_once > 0)):
+            measured = f"{task.chance(length):.4g}, and targets hold {symbols_drawn} symbols"
+            return False, f"length {length}: {measured}"
     return True, "one over the symbols seen"
 
 
 @check("the ceiling is possible", "bag_ceiling of an answer that order decides")
 def ceiling_is_possible(task: Task) -> Measurement:
-    for length, _, ceiling in _ceilings(task, makeable(task, (1, 20, 100, 160))):
+    for length, _, ceiling in _ceilings(task, possible_lengths(task, (1, 20, 100, 160))):
         if not task.chance(length) - 1e-9 <= ceiling <= 1 + 1e-9:
             return False, f"length {length}: {ceiling:.4g}, chance {task.chance(length):.4g}"
         if ceiling < 1 - 1e-9 and not task.order_sensitive:
@@ -141,86 +143,96 @@ def ceiling_is_possible(task: Task) -> Measurement:
 @check("the ceiling is reached", "return None where the ceiling is not known")
 def ceiling_is_reached(task: Task) -> Measurement:
     counted_any = None
-    for length, prefix, ceiling in _ceilings(task, makeable(task, (4, 7))):
-        low, high, error = _counted(task, length, prefix)
-        if high - low >= 0.06:  # too few examples of each bag
+    for length, prefix, ceiling in _ceilings(task, possible_lengths(task, (4, 7))):
+        low, high, error = _count_bag_ceiling(task, length, prefix)
+        if high - low >= 0.06:  # too few examples of each bag for an estimate
             continue
         counted_any = True
         if not low - 3 * error <= ceiling <= high + 3 * error:
-            who = "a decoder" if prefix else "an order-blind predictor"
-            return False, f"length {length}: {ceiling:.4g}, and {who} reaches {low:.4g} to {high:.4g}"
+            predictor = "a decoder" if prefix else "an order-blind predictor"
+            return False, f"length {length}: {ceiling:.4g}, and {predictor} reaches {low:.4g} to {high:.4g}"
     return counted_any, f"{BAGS} examples"
 
 
 def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, float]]:
+    """Yield length, ``prefix`` and the stated bag ceiling, wherever the task states one."""
     for length, prefix in product(lengths, (False, True)):
-        if (ceiling := task.bag_ceiling(length, prefix)) is not None:
+        ceiling = task.bag_ceiling(length, prefix)
+        if ceiling is not None:
             yield length, prefix, ceiling
 
 
-def _counted(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
-    """Return a lower and an upper estimate of the bag ceiling by counting, and their standard error."""
-    inputs, targets = draw(task, length, BAGS, seed=7)
+def _count_bag_ceiling(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
+    """Return a lower and an upper estimate of the bag ceiling by counting, and their standard error.
+
+    The lower one predicts each half of the examples by the most frequent answers of the other half, the upper
+    one predicts all examples by their own most frequent answers.
+    """
+    inputs, targets = draw_examples(task, length, BAGS, seed=7)
     factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())
     low = high = scored = 0.0
     for target in range(targets.shape[1]):
-        rows = targets[:, target] != IGNORE
-        inputs_of_target = inputs[rows]
-        answers = targets[rows, target]
+        is_scored = targets[:, target] != IGNORE
+        bag = inputs[is_scored]
+        answers = targets[is_scored, target]
         if "aligned" in task.formats:
-            beside = inputs_of_target[:, [target]]
-            bag = inputs_of_target[:, : target + 1] if prefix else inputs_of_target
+            ordered = bag[:, [target]]
+            if prefix:
+                bag = bag[:, : target + 1]
         else:
-            beside = targets[rows, : target if prefix else 0]
-            bag = inputs_of_target
-        visible = torch.cat([bag.sort(dim=1).values, beside], dim=1)
-        # A hash numbers the groups, because `unique(dim=0)` takes seconds.
-        group = (visible * factors[: visible.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
-        votes = torch.zeros(2, len(group.unique()), task.vocab_size)
-        votes.index_put_((torch.arange(len(group)) % 2, group, answers), torch.ones(()), accumulate=True)
-        mode = votes.argmax(dim=-1, keepdim=True)
-        low += float(votes.gather(-1, mode.flip(0)).sum())
-        high += float(votes.sum(dim=0).amax(dim=-1).sum())
-        scored += len(group)
+            ordered = targets[is_scored, : target if prefix else 0]
+        visible = torch.cat([bag.sort(dim=1).values, ordered], dim=1)
+        # A hash numbers the groups of equal rows, because `unique(dim=0)` takes seconds.
+        groups = (visible * factors[: visible.shape[1]]).sum(dim=1).unique(return_inverse=True)[1]
+        counts = torch.zeros(2, len(groups.unique()), task.vocab_size)
+        halves = torch.arange(len(groups)) % 2
+        counts.index_put_((halves, groups, answers), torch.ones(()), accumulate=True)
+        most_frequent = counts.argmax(dim=-1, keepdim=True)
+        low += float(counts.gather(-1, most_frequent.flip(0)).sum())
+        high += float(counts.sum(dim=0).amax(dim=-1).sum())
+        scored += len(groups)
     return low / scored, high / scored, 0.5 / scored**0.5 * task.target_length(length) ** 0.5
 
 
 @check("the blind guess is modal", "input_blind of another length")
 def blind_guess_is_modal(task: Task) -> Measurement:
-    known = None
-    for length in makeable(task, (3, 12)):
-        blind = task.input_blind(length)
-        if blind is None:
+    stated_any = None
+    for length in possible_lengths(task, (3, 12)):
+        stated = task.input_blind(length)
+        if stated is None:
             continue
-        reached = _modal_share(*(draw(task, length, BAGS, seed)[1] for seed in (1, 2)))
-        known = abs(reached - blind) <= 0.01
-        if not known:
-            return False, f"length {length}: {blind:.4g}, and the most frequent answers reach {reached:.4g}"
-    length = some_lengths(task, (12,))[-1]
-    if known is None and task.chance(length) < 0.6:
-        reached = _modal_share(*(draw(task, length, SPLITS, seed)[1] for seed in (1, 2)))
+        stated_any = True
+        reached = _blind_accuracy(task, length, BAGS)
+        if not abs(reached - stated) <= 0.01:
+            return False, f"length {length}: {stated:.4g}, and the most frequent answers reach {reached:.4g}"
+    length = lengths_to_check(task, (12,))[-1]
+    if stated_any is None and task.chance(length) < 0.6:
+        reached = _blind_accuracy(task, length, SPLITS)
         if reached > 0.9:
             return False, f"length {length}: not stated, and one guess is right in {reached:.0%} of the cases"
-    return known, "the most frequent answers"
+    return stated_any, "the most frequent answers"
 
 
-def _modal_share(seen_BM: Tensor, asked_BM: Tensor) -> float:
-    """Return the token accuracy of guessing at each place what was seen there most often."""
-    right, total = 0, 0
-    for seen_B, asked_B in zip(seen_BM.T, asked_BM.T, strict=True):
-        seen_b, asked_b = seen_B[seen_B != IGNORE], asked_B[asked_B != IGNORE]
-        if len(seen_b):
-            right += int((asked_b == seen_b.mode().values).sum())
-            total += len(asked_b)
-    return right / max(1, total)
+def _blind_accuracy(task: Task, length: int, rows: int) -> float:
+    """Return the accuracy of guessing each target by its most frequent answer among other examples."""
+    _, training_BM = draw_examples(task, length, rows, seed=1)
+    _, test_BM = draw_examples(task, length, rows, seed=2)
+    correct = total = 0
+    for training_B, test_B in zip(training_BM.T, test_BM.T, strict=True):
+        training_answers = training_B[training_B != IGNORE]
+        test_answers = test_B[test_B != IGNORE]
+        if len(training_answers):
+            correct += int((test_answers == training_answers.mode().values).sum())
+            total += len(test_answers)
+    return correct / max(1, total)
 
 
 @check("layouts score the targets", "target_length is not the width of targets")
 def layouts_score_targets(task: Task) -> Measurement:
     for causal in (True, False):
         layout = format_for(task, causal)
-        length = some_lengths(task, (1, 2, 4, 8))[-1]
-        inputs, targets = draw(task, length, 10)
+        length = lengths_to_check(task, (1, 2, 4, 8))[-1]
+        inputs, targets = draw_examples(task, length, 10)
         rows = layout.lay_out(inputs, targets)
         content = rows.labels_BT[(rows.labels_BT != IGNORE) & (rows.labels_BT != layout.eos)]
         tokens = layout.tokens(length, task.target_length(length))
@@ -232,29 +244,29 @@ def layouts_score_targets(task: Task) -> Measurement:
 
 @check("ids precede the answer", "position_ids reads the targets' values")
 def ids_precede_answer(task: Task) -> Measurement:
-    """Check that `position_ids` depend only on inputs and number of targets, up to max(N, M) + 1."""
+    """Check that `position_ids` depend on inputs and the number of targets only, and their range."""
     kinds: set[str] = set()
-    for length in some_lengths(task, (3, 9, 20)):
-        inputs, targets = draw(task, length, 50)
-        unanswered = task.position_ids(inputs, torch.full_like(targets, IGNORE))
+    for length in lengths_to_check(task, (3, 9, 20)):
+        inputs, targets = draw_examples(task, length, 50)
+        ids_without_answers = task.position_ids(inputs, torch.full_like(targets, IGNORE))
         most = max(length, task.target_length(length)) + 1
         for kind, ids in task.position_ids(inputs, targets).items():
             kinds.add(kind)
-            blind = unanswered[kind]
+            expected = ids_without_answers[kind]
             if kind not in ("coupling", "abacus") or not ids[0].dtype == ids[1].dtype == torch.int64:
                 return False, f"{kind}: {ids[0].dtype} and {ids[1].dtype}"
             largest = max(int(ids[0].max()), int(ids[1].max()), ids.separator)
             if min(ids[0].min(), ids[1].min()) < 0 or largest > most:
                 return False, f"length {length}: {kind} up to {largest}, and 0 to {most} are allowed"
-            if not (torch.equal(ids[0], blind[0]) and torch.equal(ids[1], blind[1])):
+            if not (torch.equal(ids[0], expected[0]) and torch.equal(ids[1], expected[1])):
                 return False, f"length {length}: {kind} ids change with the answers"
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 
 @check("depth is a share", "depth gives an index instead of a share of the input")
 def depth_is_share(task: Task) -> Measurement:
-    for length in some_lengths(task):
-        depth = task.depth(draw(task, length, 50)[0])
+    for length in lengths_to_check(task):
+        depth = task.depth(draw_examples(task, length, 50)[0])
         if depth is None:
             return None, "it has none"
         if depth.shape != (50,) or not ((depth >= 0) & (depth <= 1)).all():
@@ -264,30 +276,31 @@ def depth_is_share(task: Task) -> Measurement:
 
 @check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
 def examples_are_many(task: Task) -> Measurement:
-    length = some_lengths(task, (LONG,))[-1]
+    length = lengths_to_check(task, (LONG,))[-1]
     rows = min(BAGS, MOST_TOKENS // length)
-    inputs, _ = draw(task, length, rows, 5)
-    distinct = len(inputs.unique(dim=0))
-    symbols = len(inputs.unique())
-    possible = float(symbols) ** min(length, 9)
-    if distinct < min(FEWEST, rows / 10, possible / 100):
-        return False, f"length {length}: {distinct} different inputs among {rows:,}"
-    in_a_batch = len(inputs[:SEEDS].unique(dim=0))
+    inputs, _ = draw_examples(task, length, rows, 5)
+    num_distinct = len(inputs.unique(dim=0))
+    num_symbols = len(inputs.unique())
+    num_possible = float(num_symbols) ** min(length, 9)
+    if num_distinct < min(FEWEST, rows / 10, num_possible / 100):
+        return False, f"length {length}: {num_distinct} different inputs among {rows:,}"
+    distinct_in_batch = len(inputs[:SEEDS].unique(dim=0))
     seeds = torch.randint(2**31, (SEEDS,), generator=torch.Generator().manual_seed(6)).tolist()
-    of_seeds = len(torch.cat([draw(task, length, 1, seed)[0] for seed in seeds]).unique(dim=0))
-    if of_seeds < 0.8 * in_a_batch:
-        return False, f"length {length}: {SEEDS:,} seeds give {of_seeds} different inputs"
-    if in_a_batch < 0.8 * of_seeds:
-        return False, f"length {length}: a batch of {SEEDS:,} holds {in_a_batch} different inputs"
-    return True, f"length {length}: {distinct:,} different inputs among {rows:,}"
+    inputs_of_seeds = torch.cat([draw_examples(task, length, 1, seed)[0] for seed in seeds])
+    distinct_of_seeds = len(inputs_of_seeds.unique(dim=0))
+    if distinct_of_seeds < 0.8 * distinct_in_batch:
+        return False, f"length {length}: {SEEDS:,} seeds give {distinct_of_seeds} different inputs"
+    if distinct_in_batch < 0.8 * distinct_of_seeds:
+        return False, f"length {length}: a batch of {SEEDS:,} holds {distinct_in_batch} different inputs"
+    return True, f"length {length}: {num_distinct:,} different inputs among {rows:,}"
 
 
 @check("evaluation is not in training", "both are drawn from one list of examples (see for_split)")
 def evaluation_is_not_in_training(task: Task) -> Measurement:
-    length = some_lengths(task, (LONG, 100))[-1]
+    length = lengths_to_check(task, (LONG, 100))[-1]
     rows = min(SPLITS, MOST_TOKENS // length)
-    trained, _ = draw(task.for_split("training"), length, rows, 11)
-    evaluated, _ = draw(task.for_split("evaluation"), length, rows, 12)
+    trained, _ = draw_examples(task.for_split("training"), length, rows, 11)
+    evaluated, _ = draw_examples(task.for_split("evaluation"), length, rows, 12)
     if length * math.log(len(trained.unique())) < math.log(1e6):
         return None, f"there are few inputs of length {length}"
     trained_inputs = set(map(tuple, trained.tolist()))
@@ -297,8 +310,8 @@ def evaluation_is_not_in_training(task: Task) -> Measurement:
 
 @check("no input symbol tells what the rule does not read", "labels are left in the input")
 def no_symbol_leaks(task: Task) -> Measurement:
-    for length in some_lengths(task, (5, 9)):
-        inputs, targets = draw(task, length, SPLITS, 21)
+    for length in lengths_to_check(task, (5, 9)):
+        inputs, targets = draw_examples(task, length, SPLITS, 21)
         for symbol, target in deciding_symbols(inputs, targets):
             shuffled = inputs.clone()
             order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))
@@ -315,57 +328,69 @@ def no_symbol_leaks(task: Task) -> Measurement:
 
 
 def deciding_symbols(inputs: Tensor, targets: Tensor) -> list[tuple[int, int]]:
-    """Return indices of input symbols and of targets that they determine better than a guess."""
-    decided = []
+    """Return the pairs of an input symbol and a target that it determines, by their indices.
+
+    Targets that are rarely scored or nearly constant are left out.
+    """
+    deciding = []
     for target, answers in enumerate(targets.T):
-        if (answers != IGNORE).float().mean() < 0.5 or share_of_mode(answers) > 0.9:
+        if (answers != IGNORE).float().mean() < 0.5 or majority_share(answers) > 0.9:
             continue
-        symbols = range(inputs.shape[1])
-        decided += [(s, target) for s in symbols if accuracy_from(inputs[:, s], answers) >= SURE]
-    return decided
+        for symbol, feature in enumerate(inputs.T):
+            if predictive_accuracy(feature, answers) >= SURE:
+                deciding.append((symbol, target))
+    return deciding
 
 
-def share_of_mode(answers: Tensor) -> float:
+def majority_share(answers: Tensor) -> float:
+    """Return the share of the most frequent answer."""
     return float((answers == answers.mode().values).float().mean())
 
 
-def accuracy_from(feature: Tensor, answers: Tensor) -> float:
-    """Return how often the most frequent answer per feature in the first half is right in the second."""
+def predictive_accuracy(feature: Tensor, answers: Tensor) -> float:
+    """Return the accuracy of predicting the second half's answers from a feature.
+
+    Each value of the feature predicts its most frequent answer in the first half.
+    """
     half = len(feature) // 2
     scored = answers != IGNORE
-    if not scored[half:].any():
+    training, test = scored.clone(), scored.clone()
+    training[half:] = False
+    test[:half] = False
+    if not test.any():
         return 0.0
     counts = torch.zeros(int(feature.max()) + 1, int(answers.max()) + 1)
-    counted = feature[:half][scored[:half]], answers[:half][scored[:half]]
-    counts.index_put_(counted, torch.ones(()), accumulate=True)
-    guesses = counts.argmax(dim=1)[feature[half:][scored[half:]]]
-    return float((guesses == answers[half:][scored[half:]]).float().mean())
+    counts.index_put_((feature[training], answers[training]), torch.ones(()), accumulate=True)
+    predictions = counts.argmax(dim=1)[feature[test]]
+    return float((predictions == answers[test]).float().mean())
 
 
 def remarks_on(task: Task) -> list[str]:
-    """Return remarks on shortcuts that may be intended, and on how much there is to learn."""
-    length = some_lengths(task, (9, 12))[-1]
+    """Return remarks on shortcuts that may be intended, and on a small effect of order."""
+    length = lengths_to_check(task, (9, 12))[-1]
     if length > max(LENGTHS):
-        shortest = some_lengths(task)[0]
+        shortest = lengths_to_check(task)[0]
         return [f"The shortest input has {shortest:,} symbols; checks of short inputs do not apply."]
     remarks = []
-    inputs, targets = draw(task, length, SPLITS, 31)
-    every_target = list(range(targets.shape[1]))
-    decided = {target: symbol for symbol, target in reversed(deciding_symbols(inputs, targets))}
-    if sorted(decided) == every_target:
-        remarks.append(f"Each target follows from one input symbol (target 0 from symbol {decided[0]}).")
-    # Number of repetitions of the last symbol at the end of each input.
+    inputs, targets = draw_examples(task, length, SPLITS, 31)
+    first_symbols: dict[int, int] = {}  # for each target, the first input symbol that determines it
+    for symbol, target in deciding_symbols(inputs, targets):
+        first_symbols.setdefault(target, symbol)
+    if len(first_symbols) == targets.shape[1]:
+        remarks.append(
+            f"Each target follows from one input symbol (target 0 from symbol {first_symbols[0]})."
+        )
+    # Number of repetitions of the most frequent last symbol at the end of each input.
     padding = (inputs.flip(1) == inputs[:, -1].mode().values).long().cumprod(1).sum(1)
     if padding.unique().numel() > 2:
-        follows_from_padding = [t for t in every_target if accuracy_from(padding, targets[:, t]) >= SURE]
-        if follows_from_padding == every_target and all(
-            share_of_mode(answers) < 0.9 for answers in targets.T
-        ):
+        follow_from_padding = all(predictive_accuracy(padding, answers) >= SURE for answers in targets.T)
+        if follow_from_padding and all(majority_share(answers) < 0.9 for answers in targets.T):
             remarks.append("How often the last symbol is repeated (padding?) tells target 0.")
-    answered = (targets != IGNORE).sum(1)
-    if answered.unique().numel() > 1 and accuracy_from(padding, answered) >= SURE:
+    num_targets = (targets != IGNORE).sum(1)
+    if num_targets.unique().numel() > 1 and predictive_accuracy(padding, num_targets) >= SURE:
         remarks.append("How often the last symbol is repeated (padding?) tells the length of the answer.")
-    moved = answers_that_move(task, inputs[:400], targets[:400])[(targets != IGNORE)[:400]].float().mean()
-    if task.order_sensitive and float(moved) < 0.1:
-        remarks.append(f"The order of the input decides {float(moved):.1%} of the targets only.")
+    changed = changed_targets(task, inputs[:400], targets[:400])[(targets != IGNORE)[:400]]
+    changed_share = float(changed.float().mean())
+    if task.order_sensitive and changed_share < 0.1:
+        remarks.append(f"The order of the input decides {changed_share:.1%} of the targets only.")
     return remarks

@@ -1,4 +1,4 @@
-"""Wrap modules without position ids, which take an offset or whole sequences from position 0."""
+"""Call modules that take no position ids but an offset, or whole sequences from position 0."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.terminal.errors import NotApplicable
 
-LARGEST = 5_000  # most positions of a square matrix
+LARGEST = 5_000  # most positions in a matrix of all pairs
 
 
 def by_offset(rotate: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions_BT: Tensor) -> Tensor:
-    """Apply ``rotate(x_1HnK, offset)`` to queries or keys, once per run of consecutive ids in a row."""
+    """Apply ``rotate(x_1HnK, offset)`` to queries or keys, in one call for each run of consecutive ids."""
     ids_BT = whole(positions_BT).expand(len(x_BHTK), -1)
     rows = []
     for x_HTK, ids_T in zip(x_BHTK, ids_BT, strict=True):
@@ -25,23 +25,33 @@ def by_offset(rotate: Callable[[Tensor, int], Tensor], x_BHTK: Tensor, positions
 def from_start(
     rotate: Callable[[Tensor], Tensor], x_BHTK: Tensor, positions_BT: Tensor, length: int | None = None
 ) -> Tensor:
-    """Apply ``rotate(x_1HnK)`` to whole sequences, with queries or keys at their ids among zeros.
+    """Apply ``rotate(x_1HnK)`` to whole sequences that hold queries or keys at their position ids.
 
-    Tokens that share an id are rotated in separate calls. Sequences have ``length`` tokens, or as many as the
-    row needs.
+    Other positions are zero. Tokens that share an id are rotated in separate calls.
+
+    Args:
+        rotate: function of a sequence whose first token is at position 0.
+        x_BHTK: queries or keys.
+        positions_BT: their position ids (B may be 1).
+        length: number of tokens of a sequence; by default, as many as the largest id of the row requires.
     """
     result_BHTK = torch.empty_like(x_BHTK)
-    for row, ids in enumerate(whole(positions_BT).expand(len(x_BHTK), -1)):
-        earlier = (ids[:, None] == ids).tril(-1).sum(-1)  # tokens of the same id
-        for tokens in (torch.nonzero(earlier == call).flatten() for call in earlier.unique()):
-            line = x_BHTK.new_zeros(1, x_BHTK.shape[1], length or int(ids.max()) + 1, x_BHTK.shape[-1])
-            line[:, :, ids[tokens]] = x_BHTK[row, :, tokens]
-            result_BHTK[row, :, tokens] = rotate(line)[0, :, ids[tokens]].to(x_BHTK.dtype)
+    for row, ids_T in enumerate(whole(positions_BT).expand(len(x_BHTK), -1)):
+        call_T = (ids_T[:, None] == ids_T).tril(-1).sum(-1)  # number of earlier tokens with the same id
+        for call in call_T.unique():
+            tokens = torch.nonzero(call_T == call).flatten()
+            sequence = x_BHTK.new_zeros(1, x_BHTK.shape[1], length or int(ids_T.max()) + 1, x_BHTK.shape[-1])
+            sequence[:, :, ids_T[tokens]] = x_BHTK[row, :, tokens]
+            result_BHTK[row, :, tokens] = rotate(sequence)[0, :, ids_T[tokens]].to(x_BHTK.dtype)
     return result_BHTK
 
 
 def pairs(bias: Callable[[int], Tensor], at: AttentionContext) -> Tensor:
-    """Return the bias [B, H, T, S] from ``bias(n)`` [H, n, n] of whole positions up to `LARGEST`."""
+    """Return the bias [B, H, T, S] of the context's positions, read from ``bias(n)`` of shape [H, n, n].
+
+    Raises:
+        NotApplicable: for fractional positions and for positions from `LARGEST` on.
+    """
     queries, keys = whole(at.q_positions_BT), whole(at.k_positions_BS)
     length = int(max(queries.max(), keys.max())) + 1
     if length > LARGEST:
@@ -57,11 +67,15 @@ def attention_weights(
 ) -> Tensor:
     """Return the weights [B, H, T, S] of an attention ``attend(q_BHTK, k_BGSK, v_BGSK)`` from its outputs.
 
-    Keys and values have ``key_heads`` G heads, by default as many as the queries. If a class sets the
-    attribute ``key_heads``, the checker gives it keys that serve groups of heads.
+    Args:
+        attend: function that returns the outputs of attention, [B, H, T, K].
+        q_BHTK: queries.
+        k_BHSK: keys, equal within each group of heads.
+        key_heads: number G of heads of keys and values, by default that of the queries. An encoding that
+            passes it also sets it as its attribute ``key_heads``, so that the checker draws such keys.
 
     Raises:
-        ValueError: values reach other channels, as when they are rotated.
+        ValueError: the attention rotates or mixes the channels of the values.
     """
     heads = q_BHTK.shape[1]
     keys, channels = k_BHSK.shape[2:]
@@ -73,7 +87,7 @@ def attention_weights(
     units_SS = torch.eye(keys).to(k_BGSK)
     try:
         return attend(q_BHTK, k_BGSK, units_SS.expand(*k_BGSK.shape[:2], -1, -1))
-    except RuntimeError:  # it only takes values of a head's width
+    except RuntimeError:  # the attention takes only values as wide as a head
         weights = []
         for start in range(0, keys, channels):
             units_SC = units_SS[:, start : start + channels]
@@ -84,6 +98,7 @@ def attention_weights(
 
 
 def whole(positions_BT: Tensor) -> Tensor:
+    """Return the position ids as integers; raise `NotApplicable` if any is fractional."""
     if positions_BT.is_floating_point() and bool((positions_BT % 1).any()):
         raise NotApplicable("the module takes no fractional positions")
     return positions_BT.long()
