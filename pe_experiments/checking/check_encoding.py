@@ -178,7 +178,7 @@ def _explain_difference(
 
 
 def _load_reference(component: Component, settings: CheckSettings) -> Component | None:
-    """Return the encoding named by ``against``, with the arguments that it shares with the tested one."""
+    """Return the encoding named by ``against``; it takes over arguments that the tested encoding also has."""
     if settings.against is None:
         if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")

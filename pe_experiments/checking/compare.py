@@ -78,7 +78,7 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
 def compare_layouts(candidate: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
     """Compare in the reference's channel layout, and if that differs, in all others.
 
-    The comparison ends at the first difference, or with ``largest``, measures the largest one.
+    The comparison ends at the first difference; with ``largest`` it measures the largest difference.
 
     Returns:
         The first comparison in which both are equal, or else the one in the reference's layout.
@@ -103,7 +103,7 @@ def compare(
 ) -> Comparison:
     """Compare in models of these sizes, with the candidate's channels in a layout of `channel_layouts`.
 
-    The comparison ends at the first difference, or with ``largest``, measures the largest one.
+    The comparison ends at the first difference; with ``largest`` it measures the largest difference.
     """
     name, make, forms = reference
     if layout and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):

@@ -201,7 +201,7 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
 
 
 def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
-    """Return the logits [H, S] of the query at index ``query`` for all keys, minus the one of its own key."""
+    """Return the logits [H, S] of the query at index ``query``, minus the logit of its own key."""
     shape = encoding.shape
     generator = torch.Generator().manual_seed(0)
     q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)

@@ -155,7 +155,7 @@ def ceiling_is_reached(task: Task) -> Measurement:
 
 
 def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, float]]:
-    """Yield length, ``prefix`` and the stated bag ceiling, wherever the task states one."""
+    """Yield length, ``prefix`` and bag ceiling for all cases in which the task states a ceiling."""
     for length, prefix in product(lengths, (False, True)):
         ceiling = task.bag_ceiling(length, prefix)
         if ceiling is not None:
@@ -165,8 +165,8 @@ def _ceilings(task: Task, lengths: Iterable[int]) -> Iterator[tuple[int, bool, f
 def _count_bag_ceiling(task: Task, length: int, prefix: bool) -> tuple[float, float, float]:
     """Return a lower and an upper estimate of the bag ceiling by counting, and their standard error.
 
-    The lower one predicts each half of the examples by the most frequent answers of the other half, the upper
-    one predicts all examples by their own most frequent answers.
+    The lower estimate predicts each half of the examples by the most frequent answers in the other half. The
+    upper estimate predicts all examples by their own most frequent answers.
     """
     inputs, targets = draw_examples(task, length, BAGS, seed=7)
     factors = torch.randint(2**62, (2 * inputs.shape[1] + targets.shape[1],), generator=torch.Generator())

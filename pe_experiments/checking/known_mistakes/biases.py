@@ -63,7 +63,7 @@ def buckets_of_the_other_form(encoding, original, at):
 
 
 def change_buckets(bucket_of):
-    """Return a change of T5's buckets to ``bucket_of(distances, num_buckets of one side, encoding)``."""
+    """Return a change of T5's buckets to ``bucket_of(distances, num_buckets, encoding)``, for one side."""
 
     def bias(encoding, original, at):
         relative = at.relative_positions_BTS
