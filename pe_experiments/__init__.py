@@ -1,7 +1,7 @@
-"""Which positional encoding should I use, and does it extrapolate?
+"""Compare positional encodings and how they extrapolate to longer inputs.
 
-In Python: `run_experiment`, `evaluate_run`, `load_model`, `load_runs` and `compare`, which
-``docs/python.md`` shows.
+The public functions are `run_experiment`, `evaluate_run`, `load_model`, `load_runs` and `compare`; see
+``docs/python.md``.
 """
 
 from importlib import import_module
@@ -9,18 +9,18 @@ from typing import Any
 
 __version__ = "0.1.0"
 NUMERICS = 1  # raised when results of the package change on purpose; see tests/golden
-_HOMES = {
+_MODULES = {  # of the public functions
     "run_experiment": "run",
     "evaluate_run": "run",
     "load_model": "store.trained_model",
     "load_runs": "comparison",
     "compare": "comparison",
 }
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public functions on first use, because importing torch and pandas takes seconds."""
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    """Import a public function on first use, because importing torch and pandas takes seconds."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

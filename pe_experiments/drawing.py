@@ -1,4 +1,4 @@
-"""Define the style of figures, draw the figure of a run and render pages."""
+"""Define the style of figures, draw the figures of a run and render HTML pages."""
 
 import base64
 import hashlib
@@ -79,10 +79,10 @@ Style = tuple[str, str]  # colour and marker
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return colour and marker by label, a different pair for each of up to 144 labels.
+    """Return the colour and marker of each label, a different pair for each of up to 144 labels.
 
-    A shipped encoding has the same pair in every figure. Its further variants, and other encodings, get a
-    pair that depends on their name, among the least used colours.
+    A shipped encoding has the same pair in every figure. Its further variants and all other encodings get a
+    pair that depends on their name and has one of the least used colours.
     """
     plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
     chosen: dict[str, Style] = {}
@@ -93,15 +93,15 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     for label in plain_first:
         if label not in chosen:
             free = [pair for pair in PAIRS if pair not in chosen.values()] or PAIRS
-            used = Counter(colour for colour, _ in chosen.values())
-            fewest = min(used[colour] for colour, _ in free)
-            candidates = [pair for pair in free if used[pair[0]] == fewest]
-            chosen[label] = candidates[_hashed(label) % len(candidates)]
+            uses = Counter(colour for colour, _ in chosen.values())
+            fewest_uses = min(uses[colour] for colour, _ in free)
+            candidates = [(colour, marker) for colour, marker in free if uses[colour] == fewest_uses]
+            chosen[label] = candidates[_integer_hash(label) % len(candidates)]
     return chosen
 
 
 def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return the `styles` for pages, as indices of colours in base.css and shapes in charts.js."""
+    """Return `styles` for HTML pages, as indices of colours in base.css and of shapes in charts.js."""
     return {
         label: {"colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
         for label, (colour, marker) in styles(labels).items()
@@ -110,13 +110,13 @@ def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
 
 @cache
 def _shipped_styles() -> dict[str, Style]:
-    """Return `STYLES`, and for other shipped encodings the first free pair after their hash."""
+    """Return the style of every shipped encoding, from `STYLES` or the first free pair after its hash."""
     chosen = dict(STYLES)
     for name in sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml")):
         if name not in chosen:
-            start = _hashed(name) % len(PAIRS)
-            in_turn = PAIRS[start:] + PAIRS[:start]
-            chosen[name] = next(pair for pair in in_turn if pair not in chosen.values())
+            start = _integer_hash(name) % len(PAIRS)
+            rotated_pairs = PAIRS[start:] + PAIRS[:start]
+            chosen[name] = next(pair for pair in rotated_pairs if pair not in chosen.values())
     return chosen
 
 
@@ -125,21 +125,23 @@ def _without_arguments(label: str) -> str:
     return re.sub(r"^.* -> |\([^)]*\)| \[\w+\]$", "", label)
 
 
-def _hashed(name: str) -> int:
+def _integer_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
 
 
 def text(label: str, longest: int = 40) -> str:
-    """Return a label that matplotlib shows literally: without mathematics and line breaks, and cut."""
+    """Return a label on one line, cut to ``longest`` characters and escaped for matplotlib."""
     one_line = " ".join(label.split())
-    return (one_line if len(one_line) <= longest else one_line[: longest - 1] + "…").replace("$", r"\$")
+    if len(one_line) > longest:
+        one_line = one_line[: longest - 1] + "…"
+    return one_line.replace("$", r"\$")
 
 
 @contextmanager
 def drawing(formats: Sequence[str] | None = None) -> Iterator[None]:
-    """Set options of matplotlib for reproducible files, and ignore warnings about missing glyphs.
+    """Set matplotlib options for reproducible files, and ignore warnings about missing glyphs.
 
-    `save` writes ``formats``; None keeps those of an outer `drawing`, or all `FORMATS`.
+    `save` writes ``formats``; None means the formats of an outer `drawing`, or else all `FORMATS`.
     """
     token = _formats.set(formats or _formats.get())
     settings: Any = {"svg.hashsalt": "pe_experiments", "pdf.fonttype": 42}
@@ -154,7 +156,7 @@ def drawing(formats: Sequence[str] | None = None) -> Iterator[None]:
 
 def save(figure: Figure, folder: Path, slug: str) -> list[Path]:
     """Write a figure as PNG, SVG and PDF, or in the formats of `drawing`."""
-    if layout := figure.get_layout_engine():  # once, for all formats
+    if layout := figure.get_layout_engine():  # compute the layout once for all formats
         layout.execute(figure)
         figure.set_layout_engine(None)
     paths = [folder / f"{slug}.{kind}" for kind in _formats.get()]
@@ -172,16 +174,19 @@ def write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = N
 def length_axis(
     axes: Axes, lengths: Iterable[float], max_length: int, name: str, accuracy: bool = True
 ) -> None:
-    """Set up a logarithmic axis of input lengths with shaded training lengths; accuracies span 0 to 1."""
+    """Set up a logarithmic x axis of input lengths and shade the training lengths.
+
+    ``name`` labels the y axis, which spans 0 to 1 if ``accuracy`` is true.
+    """
     ticks = np.unique(np.fromiter(lengths, dtype=float))
     axes.set_xscale("log", base=2)
-    # `metric_axis` writes at the longest training length even if it was not evaluated.
+    # `metric_axis` writes a label at the longest training length even if it was not evaluated.
     left = min(ticks.min(), max_length) / 1.15
     right = max(ticks.max(), max_length) * 1.15
     axes.set_xlim(left, right)
     if accuracy:
         axes.set_ylim(-0.02, 1.03)
-    axes.xaxis.set_major_locator(FixedLocator(_readable(ticks, max_length, axes)))
+    axes.xaxis.set_major_locator(FixedLocator(_labelled_lengths(ticks, max_length, axes)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("input length")
@@ -190,40 +195,41 @@ def length_axis(
     axes.axvspan(left, max_length, color="0.92", zorder=0)
 
 
-def _readable(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
-    """Return the lengths whose labels do not overlap, always with the longest training length."""
+def _labelled_lengths(ticks: np.ndarray, max_length: int, axes: Axes) -> list[float]:
+    """Return lengths whose labels do not overlap, with the longest training length if it is a tick."""
     inches = axes.get_position().width * axes.figure.get_figwidth()  # type: ignore[union-attr]
-    gap = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
+    smallest_gap = 0.22 / inches * (np.log2(ticks.max() / ticks.min()) or 1.0)
     labelled = [float(max_length)] if max_length in ticks else []
     for tick in ticks:
-        if all(abs(np.log2(tick / neighbour)) > gap for neighbour in labelled):
+        if all(abs(np.log2(tick / neighbour)) > smallest_gap for neighbour in labelled):
             labelled.append(float(tick))
     return labelled
 
 
 def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, words: bool = True) -> None:
-    """Set up the `length_axis` of a metric; for token accuracy with chance and bag ceiling.
+    """Set up the `length_axis` of a metric; for token accuracy, also draw chance and the bag ceiling.
 
-    ``words`` adds labels of the shade and these lines.
+    ``words`` adds text labels to the shaded training lengths and to these lines.
     """
     length_axis(axes, curves["content_length"], max_length, METRIC_NAMES[metric], metric != "loss")
-    for column, (name, dashes) in BOUNDS.items() if metric == "token_accuracy" else ():
+    bounds = BOUNDS if metric == "token_accuracy" else {}
+    for column, (name, dashes) in bounds.items():
         measured = curves.reindex(columns=["content_length", column]).dropna()
-        known = measured.groupby("content_length")[column].mean().astype(float)
-        if known.empty:
+        mean = measured.groupby("content_length")[column].mean().astype(float)
+        if mean.empty:
             continue
-        axes.plot(known.index, known, linestyle=dashes, color=GREY, linewidth=1.0, zorder=2)
-        if words:  # at the left end, where learned tasks are far above
-            end = (known.index[0], known.iloc[0])
-            axes.annotate(name, end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
+        axes.plot(mean.index, mean, linestyle=dashes, color=GREY, linewidth=1.0, zorder=2)
+        if words:  # at the left end, because curves of learned tasks are far above it there
+            left_end = (mean.index[0], mean.iloc[0])
+            axes.annotate(name, left_end, (2, 3), textcoords="offset points", fontsize=7, color=GREY)
     if words:
-        over = 1.06 / 1.05  # of the panel's height, at any scale
-        axes.text(max_length / 1.03, over, "training lengths", transform=axes.get_xaxis_transform(),
+        above = 1.06 / 1.05  # in units of the panel's height, whatever the scale
+        axes.text(max_length / 1.03, above, "training lengths", transform=axes.get_xaxis_transform(),
                   ha="right", va="bottom", fontsize=7, color=GREY)  # fmt: skip
 
 
 def draw_seeds(axes: Axes, x: Sequence[Any], values: pd.DataFrame, style: Style) -> None:
-    """Draw values [seeds, points] as dots, and their mean as a line."""
+    """Draw values [seeds, points] as dots, and their mean over seeds as a line."""
     colour, marker = style
     axes.plot(x, values.T, ".", color=colour, markersize=3, alpha=0.5)
     axes.plot(x, values.mean(), color=colour, marker=marker, markersize=4.5, linewidth=1.6)
@@ -242,7 +248,7 @@ def legend_below(
 ) -> None:
     """Add a legend below the panels, in as many columns as fit, and enlarge the figure for it.
 
-    Lines of ``unlearned`` encodings are dashed and labelled.
+    Encodings in ``unlearned`` have a dashed line and the label "did not learn".
     """
     entries = [
         Line2D([], [], color=style_of[label][0], marker=style_of[label][1], markersize=5, linewidth=1.8,
@@ -259,13 +265,13 @@ def legend_below(
 
 
 def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path) -> None:
-    """Draw ``extrapolation.csv`` of one run as PNG: exact match or loss, and token accuracy."""
+    """Draw the extrapolation curve of a run as PNG: exact match or loss, and token accuracy."""
     colour, marker = styles([label])[label]
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     figure.suptitle(text(f"{label} on {task}", 110))
-    first = "exact_match" if curve["exact_match"].notna().all() else "loss"
-    for axes, metric in zip(figure.subplots(1, 2), (first, "token_accuracy"), strict=True):
+    left_metric = "exact_match" if curve["exact_match"].notna().all() else "loss"
+    for axes, metric in zip(figure.subplots(1, 2), (left_metric, "token_accuracy"), strict=True):
         lengths = curve["content_length"]
         if metric == "exact_match":
             low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
@@ -278,7 +284,7 @@ def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length
 def run_depth_figure(
     rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path
 ) -> None:
-    """Draw ``depth.csv`` of one run as PNG: exact match by input length and depth."""
+    """Draw the depth table of a run as PNG: exact match by input length and depth."""
     cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
     figure.suptitle(text(f"{label} on {task}, trained to {max_length}", 80))
@@ -296,15 +302,15 @@ def run_depth_figure(
 def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
     """Draw exact match by `DEPTHS` (rows) and input length (columns); cells without examples are grey.
 
-    Depth runs downwards as in a text, and a line marks the end of the training lengths.
+    Depth increases downwards, as in a text. A line marks the end of the training lengths.
     """
     lengths: list[Any] = cells.columns.tolist()
     axes.set_facecolor("0.85")
     extent = (-0.5, len(lengths) - 0.5, 1, 0)
     image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
-    trained = sum(length <= max_length for length in lengths)
-    if 0 < trained < len(lengths):
-        axes.axvline(trained - 0.5, color="#D55E00", linewidth=2)
+    training_columns = sum(length <= max_length for length in lengths)
+    if 0 < training_columns < len(lengths):
+        axes.axvline(training_columns - 0.5, color="#D55E00", linewidth=2)
     axes.set_xticks(range(len(lengths)), [f"{length}" for length in lengths])
     axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     axes.set_xlabel("input length")
@@ -313,10 +319,10 @@ def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage
 
 
 def render(template: Path, data: Any = None, **values: Any) -> str:
-    """Render a self-contained page; ``data`` becomes JSON that cannot end the script element."""
-    text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    """Render a self-contained HTML page; ``data`` becomes JSON that is safe in a script element."""
+    json_text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+        json_text = json_text.replace(sign, f"\\u{ord(sign):04x}")
     environment = Environment(
         loader=FileSystemLoader([template.parent, TEMPLATES]),
         autoescape=True,
@@ -324,10 +330,13 @@ def render(template: Path, data: Any = None, **values: Any) -> str:
         trim_blocks=True,
     )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
-    return environment.get_template(template.name).render(data=Markup(text), colours=COLOURS, **values)
+    return environment.get_template(template.name).render(data=Markup(json_text), colours=COLOURS, **values)
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, with bars in cells escaped."""
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join("| " + " | ".join(re.sub(r"(?<!\\)\|", r"\|", c) for c in line) + " |" for line in lines)
+    """Return a Markdown table; vertical bars in cells are escaped."""
+    lines = []
+    for row in [heading, ["---"] * len(heading), *rows]:
+        cells = [re.sub(r"(?<!\\)\|", r"\|", cell) for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
