@@ -24,7 +24,7 @@ from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.identity import UNTRACKED
 from pe_experiments.store.names import leaves
-from pe_experiments.store.parent import continued, stated_keys, take_weights
+from pe_experiments.store.parent import continued, copy_parent_weights, dotted_keys
 from pe_experiments.store.status import RunStatus, run_status
 from pe_experiments.store.trained_model import finished_status, trained_model
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
@@ -39,11 +39,11 @@ SIZE = ("parameters", "encoding_parameters")  # entries that loggers show beside
 
 @dataclass(frozen=True)
 class RunResult:
-    """The outcome of one call."""
+    """The outcome of `run_experiment` or `evaluate_run`."""
 
     experiment: Experiment  # the requested experiment
     run: RunDirectory
-    directory: RunDirectory  # directory of the curve: the run's or one of its evaluations
+    directory: RunDirectory  # of the curve: the run's directory or that of one of its evaluations
     result: dict[str, Any]  # the content of ``result.json``
     done: str  # ``trained``, ``resumed``, ``evaluated`` or ``found`` (already finished)
     curve: Curve  # rows of ``extrapolation.csv``; empty if the run is not completed
@@ -56,7 +56,7 @@ class RunResult:
     def validation_loss(self) -> float:
         """Return the last loss on fresh examples of the training lengths; infinite if the run diverged.
 
-        A callback that averages weights does so at the end, after this loss was measured.
+        This loss is measured before a callback such as weight averaging changes the final weights.
         """
         return math.inf if self.status == DIVERGED else validation_loss(self.run)
 
@@ -67,8 +67,8 @@ def run_experiment(
     """Train and evaluate a configuration, or return its finished run.
 
     Args:
-        config: composed by Hydra, a `Config`, an `Experiment`, or a mapping of the command line's keys
-            (`compose.composed`), such as ``{"pe": "rope", "training.steps": 100}``.
+        config: a configuration composed by Hydra, a `Config`, an `Experiment`, or a mapping with the keys of
+            the command line (`compose.composed`), such as ``{"pe": "rope", "training.steps": 100}``.
         display: shows the progress; None shows nothing.
 
     Raises:
@@ -76,15 +76,15 @@ def run_experiment(
         KeyboardInterrupt: the run was interrupted; the same call resumes it.
     """
     if isinstance(config, dict):
-        config = check(continued(composed("config", config), stated_keys(config)))
+        config = check(continued(composed("config", config), dotted_keys(config)))
     elif isinstance(config, DictConfig):
         config = check(continued(interpolated(config)))
     experiment = resolve(config) if isinstance(config, Config) else config
-    with _prepared(experiment, display) as (ranks, display):
+    with _device_and_display(experiment, display) as (ranks, display):
         status = run_status(experiment)
         if not status.trained:
             _check_before_training(status, display)
-            with status.run.held(experiment.config.rerun):
+            with status.run.lock_for_training(experiment.config.rerun):
                 status = status.updated()  # another process may have trained it since
                 if not status.trained:
                     return _train_and_evaluate(status, ranks, display)
@@ -94,18 +94,20 @@ def run_experiment(
 def evaluate_run(
     path: str | Path, changes: dict[str, Any], display: console.Display | None = None, trust: bool = False
 ) -> RunResult:
-    """Evaluate a finished run with another configuration; ``trust`` is as in `load_model`.
+    """Evaluate a finished run with another configuration.
 
     Args:
         path: the run's directory.
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer``,
             ``logger``, or ``task`` to evaluate on another task.
+        display: shows the progress; None shows nothing.
+        trust: as in `load_model`.
 
     Raises:
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
     status = finished_status(RunDirectory(Path(path)), changes, trust)
-    with _prepared(status.experiment, display) as (ranks, display):
+    with _device_and_display(status.experiment, display) as (ranks, display):
         return _finished_run(status, ranks, display)
 
 
@@ -116,10 +118,10 @@ def try_out(experiment: Experiment) -> None:
 
 
 @contextmanager
-def _prepared(
+def _device_and_display(
     experiment: Experiment, display: console.Display | None
 ) -> Iterator[tuple[Ranks, console.Display]]:
-    """Yield the device and the processes of a run, and stop the display at the end."""
+    """Use the configured device, and yield the ranks and the display, which is stopped at the end."""
     display = display or console.Display()
     try:
         with use_device(experiment.config) as device:
@@ -131,7 +133,7 @@ def _prepared(
 
 
 def _check_before_training(status: RunStatus, display: console.Display) -> None:
-    """Raise an error for a run that would fail, and print remarks."""
+    """Print remarks on a new run, or raise an error if it would fail."""
     for remark in preflight(status.experiment):
         console.say(remark)
     if difference := status.difference_to_cached_run():
@@ -145,10 +147,10 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
     """Load or build the model, train it, evaluate it and store the results."""
     experiment, run = status.experiment, status.run
     checkpoint = read_checkpoint(run.checkpoint)
-    first = checkpoint["global_step"] if checkpoint else 0
-    if first:
-        console.say(f"{run.name}: resuming at step {first} of {experiment.config.training.steps}")
-    with closing(RunWriter(status, run, first)) as writer:
+    first_step = checkpoint["global_step"] if checkpoint else 0
+    if first_step:
+        console.say(f"{run.name}: resuming at step {first_step} of {experiment.config.training.steps}")
+    with closing(RunWriter(status, run, first_step)) as writer:
 
         def record(row: Row) -> None:
             writer.metrics(row)
@@ -159,28 +161,28 @@ def _train_and_evaluate(status: RunStatus, ranks: Ranks, display: console.Displa
             writer.begin_training(ranks.device)
             model = _model_to_train(experiment, checkpoint, run.checkpoint, console.say)
             loggers = writer.loggers.loggers.values()
-            with ranks.run_on_all(_train_along, experiment.config, run.checkpoint):
-                last, seconds = _train(
+            with ranks.run_on_all(_train_on_other_rank, experiment.config, run.checkpoint):
+                last_step, seconds = _train(
                     experiment, model, checkpoint, run.checkpoint, ranks, record, display, loggers
                 )
-                curve, tables = evaluate_model(experiment, model.to(ranks.device), last, display)
-            described = describe_model(model)
+                curve, tables = evaluate_model(experiment, model.to(ranks.device), last_step, display)
+            model_size = describe_model(model)
             summary = writer.curve(status.identity.label, curve, tables)
-            outcome = {"status": COMPLETED, "finished_step": last, **described, **summary}
-            if last > first:
-                outcome["seconds_per_step"] = round(seconds / (last - first), 5)
-            summary |= {key: described[key] for key in SIZE}
+            outcome = {"status": COMPLETED, "finished_step": last_step, **model_size, **summary}
+            if last_step > first_step:
+                outcome["seconds_per_step"] = round(seconds / (last_step - first_step), 5)
+            summary |= {key: model_size[key] for key in SIZE}
         except Exception as error:
             outcome = training_failure(run, error)
-        writer.finish({**_about(status), "resumed_from": first, **outcome}, summary)
-    return _outcome(status, "resumed" if first else "trained")
+        writer.finish({**_result_header(status), "resumed_from": first_step, **outcome}, summary)
+    return _run_result(status, "resumed" if first_step else "trained")
 
 
-def _about(status: RunStatus) -> dict[str, Any]:
+def _result_header(status: RunStatus) -> dict[str, Any]:
     """Return the entries of the result that do not depend on the outcome."""
     experiment = status.experiment
     trained = status.identity.trained
-    return {
+    header = {
         "name": status.run.name,
         "label": status.identity.label,
         "task": experiment.components["task"].choice,
@@ -188,8 +190,10 @@ def _about(status: RunStatus) -> dict[str, Any]:
         "seed": trained["seed"],
         "steps": trained["training"]["steps"],
         "evaluation": status.evaluation,
-        **({"parent": experiment.config.parent.name} if experiment.config.parent else {}),
     }
+    if experiment.config.parent:
+        header["parent"] = experiment.config.parent.name
+    return header
 
 
 def _model_to_train(
@@ -198,9 +202,10 @@ def _model_to_train(
     path: Path,
     say: Callable[[str], None] = lambda line: None,
 ) -> Backbone:
+    """Return a new model with the weights of the checkpoint or the parent run, or initial weights."""
     model = experiment.untrained_model()
     if checkpoint is None and experiment.config.init_from:
-        say(take_weights(model, experiment.config))
+        say(copy_parent_weights(model, experiment.config))
     elif checkpoint:
         cure = "delete it to train this run from the start, or add rerun=true"
         load_weights(model, checkpoint, path, f"{path} contains the weights of another model; {cure}")
@@ -217,47 +222,49 @@ def _train(
     display: console.Display,
     loggers: Iterable[Logger] = (),
 ) -> tuple[int, float]:
-    """Train the model in place on every rank, from the checkpoint on; return the last step and seconds."""
+    """Train the model in place, from the checkpoint if there is one; return the last step and seconds."""
     from pe_experiments.training.loop import train_model
 
-    first = checkpoint["global_step"] if checkpoint else 0
+    first_step = checkpoint["global_step"] if checkpoint else 0
     if checkpoint and checkpoint["finished"]:
-        return first, 0.0
-    display.start("training", experiment.config.training.steps, first)
-    started = time.monotonic()
-    last = train_model(model, experiment, ranks.device, path, first, record, display.step, ranks, loggers)
+        return first_step, 0.0
+    display.start("training", experiment.config.training.steps, first_step)
+    start = time.monotonic()
+    last_step = train_model(
+        model, experiment, ranks.device, path, first_step, record, display.step, ranks, loggers
+    )
     display.stop()
-    return last, time.monotonic() - started
+    return last_step, time.monotonic() - start
 
 
-def _train_along(ranks: Ranks, config: Config, path: Path) -> None:
-    """Train and evaluate on a rank other than 0, which stores nothing."""
+def _train_on_other_rank(ranks: Ranks, config: Config, path: Path) -> None:
+    """Train and evaluate on a rank other than 0, without storing results."""
     experiment = resolve(config)
     checkpoint = read_checkpoint(path)
     display = console.Display()
     model = _model_to_train(experiment, checkpoint, path)
     with use_device(config), suppress(Diverged):  # rank 0 reports it
-        last, _ = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)
-        evaluate_model(experiment, model.to(ranks.device), last, display)
+        last_step, _ = _train(experiment, model, checkpoint, path, ranks, lambda row: None, display)
+        evaluate_model(experiment, model.to(ranks.device), last_step, display)
 
 
 def _finished_run(status: RunStatus, ranks: Ranks, display: console.Display) -> RunResult:
-    """Return a finished run, or evaluate it as requested."""
+    """Return the result of a finished run, evaluating it first if this evaluation is new."""
     list_run(status)
     if status.state == "to evaluate":
         _evaluate_again(status, ranks, display)
-        return _outcome(status, "evaluated")
+        return _run_result(status, "evaluated")
     for remark in code_changes(status.experiment, status.run.read_environment()):
         display.say(f"{status.run.name}: {remark}")
-    return _outcome(status, "found")
+    return _run_result(status, "found")
 
 
 def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -> None:
-    """Evaluate at other lengths, with another encoding or decoding, or on another task."""
+    """Evaluate a finished run at other lengths, with another encoding or decoding, or on another task."""
     experiment, directory = status.experiment, status.directory
     assert status.result
-    same_entries = ("status", "name", "task", "model", "seed", "steps")
-    result: dict[str, Any] = {key: status.result[key] for key in same_entries}
+    copied_entries = ("status", "name", "task", "model", "seed", "steps")
+    result: dict[str, Any] = {key: status.result[key] for key in copied_entries}
     result |= {"label": status.identity.label, "evaluation": status.evaluation}
     if status.evaluation["pe"] != status.result["evaluation"]["pe"]:
         result["label"] += f" evaluated as {experiment.components['pe'].label}"
@@ -266,10 +273,12 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
     task = experiment.other_task.section if experiment.other_task else None
     steps = status.result.get("finished_step", experiment.config.training.steps)
     model = trained_model(status)
-    with directory.opened() as created:
+    with directory.create_and_lock() as created:
         try:
             with closing(RunWriter(status, directory)) as writer:
-                with ranks.run_on_all(_evaluate_along, experiment.config, task, status.run.checkpoint, steps):
+                with ranks.run_on_all(
+                    _evaluate_on_other_rank, experiment.config, task, status.run.checkpoint, steps
+                ):
                     curve, tables = evaluate_model(experiment, model.to(ranks.device), steps, display)
                 summary = writer.curve(result["label"], curve, tables)
                 sizes = {key: status.result[key] for key in SIZE if key in status.result}
@@ -280,7 +289,7 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
             raise
 
 
-def _evaluate_along(
+def _evaluate_on_other_rank(
     ranks: Ranks, config: Config, other_task: dict[str, Any] | None, path: Path, steps: int
 ) -> None:
     """Evaluate a finished run on a rank other than 0."""
@@ -290,7 +299,8 @@ def _evaluate_along(
         evaluate_model(experiment, model.to(ranks.device), steps, console.Display())
 
 
-def _outcome(status: RunStatus, done: str) -> RunResult:
+def _run_result(status: RunStatus, done: str) -> RunResult:
+    """Return the result that is stored on disk; ``done`` is what this call did."""
     directory = status.directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []

@@ -1,1 +1,1 @@
-"""Turn typed keys into a checked configuration and an experiment."""
+"""Turn overrides into a validated configuration and an experiment."""

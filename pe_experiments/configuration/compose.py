@@ -1,6 +1,6 @@
 """Compose configurations outside Hydra applications: from Python and for the runs of a sweep.
 
-Hydra composes the choices of groups; plain values are set afterwards.
+Hydra composes the choices of config groups. Other values are set afterwards, which is faster.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, 
 from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.terminal.files import CONFIG_DIR
 
-DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are not configuration
+DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are computed, not configured
 ENCODING = {"pe", "positions", "bank/encoding"}  # groups that fill the sections pe and positions
 ConfigMapping = dict[str, Any]
 
 
 class Composer:
-    """Compose many configurations: compose each set of choices once and set plain values in a copy."""
+    """Compose many configurations: Hydra composes each set of choices once, and values are set in a copy."""
 
     def __init__(self, loader: ConfigLoader, name: str | None, hydra: Sequence[str] = ()):
-        """Create a composer; ``hydra`` are overrides of Hydra's options, common to all configurations."""
+        """Create a composer; ``hydra`` are overrides of Hydra's options for all configurations."""
         self.loader = loader
         self.name = name
         self.hydra = list(hydra)
@@ -44,46 +44,49 @@ class Composer:
         self._groups: dict[str, bool] = {}
         primary = loader.repository.load_config(name) if name else None
         entries = (primary.defaults_list or []) if primary else []
-        # Such as ``optional tuned: ${task}_${pe}`` in a configuration of the user.
+        # For example, the user's defaults list contains ``optional tuned: ${task}_${pe}``.
         values = [str(vars(entry).get("value")) for entry in entries]
         self._depends_on_encoding = any(f"${{{group}}}" in value for group in ENCODING for value in values)
 
     def compose(self, texts: Iterable[str]) -> ConfigMapping:
-        """Return the configuration of these overrides, not yet validated."""
+        """Return the configuration with these overrides, not yet validated."""
         texts = list(texts)
         overrides = read_overrides(texts)
-        choices = [override for override in overrides if self._chooses(override)]
-        config = pickle.loads(pickle.dumps(self._chosen(choices)))  # copies much faster than deepcopy
+        choices = [override for override in overrides if self._is_choice(override)]
+        config = pickle.loads(pickle.dumps(self._compose_choices(choices)))  # much faster than deepcopy
         for override in overrides:
             if override not in choices:
                 _apply(config, override, texts)
         return interpolated(config)
 
-    def _chooses(self, override: Override) -> bool:
-        """Return whether the override is the choice of a config group."""
+    def _is_choice(self, override: Override) -> bool:
+        """Return whether the override selects a choice of a config group."""
         key = override.key_or_group
         if key not in self._groups:
             self._groups[key] = self.loader.repository.group_exists(key)
         return self._groups[key] and not isinstance(override.value(), Mapping)
 
-    def _chosen(self, choices: Sequence[Override]) -> ConfigMapping:
-        """Return the composition of these choices.
+    def _compose_choices(self, choices: Sequence[Override]) -> ConfigMapping:
+        """Return the configuration with these choices, composed separately for the encoding if possible.
 
-        Encodings fill separate sections, so that n encodings in m configurations take n + m compositions of
-        50 to 100 ms instead of n * m. If sections overlap, all choices are composed together.
+        A composition takes 50 to 100 ms. This needs n + m compositions instead of n * m for n encodings and m
+        other sets of choices. Choices that change the same sections are composed together.
         """
-        encoding = [o for o in choices if o.key_or_group in ENCODING]
-        others = [o for o in choices if o.key_or_group not in ENCODING]
-        if not (encoding and others) or self._depends_on_encoding:
+        encoding_choices = [choice for choice in choices if choice.key_or_group in ENCODING]
+        other_choices = [choice for choice in choices if choice.key_or_group not in ENCODING]
+        if not encoding_choices or not other_choices or self._depends_on_encoding:
             return self._compose(choices)
-        plain, of_encoding, of_others = (self._compose(some) for some in ([], encoding, others))
-        filled = {key for key in of_encoding if of_encoding[key] != plain.get(key)}
-        separate = all(of_others.get(key) == plain.get(key) for key in ("pe", "positions"))
-        if separate and filled <= {"pe", "positions"}:
-            return of_others | {key: of_encoding[key] for key in filled}
+        defaults = self._compose([])
+        with_encoding = self._compose(encoding_choices)
+        with_others = self._compose(other_choices)
+        changed = {key for key in with_encoding if with_encoding[key] != defaults.get(key)}
+        separate = all(with_others.get(key) == defaults.get(key) for key in ("pe", "positions"))
+        if separate and changed <= {"pe", "positions"}:
+            return with_others | {key: with_encoding[key] for key in changed}
         return self._compose(choices)
 
     def _compose(self, choices: Sequence[Override]) -> ConfigMapping:
+        """Return the configuration with these choices, composed by Hydra and cached."""
         texts = tuple(str(override.input_line) for override in choices)
         if texts not in self._composed:
             try:
@@ -100,16 +103,18 @@ class Composer:
 
 
 def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> None:
-    """Set the value of an override in a configuration, as Hydra does."""
+    """Apply an override to a configuration in place, as Hydra does; ``texts`` are all overrides."""
     key = override.key_or_group
-    adds = override.is_add() or override.is_force_add()
+    may_add = override.is_add() or override.is_force_add()
     *path, last = key.split(".")
     section: Any = config
     for name in path:
-        if isinstance(section, list):  # the parts of a composition
+        if isinstance(section, list):  # such as the encodings of a composition
             section = section[int(name)] if name.isdigit() and int(name) < len(section) else None
+        elif may_add:
+            section = section.setdefault(name, {})
         else:
-            section = section.setdefault(name, {}) if adds else section.get(name)
+            section = section.get(name)
         if not isinstance(section, dict | list):
             raise unknown_key(key, str(override.input_line), texts)
     if not isinstance(section, dict):
@@ -119,24 +124,26 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
         del section[last]
     elif override.is_add() and section.get(last) is not None and not isinstance(value, Mapping | list):
         raise UserError(f"{override.input_line}: the key already has a value; omit the +")
-    elif last not in section and not adds:
+    elif last not in section and not may_add:
         raise unknown_key(key, str(override.input_line), texts)
     else:
         section[last] = _merged(section.get(last), value)
 
 
 def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
-    """Return the configuration of these keys with shipped values for the rest, not yet validated.
+    """Return the configuration of a command with these keys set, not yet validated.
 
-    Keys are ``key=value`` texts, or a mapping to choices (``{"pe": "rope"}``), classes, values or sections. A
-    section is merged into the shipped one, or replaces it if it has a ``_target_``. A run's ``config.yaml``
-    is such a mapping.
+    Args:
+        name: of the primary configuration, such as ``config``.
+        keys: overrides ``key=value``, or a mapping from keys to choices (``{"pe": "rope"}``), classes, values
+            or sections. A section is merged into the shipped one, or replaces it if it has a ``_target_``.
+            For example, the content of a run's ``config.yaml`` is such a mapping.
     """
     user_configs = Path.cwd() / "configs"
-    files = (
-        user_configs.rglob("*.yaml") if user_configs.is_dir() and user_configs.resolve() != CONFIG_DIR else ()
-    )
-    composer = _composer(name, user_configs, tuple((path, path.stat().st_mtime_ns) for path in sorted(files)))
+    files: list[Path] = []
+    if user_configs.is_dir() and user_configs.resolve() != CONFIG_DIR:
+        files = sorted(user_configs.rglob("*.yaml"))
+    composer = _composer(name, user_configs, tuple((path, path.stat().st_mtime_ns) for path in files))
     if isinstance(keys, Mapping):
         return _from_python(composer, keys)
     texts = normalised(list(keys))
@@ -147,67 +154,74 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMappin
 
 @lru_cache(maxsize=16)
 def _composer(name: str, user_configs: Path, files: tuple[tuple[Path, int], ...]) -> Composer:
-    """Return the composer of a command, cached while the files of the working directory are unchanged."""
-    everything = GlobalHydra.instance()
-    # also inside another Hydra application
-    outer = everything.hydra
-    everything.hydra = None
+    """Return the composer of a command, cached while the user's config files are unchanged."""
+    global_hydra = GlobalHydra.instance()
+    outer_application = global_hydra.hydra  # if this is called inside another Hydra application
+    global_hydra.hydra = None
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return Composer(GlobalHydra.instance().config_loader(), name)
     finally:
-        everything.hydra = outer
+        global_hydra.hydra = outer_application
 
 
 def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
+    """Return the configuration with the keys of a mapping set, as described in `composed`."""
     groups = groups_of(str(composer.name))
-    given = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
-    if not_of_a_run := [key for key in given if key.partition(".")[0] in CLI_ONLY]:
-        raise UserError(f"{not_of_a_run[0]} is an option of train.py; from Python each call makes one run")
-    given = {key: _named(value) if isinstance(value, type) else value for key, value in given.items()}
-    choices = {key: value for key, value in given.items() if key in groups and isinstance(value, str)}
-    if isinstance(loggers := given.get("logger"), list):  # several at once
+    settings = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
+    for key, value in list(settings.items()):
+        if key.partition(".")[0] in CLI_ONLY:
+            raise UserError(f"{key} is an option of train.py; from Python each call makes one run")
+        if isinstance(value, type):
+            settings[key] = _class_section(value)
+    choices = {key: value for key, value in settings.items() if key in groups and isinstance(value, str)}
+    loggers = settings.get("logger")
+    if isinstance(loggers, list):  # several choices of the group at once
         choices["logger"] = f"[{','.join(map(str, loggers))}]"
     config = composer.compose(f"{group}={choice}" for group, choice in choices.items())
-    settings: ConfigMapping = {}
-    for key, value in sorted(given.items(), key=lambda item: "." in item[0]):  # sections first
+    sections: ConfigMapping = {}
+    for key, value in sorted(settings.items(), key=lambda item: "." in item[0]):  # whole sections first
         if key not in choices:
-            settings = _merged(settings, _nested(key, value))
-    for part in {*PARTS, "model", "optimizer"} - choices.keys():
-        section = settings.get(part)
+            sections = _merged(sections, _nested(key, value))
+    for group in {*PARTS, "model", "optimizer"} - choices.keys():
+        section = sections.get(group)
         if isinstance(section, dict) and "_target_" in section:
             # Another class does not take the arguments of the default choice.
-            config[part] = {key: value for key, value in config.get(part, {}).items() if key in SIZES}
-    return interpolated(_merged(config, settings))
+            config[group] = {key: value for key, value in config.get(group, {}).items() if key in SIZES}
+    return interpolated(_merged(config, sections))
 
 
-NAMED: dict[str, type] = {}  # classes given from Python, by their substitute names
+CLASSES_FROM_PYTHON: dict[str, type] = {}  # by their name in ``_target_``
 
 
-def _named(cls: type) -> ConfigMapping:
-    """Return the section of a class object, which need not be importable."""
+def _class_section(cls: type) -> ConfigMapping:
+    """Return a section for a class object and register the class, because it may not be importable."""
     name = f"{cls.__module__}.{cls.__qualname__}"
-    NAMED[name] = cls
+    CLASSES_FROM_PYTHON[name] = cls
     return {"_target_": name}
 
 
-def _merged(present: Any, value: Any) -> Any:
-    """Return the value, merged into the present one if both are mappings."""
-    if not (isinstance(present, Mapping) and isinstance(value, Mapping)):
-        return value
-    return {**present, **{str(key): _merged(present.get(key), item) for key, item in value.items()}}
+def _merged(old: Any, new: Any) -> Any:
+    """Return the new value, merged into the old one if both are mappings."""
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return new
+    return {**old, **{str(key): _merged(old.get(key), value) for key, value in new.items()}}
 
 
 def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigMapping) -> ConfigMapping:
-    """Return the sections of a trained run that overrides such as ``evaluation.lengths=[50]`` change.
+    """Return the sections of a run's saved configuration that overrides change for an evaluation.
 
-    ``texts`` are the typed overrides; ``chosen`` is their composition by evaluate.py.
+    Args:
+        saved: the configuration of the run.
+        texts: the overrides, such as ``evaluation.lengths=[50]``.
+        chosen: the configuration that evaluate.py composed with these overrides.
     """
     config = with_local_logger(saved)
-    changed: dict[str, None] = {}
+    changed: dict[str, None] = {}  # an ordered set
     changeable = sorted(groups_of("evaluate").keys() & saved.keys())
     overrides = read_overrides(texts)
-    for override in sorted(overrides, key=lambda o: "." in o.key_or_group):  # choices first
+    keys = [override.key_or_group for override in overrides]
+    for override in sorted(overrides, key=lambda override: "." in override.key_or_group):  # choices first
         section, _, setting = override.key_or_group.partition(".")
         if section not in changeable or (not setting and section not in (*PARTS, "logger")):
             raise unchangeable(override.key_or_group)
@@ -216,8 +230,7 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
         elif section == "logger":
             config[section] = chosen.get(section, {})
         else:
-            keys = [override.key_or_group for override in overrides]
-            config[section] = other_choice(config[section], chosen[section], keys)
+            config[section] = choice_for_trained_run(config[section], chosen[section], keys)
         changed[section] = None
     return {section: config[section] for section in changed}
 
@@ -230,56 +243,83 @@ def unchangeable(key: str) -> UserError:
 
 
 def _nested(key: str, value: Any) -> ConfigMapping:
+    """Return ``{"a": {"b": value}}`` for the key ``a.b``."""
     for name in reversed(key.split(".")):
         value = {name: value}
     return value
 
 
 def with_local_logger(saved: ConfigMapping) -> ConfigMapping:
-    """Return a saved configuration with the user's loggers; only ``none`` is taken from the run."""
-    recorded = saved.get("logger")  # with the loggers of a stranger, an evaluation would be uploaded to them
-    none = isinstance(recorded, dict) and all(section is None for section in recorded.values())
-    return saved | {"logger": composed("config", ["logger=none"] if none else []).get("logger", {})}
+    """Return a saved configuration with the user's own loggers, or none if the run had none.
+
+    The run's loggers are not used, because a stranger's run would send the evaluation to the stranger.
+    """
+    loggers = saved.get("logger")
+    had_none = isinstance(loggers, dict) and all(section is None for section in loggers.values())
+    return saved | {"logger": composed("config", ["logger=none"] if had_none else []).get("logger", {})}
 
 
-# Arguments that a RoPE variant shares with the trained model, and their defaults.
+# Arguments of RoPE and its variants that determine the trained frequencies, and their defaults.
 FREQUENCIES = {"base": 10_000.0, "rotary_fraction": 1.0, "kept_frequencies": 1.0}
 
 
-def other_choice(trained: ConfigMapping, chosen: ConfigMapping, typed: Iterable[str]) -> ConfigMapping:
-    """Return another choice for a trained run; a RoPE variant keeps the trained frequencies.
+def choice_for_trained_run(
+    trained: ConfigMapping, chosen: ConfigMapping, explicit_keys: Iterable[str]
+) -> ConfigMapping:
+    """Return a choice that replaces one of a trained run; a RoPE variant keeps the trained frequencies.
 
-    ``typed`` are keys, such as ``pe.base``.
+    Args:
+        trained: the section of the trained run.
+        chosen: the section of the new choice.
+        explicit_keys: keys that the user set, such as ``pe.base``. They and arguments for which the choice
+            itself differs from plain RoPE, such as ``kept_frequencies`` of p_rope, are not changed.
     """
-    # Except where the choice itself differs from plain RoPE, as in kept_frequencies of p_rope.
     if not all(key in chosen and key in trained for key in FREQUENCIES):
         return chosen
-    typed_arguments = {key.partition(".")[2] for key in typed}
-    same = [key for key, start in FREQUENCIES.items() if chosen[key] == start and key not in typed_arguments]
-    return chosen | {key: trained[key] for key in same}
+    explicit = {key.partition(".")[2] for key in explicit_keys}
+    inherited = {
+        key: trained[key]
+        for key, default in FREQUENCIES.items()
+        if chosen[key] == default and key not in explicit
+    }
+    return chosen | inherited
 
 
-OURS = re.compile(
+OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
     r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
 )
 
 
 def targets(node: Any) -> Iterator[str]:
     """Yield every ``_target_`` in a configuration, at any depth."""
-    if isinstance(node, dict) and node.get("_target_") is not None:
-        yield str(node["_target_"])
-    for value in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+    values: Iterable[Any] = ()
+    if isinstance(node, dict):
+        if node.get("_target_") is not None:
+            yield str(node["_target_"])
+        values = node.values()
+    elif isinstance(node, list):
+        values = node
+    for value in values:
         yield from targets(value)
 
 
-def outside(node: Any) -> list[str]:
-    """Return the classes and files from outside the catalogue that building the parts would use."""
-    if isinstance(node, str):  # looks like a file name
-        return [node] if set(node) & {".", "/", os.sep} else []
-    if isinstance(node, list):
-        return [name for value in node for name in outside(value)]
-    if not isinstance(node, dict):
-        return []
-    named = [str(node[key]) for key in ("_target_", "path") if node.get(key) is not None]
-    named = [name for name in named if not OURS.fullmatch(name)]
-    return named + [name for key, value in node.items() if key != "_target_" for name in outside(value)]
+def names_outside_package(node: Any) -> list[str]:
+    """Return names of classes and files in a configuration that do not come with the package.
+
+    A text is taken for the name of a file if it contains a dot or a slash.
+    """
+    names: list[str] = []
+    if isinstance(node, str):
+        if set(node) & {".", "/", os.sep}:
+            names.append(node)
+    elif isinstance(node, list):
+        for value in node:
+            names += names_outside_package(value)
+    elif isinstance(node, dict):
+        for key in ("_target_", "path"):
+            if node.get(key) is not None and not OURS.fullmatch(str(node[key])):
+                names.append(str(node[key]))
+        for key, value in node.items():
+            if key != "_target_":
+                names += names_outside_package(value)
+    return names

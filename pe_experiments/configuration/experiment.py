@@ -1,4 +1,4 @@
-"""Resolve a checked configuration into an experiment with built parts and derived values."""
+"""Turn a validated configuration into an experiment with its components and derived values."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import (
     LONGEST,
-    OF_TRAINER,
     PARTS,
     SIZES,
+    TRAINER_OPTIONS_IN_IDENTITY,
     Config,
     TrainingConfig,
     warmup_steps,
@@ -24,18 +24,18 @@ from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import NotApplicable, UserError
 
-# Callbacks that act at the ends of epochs, of which a training has one, and what takes their place.
-OF_EPOCHS = {
+# Alternatives to callbacks that act at the end of each epoch, because a training is one epoch.
+EPOCH_CALLBACKS = {
     "EarlyStopping": "training.stop_at_exact_match (where exact match is measured)",
     "GradientAccumulationScheduler": "trainer.accumulate_grad_batches",
     "StochasticWeightAveraging": "EMAWeightAveraging",
 }
-SAME_RESULT = ("attention_implementation",)  # arguments of a model that do not change its results
+IGNORED_ARGUMENTS = ("attention_implementation",)  # arguments of a model that do not change its results
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A checked configuration with its parts and derived values, made by `resolve`."""
+    """A validated configuration with its components and derived values; `resolve` creates it."""
 
     config: Config
     components: dict[str, Component]
@@ -45,15 +45,18 @@ class Experiment:
     shape: ModelShape
     train_lengths: tuple[int, ...]
     evaluation_lengths: tuple[int, ...]
-    evaluation_task: Task  # usually the trained task
-    evaluated_on: Component  # builds the evaluation task
-    callbacks: tuple[Component, ...]  # further callbacks of Lightning
+    evaluation_task: Task  # usually the task of the training
+    evaluation_component: Component  # which builds the evaluation task
+    callbacks: tuple[Component, ...]  # the user's Lightning callbacks
 
     def untrained_model(self) -> Backbone:
-        """Return the model before the first step, with weights from named random streams."""
-        model, encoding = self.components["model"].build, self.components["pe"].build
-        untrained = seeded_model(model, encoding, self.format.vocab_size, self.shape, self.config.seed)
-        return untrained.double() if self.config.trainer.precision == "64-true" else untrained
+        """Return a new model, with initial weights from random streams of the run's seed."""
+        build_model = self.components["model"].build
+        build_encoding = self.components["pe"].build
+        model = seeded_model(
+            build_model, build_encoding, self.format.vocab_size, self.shape, self.config.seed
+        )
+        return model.double() if self.config.trainer.precision == "64-true" else model
 
     @property
     def source(self) -> Source:
@@ -64,6 +67,7 @@ class Experiment:
 
     @property
     def batches(self) -> TrainingStream:
+        """Return the training batches, which follow those that the parent was trained on."""
         training, parent = self.config.training, self.config.parent
         first = parent.batches if parent else 0
         return TrainingStream(self.source, training.batch_size, training.batching, first=first)
@@ -76,22 +80,23 @@ class Experiment:
     @property
     def model_choice(self) -> str:
         """Return the most similar choice of ``configs/model``, including sizes, or the name of the class."""
-        part = self.components["model"]
-        stated = {**self.config.model.model_dump(), **part.arguments, "_target_": part.target}
-        differing = {
-            name: sum(section.get(key) != value for key, value in stated.items())
+        model = self.components["model"]
+        arguments = {**self.config.model.model_dump(), **model.arguments, "_target_": model.target}
+        differences = {
+            name: sum(section.get(key) != value for key, value in arguments.items())
             for name, section in shipped("model").items()
-            if section["_target_"] == part.target
+            if section["_target_"] == model.target
         }
-        return min(differing, key=differing.__getitem__, default=part.cls.__name__)
+        return min(differences, key=differences.__getitem__, default=model.cls.__name__)
 
     @property
     def label(self) -> str:
-        """Return ``label=``, or encoding and position policy as ``rope(base=500)+random_subset``.
+        """Return the configured label, or else one such as ``rope(base=500)+random_subset``.
 
-        A run that continues another has both labels, as ``rope -> rope_yarn``.
+        It names the encoding and the position policy. After the label of a parent: ``rope -> rope_yarn``.
         """
-        label, positions = self.components["pe"].label, self.components["positions"].label
+        label = self.components["pe"].label
+        positions = self.components["positions"].label
         if positions != "consecutive":
             label = f"{label}+{positions}"
         if self.config.parent:
@@ -101,37 +106,38 @@ class Experiment:
     @property
     def trained(self) -> dict[str, Any]:
         """Return the sections of the configuration that affect training, with all arguments."""
-        sections: dict[str, Any] = {g: self.components[g].section for g in (*PARTS, "model")}
+        sections: dict[str, Any] = {group: self.components[group].section for group in (*PARTS, "model")}
         sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
-        for argument in SAME_RESULT:
+        for argument in IGNORED_ARGUMENTS:
             sections["model"].pop(argument, None)
-        trainer = {key: getattr(self.config.trainer, key) for key in OF_TRAINER}
+        trainer = {key: getattr(self.config.trainer, key) for key in TRAINER_OPTIONS_IN_IDENTITY}
         sections["trainer"] = trainer | {"callbacks": [callback.section for callback in self.callbacks]}
         sections["optimizer"] = self.components["optimizer"].section
-        sections |= {"training": self.config.training.model_dump(), "seed": self.config.seed}
+        sections["training"] = self.config.training.model_dump()
+        sections["seed"] = self.config.seed
         if parent := self.config.parent:
             sections["parent"] = {"run": parent.run, "family": parent.family}
         return sections
 
     @property
     def other_task(self) -> Component | None:
-        """Return the evaluation task if it is not the trained task."""
-        return None if self.evaluated_on == self.components["task"] else self.evaluated_on
+        """Return the component of the evaluation task if it is not the task of the training."""
+        return None if self.evaluation_component == self.components["task"] else self.evaluation_component
 
     @property
     def decoding(self) -> Literal["teacher_forcing", "greedy"]:
-        """Return how answers are decoded; if a format feeds nothing back, both ways are identical."""
+        """Return how answers are decoded: by teacher forcing if the format does not feed answers back."""
         return self.config.evaluation.decoding if self.format.feeds_back else "teacher_forcing"
 
     @property
     def max_length(self) -> int:
-        """Return the longest training input, which the task may lower from ``training.max_length``."""
+        """Return the longest training input that the task makes, at most ``training.max_length``."""
         return max(self.train_lengths)
 
     @property
     def derived(self) -> dict[str, Any]:
-        """Return the derived values, as saved in ``config.yaml``."""
-        derived = {
+        """Return the derived values that are saved in ``config.yaml``."""
+        derived: dict[str, Any] = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),
             "train_length": self.shape.train_length,
@@ -140,20 +146,32 @@ class Experiment:
             "train_lengths": list(self.train_lengths),
             "evaluation_lengths": list(self.evaluation_lengths),
         }
-        return derived | ({"evaluation_task": self.other_task.section} if self.other_task else {})
+        if self.other_task:
+            derived["evaluation_task"] = self.other_task.section
+        return derived
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
-    """Build the parts and derive values; ``other_task`` is the section of another evaluation task."""
+    """Return the experiment of a configuration.
+
+    Args:
+        config: a validated configuration.
+        other_task: the section of a task on which to evaluate instead of the task of the training.
+
+    Raises:
+        UserError: a part cannot be built, or the parts do not fit together.
+    """
     components = {group: load_component(group, getattr(config, group)) for group in PARTS}
-    beside = (*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields))  # for hints
-    components["model"] = load_component("model", config.model.part, beside)
+    other_options = [*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields)]
+    components["model"] = load_component("model", config.model.part, other_options)
     components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
     callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
-    for cls in (ancestor for callback in callbacks for ancestor in callback.cls.__mro__):
-        if (name := cls.__name__) in OF_EPOCHS and cls.__module__.startswith("pytorch_lightning."):
-            why = "acts at the ends of epochs, and a training is one epoch"
-            raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {OF_EPOCHS[name]}")
+    for callback in callbacks:
+        for cls in callback.cls.__mro__:
+            name = cls.__name__
+            if name in EPOCH_CALLBACKS and cls.__module__.startswith("pytorch_lightning."):
+                why = "acts at the ends of epochs, and a training is one epoch"
+                raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {EPOCH_CALLBACKS[name]}")
     task = components["task"].build()
     positions = components["positions"].build()
     if config.training.stop_at_exact_match is not None and not task.exact:
@@ -173,19 +191,32 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     shape = ModelShape(
         **sizes, train_length=train_length, train_positions=train_positions, parent_length=parent_length
     )
-    on = load_component("task", other_task or config.task)
-    shown = task if on == components["task"] else on.build()
-    with user_errors(f"task={on.choice}"):
-        refuse_misfit(format_for(shown, config.model.causal), layout)
-        positions.check(shown, [shortest_length(shown)])
-    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, shown)
+    evaluation_component = load_component("task", other_task or config.task)
+    evaluation_task = task if evaluation_component == components["task"] else evaluation_component.build()
+    with user_errors(f"task={evaluation_component.choice}"):
+        refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
+        positions.check(evaluation_task, [shortest_length(evaluation_task)])
     return Experiment(
-        config, components, task, positions, layout, shape, train_lengths, lengths, shown, on, callbacks
+        config=config,
+        components=components,
+        task=task,
+        positions=positions,
+        format=layout,
+        shape=shape,
+        train_lengths=train_lengths,
+        evaluation_lengths=evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task),
+        evaluation_task=evaluation_task,
+        evaluation_component=evaluation_component,
+        callbacks=callbacks,
     )
 
 
 def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
-    """Return the requested lengths, or a default grid of lengths that the task makes (within a tenth)."""
+    """Return the evaluation lengths in ascending order, by default multiples of the longest trained length.
+
+    A default length is left out if it is below the trained lengths, or if the task makes no input of this
+    length or at most a tenth shorter.
+    """
     name = type(task).__name__
     if requested is not None:
         for length in requested:
@@ -212,14 +243,16 @@ def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], ta
 
 
 def shortest_length(task: Task) -> int:
+    """Return the length of the shortest inputs of a task, at most 100,000."""
     return next((n for n in range(1, 100_000) if task.nearest_length(n) == n), 100_000)
 
 
 def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
+    """Return the lengths from ``min_length`` to ``max_length`` for which the task makes inputs."""
     low, high = training.min_length, training.max_length
     lengths = tuple(length for length in range(low, high + 1) if task.nearest_length(length) == length)
     if not lengths:
         none = f"{type(task).__name__} makes no input of such a length"
-        typed = f"training.min_length={low}, training.max_length={high}"
-        raise UserError(f"{typed}: {none}; its shortest is {shortest_length(task)}")
+        options = f"training.min_length={low}, training.max_length={high}"
+        raise UserError(f"{options}: {none}; its shortest is {shortest_length(task)}")
     return lengths

@@ -22,8 +22,12 @@ def choices_of(group: str) -> list[str]:
 @cache
 def groups_of(name: str) -> dict[str, str | None]:
     """Return the config groups of ``configs/NAME.yaml`` with their default choices."""
-    entries = [entry for entry in read_choice("", name).get("defaults", []) if isinstance(entry, dict)]
-    return {str(key).split()[-1]: choice for entry in entries for key, choice in entry.items()}
+    groups: dict[str, str | None] = {}
+    for entry in read_choice("", name).get("defaults", []):
+        if isinstance(entry, dict):
+            for key, choice in entry.items():
+                groups[str(key).split()[-1]] = choice  # without a prefix such as ``optional``
+    return groups
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:

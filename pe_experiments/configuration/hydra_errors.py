@@ -1,4 +1,4 @@
-"""Rewrite errors of Hydra and OmegaConf as one sentence with key, value and what is allowed."""
+"""Rewrite errors of Hydra and OmegaConf as one sentence with the key, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SUBMITIT = ("hydra/launcher=slurm", "hydra/launcher=submitit_local")
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
-def explained(error: BaseException, typed: Sequence[str] = (), command: str = "config") -> BaseException:
-    """Return the error as a `UserError`, or unchanged if neither Hydra nor OmegaConf raised it.
+def explained(error: BaseException, overrides: Sequence[str] = (), command: str = "config") -> BaseException:
+    """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML, or any other error itself.
 
-    ``typed`` are the overrides, ``command`` is the name of the primary configuration.
+    ``command`` is the name of the primary configuration.
     """
     mark = getattr(error, "problem_mark", None)  # set by the YAML parser
     if mark:
@@ -48,14 +48,14 @@ def explained(error: BaseException, typed: Sequence[str] = (), command: str = "c
             return UserError(f"{text}: this command takes one value; a list is written '{key}=[{values}]'")
         if isinstance(explanation, str):
             return UserError(explanation.format(**match.groupdict()))
-        return explanation(match, typed)
+        return explanation(match, overrides)
     return UserError(one_line(" ".join(line for line in text.splitlines()[:3] if line.strip())))
 
 
-def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
-    """Return the error for an unknown option; ``typed`` are all overrides."""
+def unknown_key(key: str, text: str, overrides: Sequence[str]) -> UserError:
+    """Return the error for the unknown key of an override; ``text`` is this one of the overrides."""
     section, _, argument = key.partition(".")
-    if key.startswith("hydra.launcher.parameters.") and set(typed) & set(SUBMITIT):
+    if key.startswith("hydra.launcher.parameters.") and set(overrides) & set(SUBMITIT):
         return UserError(
             f"{key} is not yet among the parameters of submitit; add it with a plus: +{text.lstrip('+')}"
         )
@@ -73,21 +73,26 @@ def unknown_key(key: str, text: str, typed: Sequence[str] = ()) -> UserError:
     ]  # fmt: skip
     if elsewhere:
         return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{setting}?")
-    chosen = next((word.partition("=")[2] for word in typed if key_of(word) == section), None)
+    chosen = next((item.partition("=")[2] for item in overrides if key_of(item) == section), None)
     chosen = chosen or groups_of("config").get(section)
     if chosen not in choices_of(section) or chosen == "custom":
         return UserError(f"{key} is not yet among the arguments; add it with a plus: +{text.lstrip('+')}")
     arguments = [name for name in read_choice(section, chosen) if name != "_target_"]
-    takes = nearest(argument, arguments) if arguments else " It takes no arguments."
-    others = [choice for choice in choices_of(section) if argument in read_choice(section, choice)]
-    if others and "Did you mean" not in takes:
-        takes = f"{takes} {allowed(f'{section}={choice}' for choice in others[:3])} has it."
-    return UserError(f"{key} is not an argument of {section}={chosen}.{takes}")
+    hint = nearest(argument, arguments) if arguments else " It takes no arguments."
+    choices_with_argument = [
+        choice for choice in choices_of(section) if argument in read_choice(section, choice)
+    ]
+    if choices_with_argument and "Did you mean" not in hint:
+        hint = f"{hint} {allowed(f'{section}={choice}' for choice in choices_with_argument[:3])} has it."
+    return UserError(f"{key} is not an argument of {section}={chosen}.{hint}")
 
 
-def _unknown_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    named = [word for word in typed if "=" in word and word.replace("=", "/", 1).lstrip("+") == match["path"]]
-    group, _, choice = named[0].lstrip("+").partition("=") if named else match["path"].rpartition("/")
+def _unknown_choice(match: re.Match[str], overrides: Sequence[str]) -> UserError:
+    group, _, choice = match["path"].rpartition("/")
+    for text in overrides:  # the choice may contain a slash
+        if "=" in text and text.replace("=", "/", 1).lstrip("+") == match["path"]:
+            group, _, choice = text.lstrip("+").partition("=")
+            break
     options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
     options = options or match["options"].rpartition(":")[2].replace(",", " ").split()
     if group == "bank/task":
@@ -100,30 +105,31 @@ def not_a_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
     return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
 
 
-def _unknown_among_several(match: re.Match[str], typed: Sequence[str]) -> UserError:
+def _unknown_among_several(match: re.Match[str], overrides: Sequence[str]) -> UserError:
     return not_a_choice(match["group"], match["choice"], choices_of(match["group"]))
 
 
-def _unknown_key(match: re.Match[str], typed: Sequence[str]) -> UserError:
-    text = next((word for word in typed if key_of(word) == match["key"]), f"{match['key']}=...")
-    return unknown_key(match["key"], text, typed)
+def _unknown_key(match: re.Match[str], overrides: Sequence[str]) -> UserError:
+    text = next((item for item in overrides if key_of(item) == match["key"]), f"{match['key']}=...")
+    return unknown_key(match["key"], text, overrides)
 
 
-def _missing_choice(match: re.Match[str], typed: Sequence[str]) -> UserError:
+def _missing_choice(match: re.Match[str], overrides: Sequence[str]) -> UserError:
     options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
     return UserError(f"{match['group']} is missing; allowed: {allowed(options)}")
 
 
-def _several_values(match: re.Match[str], typed: Sequence[str]) -> UserError:
+def _several_values(match: re.Match[str], overrides: Sequence[str]) -> UserError:
     return several_values(match["text"])
 
 
-def _not_one_of(match: re.Match[str], typed: Sequence[str]) -> UserError:
+def _not_one_of(match: re.Match[str], overrides: Sequence[str]) -> UserError:
     options = allowed(match["options"].split(", "))
     return UserError(f"{match['key']}={match['value']}: expected {options}")
 
 
-# How the messages of Hydra and OmegaConf are explained: by a function, or by a text with the named groups.
+# By pattern of a message of Hydra or OmegaConf: a function that returns the error, or a text with the
+# pattern's named groups.
 EXPLANATIONS: dict[str, Explanation | str] = {
     r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
     r"Could not load '(?P<group>[^'/\n]+)/(?P<choice>[^'\n]+)'": _unknown_among_several,

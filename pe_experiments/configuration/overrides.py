@@ -1,4 +1,4 @@
-"""Read typed overrides ``key=value`` with Hydra's parser, expand short forms and report mistakes."""
+"""Parse overrides ``key=value`` with Hydra's parser, expand short forms and report mistakes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pe_experiments.configuration.groups import PARTS, choices_of, groups_of
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
-PATHS = ("run", "init_from")  # names of runs contain brackets and commas, which Hydra would interpret
+PATHS = ("run", "init_from")  # values that Hydra must not parse: names of runs have brackets and commas
 FLAGS_WITH_VALUE = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c",
                     "--package", "-p", "--experimental-rerun")  # fmt: skip
 PLUGINS = ("hydra.sweeper", "hydra.launcher")
 
 
 def read_overrides(texts: Iterable[str]) -> list[Override]:
-    """Return the texts as parsed by Hydra."""
-    return [_read(text) for text in texts]
+    """Return the overrides as parsed by Hydra."""
+    return [_parse(text) for text in texts]
 
 
 @lru_cache(maxsize=100_000)  # the runs of a sweep repeat the same texts
-def _read(text: str) -> Override:
+def _parse(text: str) -> Override:
     try:
         return OverridesParser.create().parse_override(text)
     except (HydraException, ValueError) as error:
@@ -35,7 +35,7 @@ def _read(text: str) -> Override:
 
 
 def unreadable(text: str) -> UserError:
-    """Return the error for a text that is not an override."""
+    """Return the error for a text that Hydra cannot parse as an override."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         example = "for example pe=sinusoidal or training.steps=500"
@@ -62,15 +62,18 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
     Raises:
         UserError: a choice is invalid, or a plugin of Hydra is written as an option.
     """
-    typed: list[str] = []
+    overrides: list[str] = []
     flags: list[str] = []
     for text in arguments:
-        takes_value = bool(flags) and flags[-1] in FLAGS_WITH_VALUE
-        optional = bool(flags) and flags[-1] in ("--info", "-i") and "=" not in text
-        (flags if text.startswith("-") or takes_value or optional else typed).append(text)
-    keys = [key_of(text) for text in typed]
+        previous = flags[-1] if flags else ""
+        is_value = previous in FLAGS_WITH_VALUE or (previous in ("--info", "-i") and "=" not in text)
+        if text.startswith("-") or is_value:
+            flags.append(text)
+        else:
+            overrides.append(text)
+    keys = [key_of(text) for text in overrides]
     groups = groups_of(command)
-    for text in typed:
+    for text in overrides:
         key, _, value = text.partition("=")
         if not key:
             raise unreadable(text)
@@ -79,8 +82,8 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
         if key_of(text) in groups and value.replace(" ", "") == "{}":
             raise UserError(f"{shown(text)} changes nothing")
         if key in PARTS and key in groups and (value in ("null", "") or value.startswith("[")):
-            several = value.strip("[]").replace(" ", "")
-            how = f"; for several runs write -m {key}={several}" if several != "null" and several else ""
+            values = value.strip("[]").replace(" ", "")
+            how = f"; for several runs write -m {key}={values}" if values not in ("", "null") else ""
             raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
         if key in groups:
             for choice in set(value.split(",")) & set(choices_of(key)):
@@ -90,24 +93,27 @@ def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
     for path in sorted(CONFIG_DIR.glob("*/custom.yaml")):
         group = path.parent.name
         if f"{group}._target_" in keys and group not in keys:
-            typed.append(f"{group}=custom")
-    if "init_from" in keys:  # the arguments of a part that is not chosen are those of the run
-        chosen = {key_of(text) for text in typed}
-        for index, text in enumerate(typed):
-            part, dot, _ = key_of(text).partition(".")
-            if dot and part in PARTS and part not in chosen and text[0] not in "+~":
-                typed[index] = f"++{text}"
-    return [*map(_quoted, typed), *flags]
+            overrides.append(f"{group}=custom")
+    if "init_from" in keys:
+        # The class of a group that is not chosen comes from the parent run, so that Hydra does not know its
+        # arguments.
+        chosen = {key_of(text) for text in overrides}
+        for index, text in enumerate(overrides):
+            group, dot, _ = key_of(text).partition(".")
+            if dot and group in PARTS and group not in chosen and text[0] not in "+~":
+                overrides[index] = f"++{text}"
+    return [*map(_quoted, overrides), *flags]
 
 
 def _refuse_shipped_name(text: str, file: Path) -> None:
-    """Raise an error for a file of the user that would be ignored; a copy of this project has all of them."""
+    """Raise an error if the user's file has the name of a shipped file, because Hydra would ignore it."""
+    # In a checkout of this project, which has a config.yaml, the files in configs/ are the shipped ones.
     if file.exists() and not Path("configs", "config.yaml").exists():
         raise UserError(f"{shown(text)}: {file} has the name of a shipped file, which is read; rename yours")
 
 
 def _quoted(text: str) -> str:
-    """Return the text with the name of a run in quotes, and with mappings in the form that merges them."""
+    """Return an override with quotes around the name of a run, and ``++`` before a mapping to merge."""
     key, equals, value = text.partition("=")
     if key == "+trainer.callbacks":  # also valid, since the shipped list is empty
         return f"+{text}"
@@ -117,19 +123,20 @@ def _quoted(text: str) -> str:
         names = [_quoted(f"{key}={name}").partition("=")[2] for name in value.split(",")]
         return f"{key}={','.join(names)}"
     if key in PATHS and equals and not re.fullmatch(r"""[\w./~-]*|'.*'|".*"|\?\?\?|null""", value):
-        return f"{key}='{value.replace(chr(92), chr(92) * 2).replace(chr(39), chr(92) + chr(39))}'"
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"{key}='{escaped}'"
     return text
 
 
 def refuse_several(override: Override) -> None:
-    """Raise an error if an override of a single run has several values."""
+    """Raise an error if an override has several values, which only a sweep accepts."""
     if override.is_sweep_override():
         raise several_values(str(override.input_line))
 
 
 def several_values(text: str) -> UserError:
-    """Return the error for several values in a command that makes one run."""
-    text = text.removeprefix("++")  # evaluate.py adds it
+    """Return the error for several values in a command that makes only one run."""
+    text = text.removeprefix("++")  # added by evaluate.py
     key, _, values = text.partition("=")
     how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
     how += f"; a list is written '{key}=[{shown(values)}]'" if "." in key else ""

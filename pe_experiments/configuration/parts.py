@@ -1,4 +1,4 @@
-"""Find, check, build and label the parts that a configuration names by ``_target_``."""
+"""Import, check, build and label the components that a configuration names by ``_target_``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
-from pe_experiments.configuration.compose import NAMED
+from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
@@ -27,35 +27,41 @@ from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, error_place, nearest
 from pe_experiments.terminal.files import CONFIG_DIR
 
-INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # instructions for Hydra
+INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
 KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
-GIVEN = {"pe": 1, "model": 4, "optimizer": 1}  # number of leading arguments that are not configured
+LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1}  # how many are not configured but passed to `build`
 CALLBACKS = "trainer.callbacks"
-UNSTATED = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
+# Arguments of optimizers that are not configured in ``optimizer``, because `training` sets them.
+SET_BY_TRAINING = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
 
 @dataclass(frozen=True)
 class Component:
-    """A part: its config group, its class and all its arguments, including defaults."""
+    """A class with all its arguments, including defaults, as chosen for a config group."""
 
     group: str
     target: str
     cls: type
     arguments: dict[str, Any]
-    nested: dict[str, list[Component]]  # parts among the arguments
-    partial: bool = False  # nested parts may be built by their owner
+    nested: dict[str, list[Component]]  # components among the arguments, by name of the argument
+    partial: bool = False  # whether a nested component is passed on as a partial instead of an instance
 
-    def build(self, *args: Any, **given: Any) -> Any:
-        """Build an instance; raise a `UserError` if the class rejects its arguments."""
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """Build an instance with these additional arguments.
+
+        Raises:
+            UserError: the class rejects its arguments.
+        """
         with user_errors(self.group):
-            return self._maker()(*args, **given)
+            return self._partial()(*args, **kwargs)
 
-    def _maker(self) -> Callable[..., Any]:
+    def _partial(self) -> Callable[..., Any]:
+        """Return the class with its configured arguments bound."""
         arguments = copy.deepcopy(self.arguments)
-        for name, parts in self.nested.items():
-            built_parts = [part._maker() if part.partial else part.build() for part in parts]
-            arguments[name] = built_parts if isinstance(arguments[name], list) else built_parts[0]
+        for name, components in self.nested.items():
+            built = [nested._partial() if nested.partial else nested.build() for nested in components]
+            arguments[name] = built if isinstance(arguments[name], list) else built[0]
         return partial(self.cls, **arguments)
 
     @property
@@ -64,52 +70,74 @@ class Component:
         return {"_target_": self.target, **self.arguments}
 
     @property
-    def stated(self) -> dict[str, Any]:
+    def section_without_defaults(self) -> dict[str, Any]:
         """Return the config section without default arguments."""
-        defaults = {key: _untupled(value) for key, value in _defaults(self.cls).items()}
-        given = {key: _untupled(value) for key, value in self.arguments.items()}
-        arguments = {key: value for key, value in given.items() if defaults.get(key, ...) != value}
-        for key, parts in self.nested.items():
-            sections = [part.stated for part in parts]
-            arguments[key] = sections if isinstance(self.arguments[key], list) else sections[0]
-        return {"_target_": self.target, **({"_partial_": True} if self.partial else {}), **arguments}
+        section: dict[str, Any] = {"_target_": self.target}
+        if self.partial:
+            section["_partial_"] = True
+        defaults = {key: _tuple_as_list(value) for key, value in _defaults(self.cls).items()}
+        for key, argument in self.arguments.items():
+            value = _tuple_as_list(argument)
+            if defaults.get(key, ...) != value:
+                section[key] = value
+        for key, components in self.nested.items():
+            sections = [nested.section_without_defaults for nested in components]
+            section[key] = sections if isinstance(self.arguments[key], list) else sections[0]
+        return section
 
     @property
     def label(self) -> str:
-        """Return the config choice or class name, with arguments that differ from its defaults."""
+        """Return the config choice or the class name, with the arguments that differ from its defaults."""
         name, changed = self._choice
-        parts = {key: "+".join(part.label for part in parts) for key, parts in self.nested.items()}
-        inside = ",".join(f"{key}={parts.get(key) or _short(self.arguments[key])}" for key in changed)
-        return f"{name}({inside})" if inside else name
+        arguments = []
+        for key in changed:
+            nested_label = "+".join(nested.label for nested in self.nested.get(key, []))
+            arguments.append(f"{key}={nested_label or _short(self.arguments[key])}")
+        return f"{name}({','.join(arguments)})" if arguments else name
 
     @property
     def choice(self) -> str:
-        """Return the config choice, or the class name if no shipped YAML names the class."""
+        """Return the most similar config choice, or the class name if no shipped choice has this class."""
         return self._choice[0]
 
     @cached_property
     def _choice(self) -> tuple[str, list[str]]:
-        """Return the name of the choice and its changed arguments."""
+        """Return the name of the most similar choice and the arguments that differ from it."""
         choices = _shipped(_folder(self.group))  # not copied, for speed in sweeps
-        same = {name: section for name, section in choices.items() if section["_target_"] == self.target}
-        arguments_of = {name: load_component(self.group, section).arguments for name, section in same.items()}
-        if not arguments_of:  # a class of the user may have the name of a shipped choice
-            name = self.cls.__name__
-            arguments_of = {f"{self.cls.__module__}.{name}" if name in choices else name: _defaults(self.cls)}
-        changed = {
-            name: [key for key, value in self.arguments.items() if defaults.get(key, ...) != value]
-            for name, defaults in arguments_of.items()
+        choice_arguments = {
+            name: load_component(self.group, section).arguments
+            for name, section in choices.items()
+            if section["_target_"] == self.target
         }
-        return min(changed.items(), key=lambda row: (len(row[1]), row[0]))
+        if not choice_arguments:
+            name = self.cls.__name__
+            if name in choices:  # a class of the user may have the name of a shipped choice
+                name = f"{self.cls.__module__}.{name}"
+            choice_arguments = {name: _defaults(self.cls)}
+        changed = {
+            name: [key for key, value in self.arguments.items() if arguments.get(key, ...) != value]
+            for name, arguments in choice_arguments.items()
+        }
+        return min(changed.items(), key=lambda item: (len(item[1]), item[0]))
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """Return the class, and the classes of nested parts."""
-        return (self.cls, *(cls for parts in self.nested.values() for part in parts for cls in part.classes))
+        """Return the class and the classes of all nested components."""
+        classes = [self.cls]
+        for components in self.nested.values():
+            for nested in components:
+                classes += nested.classes
+        return tuple(classes)
 
 
-def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = ()) -> Component:
-    """Return the component of a config section; ``beside`` are options that unknown arguments may mean."""
+def load_component(group: str, section: dict[str, Any], other_options: Iterable[str] = ()) -> Component:
+    """Return the component of a config section after checking its arguments.
+
+    Args:
+        group: the config group.
+        section: ``_target_`` and arguments.
+        other_options: options of other sections, which the error for an unknown argument may suggest.
+    """
     target = section.get("_target_")
     if target == "???":
         raise UserError(
@@ -117,49 +145,65 @@ def load_component(group: str, section: dict[str, Any], beside: Iterable[str] = 
         )
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
-    cls = _locate(group, target)
-    given = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
-    known, types = _parameters(cls), _types(cls)
+    cls = _import_class(group, target)
+    arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
+    parameters = _parameters(cls)
+    types = _types(cls)
     nested = {}
-    for name, value in given.items():
-        if name not in known and not _takes_any(cls):
-            takes = nearest(name, [*known, *beside]) if known else " It takes no arguments."
-            raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{takes}")
-        if parts := _parts(group, value):  # with all arguments, so that equivalent configurations are equal
-            nested[name] = parts
-            sections = [{"_target_": p.target, "_partial_": p.partial, **p.arguments} for p in parts]
-            given[name] = sections if isinstance(value, list) else sections[0]
+    for name, value in arguments.items():
+        if name not in parameters and not _takes_any(cls):
+            hint = " It takes no arguments."
+            if parameters:
+                hint = nearest(name, [*parameters, *other_options])
+            raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
+        if components := _nested_components(group, value):
+            nested[name] = components
+            # Default arguments are included, so that equivalent configurations are equal.
+            sections = [
+                {"_target_": component.target, "_partial_": component.partial, **component.arguments}
+                for component in components
+            ]
+            arguments[name] = sections if isinstance(value, list) else sections[0]
         elif name in types:
-            try:  # lenient for lists and mappings, since YAML has no tuples and classes
-                given[name] = types[name].validate_python(value, strict=not isinstance(value, list | dict))
+            try:  # not strict for lists and mappings, because YAML has no tuples and no classes
+                strict = not isinstance(value, list | dict)
+                arguments[name] = types[name].validate_python(value, strict=strict)
             except ValidationError as error:
                 raise UserError(complaint(error, BaseModel, f"{group}.{name}")) from error
-        elif isinstance(value, list) and isinstance(getattr(known.get(name), "default", None), tuple):
-            given[name] = tuple(value)
-    for name, parameter in known.items():
-        if name not in given and parameter.default is parameter.empty:
+        elif isinstance(value, list) and isinstance(getattr(parameters.get(name), "default", None), tuple):
+            arguments[name] = tuple(value)
+    for name, parameter in parameters.items():
+        if name not in arguments and parameter.default is parameter.empty:
             none = f"{cls.__name__} has no default for it; add +{group}.{name}=..."
             raise UserError(f"{group}.{name} is missing: {none}")
-    home = "torch.optim" if getattr(optim, cls.__name__, None) is cls else cls.__module__
-    canonical = f"{home}.{cls.__qualname__}"  # independent of the import path
-    arguments = {**_defaults(cls), **given}
-    return Component(group, canonical, cls, arguments, nested, section.get("_partial_", False))
+    module = "torch.optim" if getattr(optim, cls.__name__, None) is cls else cls.__module__
+    return Component(
+        group=group,
+        target=f"{module}.{cls.__qualname__}",  # the same for all import paths of the class
+        cls=cls,
+        arguments={**_defaults(cls), **arguments},
+        nested=nested,
+        partial=section.get("_partial_", False),
+    )
 
 
 @contextmanager
 def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
-    """Convert errors of the parts to `UserError`s that name the part of the configuration."""
+    """Convert exceptions in the block to a `UserError` that names ``where`` in the configuration it arose.
+
+    ``failing`` completes the sentence for other exceptions than a `ValueError`.
+    """
     try:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:  # SystemExit: of a script that is imported
+    except (Exception, SystemExit) as error:  # SystemExit: raised by an imported script
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
         raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
-    """Return the YAML choices of a group by name."""
+    """Return the sections of the shipped choices of a config group by name."""
     return copy.deepcopy(_shipped(_folder(group)))
 
 
@@ -178,12 +222,13 @@ def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def _locate(group: str, target: str) -> type:
+def _import_class(group: str, target: str) -> type:
+    """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
     module_name, _, name = target.rpartition(".")
     key = f"{group}._target_={target}"
     kind = _kind(group)
-    if target in NAMED and issubclass(NAMED[target], kind):
-        return NAMED[target]
+    if target in CLASSES_FROM_PYTHON and issubclass(CLASSES_FROM_PYTHON[target], kind):
+        return CLASSES_FROM_PYTHON[target]
     if not module_name:
         raise UserError(
             f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
@@ -196,15 +241,20 @@ def _locate(group: str, target: str) -> type:
                 raise
             where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
             raise UserError(f"{key}: {where}") from error
-    classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, kind)}
+    classes = {
+        attribute: value
+        for attribute, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, kind)
+    }
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
     return classes[name]
 
 
 def _kind(group: str) -> type:
+    """Return the base class of the classes of a config group."""
     if group == CALLBACKS:
-        from pytorch_lightning import Callback  # late, because the import takes two seconds
+        from pytorch_lightning import Callback  # imported late, because this takes two seconds
 
         return Callback
     return KINDS[group]
@@ -212,15 +262,19 @@ def _kind(group: str) -> type:
 
 @cache
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    given = next((count for group, count in GIVEN.items() if issubclass(cls, KINDS[group])), 0)
-    stated = list(inspect.signature(cls).parameters.items())[given:]
-    unstated = UNSTATED if issubclass(cls, optim.Optimizer) else ()  # set by `training`
-    return {name: p for name, p in stated if not p.kind.name.startswith("VAR_") and name not in unstated}
+    """Return the parameters of a class that are configured in its section."""
+    skipped = next((count for group, count in LEADING_ARGUMENTS.items() if issubclass(cls, KINDS[group])), 0)
+    excluded = SET_BY_TRAINING if issubclass(cls, optim.Optimizer) else ()
+    return {
+        name: parameter
+        for name, parameter in list(inspect.signature(cls).parameters.items())[skipped:]
+        if not parameter.kind.name.startswith("VAR_") and name not in excluded
+    }
 
 
 @cache
 def _takes_any(cls: type) -> bool:
-    """Return whether a class has ``**kwargs``."""
+    """Return whether a class accepts any keyword argument."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
 
 
@@ -231,6 +285,7 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 @cache
 def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
+    """Return validators for the arguments of a class that have a type that pydantic can check."""
     try:
         annotations = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
     except Exception:  # annotations that cannot be evaluated are not checked
@@ -242,12 +297,13 @@ def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
     return types
 
 
-def _untupled(value: Any) -> Any:
-    """Return a tuple as a list, as in YAML."""
+def _tuple_as_list(value: Any) -> Any:
+    """Return a tuple as a list, as it is in YAML, and any other value unchanged."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def _short(value: Any) -> str:
+    """Return the value of an argument as it appears in a label."""
     if isinstance(value, float):
         return repr(value).removesuffix(".0")  # all digits, so that labels differ
     if isinstance(value, list | tuple):
@@ -260,19 +316,20 @@ def _short(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _parts(group: str, value: Any) -> list[Component]:
-    """Return the components of an argument that is a nested part or a list of parts."""
+def _nested_components(group: str, value: Any) -> list[Component]:
+    """Return the components of an argument that is a nested section or a list of such, else an empty list."""
     items = value if isinstance(value, list) else [value]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
         if "'_target_':" in str(value):
             raise UserError(f"{group}: nested parts must be arguments or items of a list, not deeper")
         return []
-    parts = []
+    components = []
     for item in items:
         if not isinstance(item, dict):
             raise UserError(f"{group}: {item} is listed with nested parts but has no _target_")
-        parts.append(part := load_component(group, item))
-        if issubclass(part.cls, PositionalEncoding) and part.partial is not True:
-            name = part.cls.__name__
+        component = load_component(group, item)
+        if issubclass(component.cls, PositionalEncoding) and component.partial is not True:
+            name = component.cls.__name__
             raise UserError(f"{group}: {name} inside a part needs _partial_: true; it is built for the model")
-    return parts
+        components.append(component)
+    return components

@@ -1,4 +1,4 @@
-"""Define the schema of a configuration by section, and report each mistake in one sentence."""
+"""Define the schema of each section of a configuration, and report each mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from pydantic_core import ValidationError
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
-_SHOWN = r"[^\x00-\x1f\x7f-\x9f]*"
-PRINTABLE = rf"^{_SHOWN}[^\x00-\x1f\x7f-\x9f\s]{_SHOWN}$"  # a visible character and no control characters
+_NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]*"
+# A text with a visible character and without control characters.
+PRINTABLE = rf"^{_NO_CONTROL}[^\x00-\x1f\x7f-\x9f\s]{_NO_CONTROL}$"
 Schema = TypeVar("Schema", bound=BaseModel)
 # Random streams are numbered within 32 bits (`randomness`), which bounds these values.
 LONGEST = 131_071
 MOST_EXAMPLES = 409_600
 MOST_BATCHES = 1 << 29
-MOST_LAYERS = 1000  # takes a second to build
+MOST_LAYERS = 1000  # which take a second to build
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
-NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # not a spreadsheet formula
+NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # does not start a spreadsheet formula
 RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are not studies
 
 
-def _study(value: Any) -> Any:
-    """Return the name of a study, which may be a year but not a reserved folder."""
+def _study_name(value: Any) -> Any:
+    """Return the name of a study as text, because it may be a year; refuse reserved folders."""
     if isinstance(value, str) and value.partition("/")[0] in RESERVED:
         raise ValueError(f"study={value} is reserved; allowed: any name but {allowed(RESERVED)}")
     return str(value) if type(value) is int else value
 
 
-# A name becomes part of a path and of a command line; a study may be called bank/v2.
+# A name becomes part of paths and commands. The name of a study may contain one slash, as in bank/v2.
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
-Study = Annotated[str, BeforeValidator(_study), Field(pattern=STUDY, max_length=120)]
+Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
 Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
 
 
-def _no_number(label: str) -> str:
+def _require_letter(label: str) -> str:
+    """Refuse a label without letters, which spreadsheets and pandas would read as a number."""
     if not any(map(str.isalpha, label)):
         raise ValueError(f"label={label} would be read as a number; allowed: a name with a letter")
     return label
 
 
-Label = Annotated[str, Field(pattern=NAME, max_length=120), AfterValidator(_no_number)]
+Label = Annotated[str, Field(pattern=NAME, max_length=120), AfterValidator(_require_letter)]
 
 
 class Section(BaseModel):
-    """A strict section, without unknown keys and silent conversions."""
+    """A section that refuses unknown keys and silent conversions of types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -78,7 +80,7 @@ class ModelConfig(Section):
         return {"_target_": self.target, **(self.model_extra or {})}
 
     @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> ModelConfig:
+    def _check_width(self) -> ModelConfig:
         if self.d_model % self.num_heads:
             divisors = [str(n) for n in range(1, min(self.d_model, 64) + 1) if self.d_model % n == 0]
             wrong = f"model.num_heads={self.num_heads} does not divide model.d_model={self.d_model}"
@@ -107,12 +109,12 @@ class TrainingConfig(Section):
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
 
     @model_validator(mode="after")
-    def _what_belongs_together_fits(self) -> TrainingConfig:
-        for low, high in (("min_length", "max_length"), ("warmup_steps", "steps")):
-            value, most = getattr(self, low), getattr(self, high)
-            if value is not None and value > most:
-                above = f"training.{low}={value} is above training.{high}={most}"
-                raise ValueError(f"{above}; allowed: at most {most}")
+    def _check_upper_bounds(self) -> TrainingConfig:
+        for lower, upper in (("min_length", "max_length"), ("warmup_steps", "steps")):
+            value, bound = getattr(self, lower), getattr(self, upper)
+            if value is not None and value > bound:
+                problem = f"training.{lower}={value} is above training.{upper}={bound}"
+                raise ValueError(f"{problem}; allowed: at most {bound}")
         return self
 
 
@@ -125,7 +127,7 @@ class EvaluationConfig(Section):
 
 
 class TrainerConfig(Section):
-    """Arguments of Lightning's Trainer, then the threads and the matmul backend of a CPU (`trainer`)."""
+    """Arguments of Lightning's Trainer, and the threads and the matmul backend of a CPU (`trainer`)."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
     devices: Count
@@ -139,7 +141,7 @@ class TrainerConfig(Section):
 
 
 class WandbConfig(Section):
-    """Weights & Biases (`logger.wandb`); without a mode nothing is logged."""
+    """Options of Weights & Biases (`logger.wandb`); without a mode, nothing is logged."""
 
     mode: Literal["offline", "online"] | None = None
     project: Words = "pe_experiments"
@@ -148,7 +150,7 @@ class WandbConfig(Section):
 
 
 class MlflowConfig(Section):
-    """MLflow (`logger.mlflow`)."""
+    """Options of MLflow (`logger.mlflow`)."""
 
     tracking_uri: Words | None
     experiment_name: Words
@@ -172,7 +174,7 @@ class LoggerConfig(Section):
 class LauncherConfig(Section):
     """How the runs of a sweep are launched (``hydra.launcher``); not part of a run's identity."""
 
-    max_runs: Count  # most runs of a sweep
+    max_runs: Count  # most runs in a sweep
 
 
 class ProcessesConfig(LauncherConfig):
@@ -197,26 +199,27 @@ class RayConfig(LauncherConfig):
     address: str | None  # of a running Ray cluster; None starts Ray locally
 
     @model_validator(mode="after")
-    def _a_running_ray_has_its_own_cores(self) -> RayConfig:
+    def _check_jobs(self) -> RayConfig:
         if self.address and self.jobs:
             raise ValueError(f"hydra.launcher.jobs={self.jobs}: with an address the running Ray decides")
         return self
 
 
 class ParentConfig(Section):
-    """The run that another one continues, as it was when that began (`store.parent`)."""
+    """The record of the parent run that a child run stores when it begins (`store.parent`)."""
 
     name: str
     label: str
-    run: str  # hash of its identity
-    family: str  # hash of the same without its seed
-    length: Count | None  # its `ModelShape.original_length`; None where the encoding depends on no length
-    batches: Annotated[int, Field(ge=0)]  # that it was trained on; those of this run follow
+    run: str  # hash of the identity
+    family: str  # hash of the identity without the seed
+    length: Count | None  # `ModelShape.original_length`; None if the child's encoding depends on no length
+    batches: Annotated[int, Field(ge=0)]  # number of batches the parent was trained on
 
 
 CLI_ONLY = ("dry_run", "bank")  # belong to a command, not to a run
-OF_TRAINER = ("precision", "accumulate_grad_batches", "callbacks")  # options that change the trained model
-PARTS = ("pe", "positions", "task")  # sections of a _target_ and its arguments
+# Options of `trainer` that change the trained model, and so belong to the identity of a run.
+TRAINER_OPTIONS_IN_IDENTITY = ("precision", "accumulate_grad_batches", "callbacks")
+PARTS = ("pe", "positions", "task")  # sections with a _target_ and its arguments
 
 
 class Config(Section):
@@ -237,20 +240,20 @@ class Config(Section):
     results_dir: Folder
     rerun: bool
     init_from: Folder | None = None  # the directory of the run that this one continues
-    parent: ParentConfig | None = None  # what follows from it
+    parent: ParentConfig | None = None  # derived from ``init_from``
     # Options of a command, which are not saved with a run.
     dry_run: bool = Field(default=False, exclude=True)
     trust: bool = Field(default=False, exclude=True)
     bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # values of a configuration of the bank
 
     @model_validator(mode="after")
-    def _parent_and_init_from_belong_together(self) -> Config:
+    def _check_parent(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
             raise ValueError("parent is not a setting; it follows from init_from, which `continued` reads")
         return self
 
     @model_validator(mode="after")
-    def _task_is_in_bank(self) -> Config:
+    def _check_bank_task(self) -> Config:
         if self.bank and "task" not in self.bank:
             tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
             name = self.task.get("_target_", "?").rpartition(".")[2]
@@ -261,12 +264,12 @@ class Config(Section):
 
 
 def warmup_steps(training: TrainingConfig) -> int:
-    """Return the configured warm-up, or a tenth of the training and at most 100 steps."""
+    """Return the configured warm-up steps, by default a tenth of the training but at most 100."""
     return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps
 
 
 def check(config: DictConfig | dict[str, Any]) -> Config:
-    """Return the typed configuration; raise a `UserError` for an unknown key or an invalid value."""
+    """Return a validated configuration; raise a `UserError` for an unknown key or an invalid value."""
     return validated(Config, interpolated(config))
 
 
@@ -282,7 +285,7 @@ def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
 
 
 def validated(schema: type[Schema], content: Any, *where: str) -> Schema:
-    """Return typed content or raise a `UserError`; ``where`` are the keys that lead to it."""
+    """Return validated content or raise a `UserError`; ``where`` are the keys that lead to the content."""
     try:
         return schema.model_validate(content)
     except ValidationError as error:
@@ -314,18 +317,16 @@ def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> s
     """Return the first validation error as one sentence with key, value and what is allowed."""
     errors = error.errors()
     first = errors[0]
-    value = errors[0]["input"]
-    # For a union, pydantic's path also contains the tried type.
+    value = first["input"]
+    # For a union, pydantic's path also contains the member of the union.
     where = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained"))]
     key = ".".join([*above, *where])
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
+    if first["type"] == "extra_forbidden" and not above:
+        return not_a_setting(where, schema)
     if first["type"] == "extra_forbidden":
-        return (
-            not_a_setting([*above, *where], schema)
-            if not above
-            else f"{key} is not a setting.{nearest(where[-1], schema.model_fields)}"
-        )
+        return f"{key} is not a setting.{nearest(where[-1], schema.model_fields)}"
     if first["type"] == "missing":
         return f"{key} is missing"
     expected = dict.fromkeys(_expected(entry) for entry in errors if entry["input"] is value)
@@ -333,6 +334,7 @@ def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> s
 
 
 def _expected(error: Any) -> str:
+    """Return what a validation error says is allowed."""
     context = error.get("ctx", {})
     if words := _EXPECTED.get(context.get("pattern")) or _EXPECTED.get(error["type"]):
         return words.format(**context)
@@ -340,38 +342,46 @@ def _expected(error: Any) -> str:
 
 
 RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
-# Keys that users of other Hydra and Lightning projects try first.
-HABITS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
-          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
-          "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
+# Hints for keys that users of other Hydra and Lightning projects try first.
+HINTS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
+         "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
+         "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
 
 
 def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     """Return the error for an unknown key."""
-    for habit in (where[0], ".".join(where)):
-        if habit in HABITS and schema is Config:  # of train.py
-            return f"{habit} is not a setting; {HABITS[habit]}"
+    for key in (where[0], ".".join(where)):
+        if key in HINTS and schema is Config:  # that of train.py
+            return f"{key} is not a setting; {HINTS[key]}"
     return f"{'.'.join(where)} is not a setting.{_suggestion(schema, where)}"
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
-    """Return the fields of a section, which may be optional."""
-    return next(
-        (schema.model_fields for schema in (kind, *get_args(kind)) if hasattr(schema, "model_fields")), {}
-    )
+    """Return the fields of a section by its annotation, which may be optional; else an empty dictionary."""
+    for schema in (kind, *get_args(kind)):
+        if hasattr(schema, "model_fields"):
+            return dict(schema.model_fields)
+    return {}
 
 
 def _suggestion(schema: type[BaseModel], where: list[str]) -> str:
-    """Return a hint with similar options of the section, or equal ones of other sections."""
-    kinds: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
-    sections = {name: kind.model_fields for name, kind in kinds.items() if hasattr(kind, "model_fields")}
-    known = schema.model_fields
-    last = ALSO_CALLED.get(where[-1], where[-1])
+    """Return a hint with similar options of the same section or of other sections."""
+    annotations: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
+    sections = {
+        name: annotation.model_fields
+        for name, annotation in annotations.items()
+        if hasattr(annotation, "model_fields")
+    }
+    siblings: dict[str, Any] = schema.model_fields  # the valid options beside the unknown one
     for name in where[:-1]:
-        known = _fields_of(known[name].annotation) if name in known else {}
-    known = known or kinds
-    elsewhere = difflib.get_close_matches(last, {key for keys in sections.values() for key in keys}, 1, 0.8)
-    if elsewhere and (last in elsewhere or not difflib.get_close_matches(last, known, 1, 0.8)):
-        suggestions = [f"{name}.{elsewhere[0]}" for name, keys in sections.items() if elsewhere[0] in keys]
+        siblings = _fields_of(siblings[name].annotation) if name in siblings else {}
+    siblings = siblings or annotations
+    key = ALSO_CALLED.get(where[-1], where[-1])
+    all_keys = {key for fields in sections.values() for key in fields}
+    elsewhere = difflib.get_close_matches(key, all_keys, 1, 0.8)
+    if elsewhere and (key in elsewhere or not difflib.get_close_matches(key, siblings, 1, 0.8)):
+        suggestions = [
+            f"{name}.{elsewhere[0]}" for name, fields in sections.items() if elsewhere[0] in fields
+        ]
         return f" Did you mean {allowed(suggestions)}?"
-    return nearest(where[-1], known)
+    return nearest(where[-1], siblings)

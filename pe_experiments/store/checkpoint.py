@@ -11,11 +11,11 @@ from torch import nn
 from pe_experiments.terminal.errors import UserError, one_line
 from pe_experiments.terminal.files import require_file
 
-MOST_BYTES = 16 << 30  # a model of a billion parameters with the optimizer's averages
+MOST_BYTES = 16 << 30  # a model with a billion parameters and the state of its optimizer
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Return the checkpoint, or None if there is none.
+    """Return the checkpoint, or None if the file does not exist.
 
     Raises:
         UserError: the checkpoint is damaged or was not written by a run.
@@ -25,8 +25,8 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     try:
         require_file(path, MOST_BYTES)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        entries = {"state_dict", "finished"}
-        if type(checkpoint["global_step"]) is not int or not entries <= checkpoint.keys():
+        required = {"state_dict", "finished"}
+        if type(checkpoint["global_step"]) is not int or not required <= checkpoint.keys():
             raise ValueError("weights or step are missing")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
@@ -34,17 +34,17 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     return checkpoint
 
 
-def load_weights(model: nn.Module, checkpoint: dict[str, Any], path: Path, misfit: str) -> None:
+def load_weights(model: nn.Module, checkpoint: dict[str, Any], path: Path, mismatch: str) -> None:
     """Load the weights of a checkpoint into an untrained model.
 
     Raises:
-        UserError: the weights do not fit the model (message ``misfit``) or are not finite.
+        UserError: the weights do not fit the model (with the message ``mismatch``) or are not finite.
     """
     try:
         weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
         model.load_state_dict(weights)
     except (RuntimeError, AttributeError, TypeError) as error:
-        raise UserError(misfit) from error
+        raise UserError(mismatch) from error
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise _damaged(path, "its weights are NaN or infinite")
 

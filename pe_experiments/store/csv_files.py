@@ -1,4 +1,4 @@
-"""Read and write the CSV files of a run, from which figures and loggers take their values."""
+"""Read and write the CSV files of a run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CURVE = ("length", "content_length", "split", "examples", "seen", "token_accurac
          "answer_tokens", "tokens", "largest_position", "untrained_positions",
          "exact_match_without_end")  # fmt: skip
 ACCURACIES = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
-MOST_ROWS = 300_000  # rows read of a CSV file, enough for three million steps
+MOST_ROWS = 300_000  # largest accepted CSV file, enough for three million steps
 
 
 def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
-    """Write ``extrapolation.csv`` and a CSV file per table."""
+    """Write ``extrapolation.csv`` and one CSV file for each table."""
     write_atomically(run.curve, to_csv(CURVE, curve))
     for name, rows in tables.items():
         columns = dict.fromkeys(key for row in rows for key in row)
@@ -33,7 +33,7 @@ def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Se
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> str:
-    """Return rows as CSV text with all digits of floats, so that equal files mean equal numbers."""
+    """Return rows as CSV text with all digits of floats, so that reading it restores the same numbers."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", restval="")
     if header:
@@ -43,7 +43,10 @@ def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> 
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Return the complete rows of a CSV file, without an incomplete last row; empty without a file."""
+    """Return the complete rows of a CSV file, or an empty list if it does not exist.
+
+    Rows with missing or extra cells are dropped, such as a last row that was cut off.
+    """
     if not path.exists():
         return []
     text = read_text(path)
@@ -54,53 +57,58 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Return the typed rows of a ``metrics.csv``, without empty cells."""
+    """Return the rows of a ``metrics.csv`` as numbers, without empty cells."""
     try:
         rows = read_csv(path)
         if rows and not set(rows[0]) <= set(METRICS):
             raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
-        typed = [{key: _number(text) for key, text in row.items() if text} for row in rows]
-        steps: list[Any] = [row.get("step") for row in typed]
+        metrics = [{key: _number(text) for key, text in row.items() if text} for row in rows]
+        steps: list[Any] = [row.get("step") for row in metrics]
         if not all(isinstance(step, int) for step in steps) or steps != sorted(steps):
             raise ValueError("a step is not a number or out of order")
-        return typed
+        return metrics
     except (ValueError, csv.Error) as error:
         cure = "delete it to go on from the checkpoint without these rows, or add rerun=true"
         raise UserError(f"{path} is damaged ({error}); {cure}") from error
 
 
 def validation_loss(run: RunDirectory) -> float:
-    """Return the last loss on fresh examples of the training lengths, infinity if it is not finite."""
+    """Return the last loss on fresh examples of the training lengths; infinite if missing or not finite."""
     losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
     return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf
 
 
 def read_curve(path: Path) -> list[Row]:
-    """Return the typed rows of an ``extrapolation.csv``; None for empty cells."""
+    """Return the rows of an ``extrapolation.csv`` as numbers, with None for empty cells."""
     try:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
-        typed: list[Row] = [
+        curve: list[Row] = [
             {key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows
         ]
-        counts = [row[key] for row in typed for key in ("length", "content_length", "examples")]
+        counts = [row[key] for row in curve for key in ("length", "content_length", "examples")]
         if not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a length or a number of examples is not valid")
-        partial = len({row["exact_match"] is None for row in typed}) > 1  # language models have none
-        if partial or any(row["token_accuracy"] is None for row in typed):
+        without_exact_match = [row["exact_match"] is None for row in curve]  # all of a language model's rows
+        some_missing = any(without_exact_match) and not all(without_exact_match)
+        if some_missing or any(row["token_accuracy"] is None for row in curve):
             raise ValueError("an accuracy is missing")
         for key in ACCURACIES:
-            for value in (row[key] for row in typed):
+            for row in curve:
+                value = row[key]
                 if value is not None and not 0 <= value <= 1:
                     raise ValueError(f"{key}={value:g}: expected a number from 0 to 1")
-        return typed
+        return curve
     except (KeyError, ValueError, csv.Error) as error:
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error
 
 
 def _number(text: str) -> int | float | None:
+    """Return a cell as an int or a float, or None if it is empty."""
     if not text:
         return None
-    return int(text) if text.isdigit() and len(text) < 16 else float(text)  # exact as a float
+    if text.isdigit() and len(text) < 16:  # small enough to be exact as a float, too
+        return int(text)
+    return float(text)

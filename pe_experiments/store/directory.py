@@ -1,4 +1,4 @@
-"""Manage the directory of a run: its files, lock and state, and its earlier result during a rerun."""
+"""Manage the directory of a run: its files, its lock, its state and the files that a rerun replaces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from filelock import FileLock, Timeout
 from pe_experiments.terminal.errors import InUse, UserError, allowed, disk_problem, few, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
-COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # the status in a result
-REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of a result
+COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
+REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
 
 
 class RunDirectory:
-    """The directory ``results_dir/runs/<name>`` and its files; it need not exist."""
+    """The directory ``results_dir/runs/<name>`` of a run, which may not exist yet, and its files."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -34,37 +34,42 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
-        self._earlier = path.parent / f".{path.name}.aside"  # holds the files that a rerun replaces
+        self._set_aside_folder = path.parent / f".{path.name}.aside"  # holds files that a rerun replaces
 
     @property
     def name(self) -> str:
         return self.path.name
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
-        """Return the directory of another evaluation, which has the same files except those of training."""
+        """Return the directory of another evaluation, which has no files of training."""
         return RunDirectory(self.path / "evaluations" / evaluation_hash)
 
     def evaluations(self) -> list[str]:
-        """Return the names of the other evaluations."""
+        """Return the hashes of the other evaluations, which are the names of their directories."""
         return sorted(entry.name for entry in self.path.glob("evaluations/*") if entry.is_dir())
 
     def state(self, rerun: bool = False) -> str:
         """Return the state of the run: new, in progress, interrupted, failed, diverged or finished.
 
-        With ``rerun`` the state is new in any case.
+        With ``rerun``, earlier files are ignored: the state is new or in progress.
         """
         # The configuration is written first, so without it the files are remains of a deleted run.
-        begun = self.config.exists() and not rerun
-        result = self.read_result() if begun else None
+        started = self.config.exists() and not rerun
+        result = self.read_result() if started else None
         if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
-            state = "interrupted" if begun and self.checkpoint.exists() else "new"
+            state = "interrupted" if started and self.checkpoint.exists() else "new"
         else:
             state = {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
-        waits = state in ("new", "interrupted", "failed")
-        return "in progress" if waits and self.in_use else state
+        if state in ("new", "interrupted", "failed") and self.in_use:
+            return "in progress"
+        return state
 
     def read_result(self) -> dict[str, Any] | None:
-        """Return the result, or None if there is none yet."""
+        """Return the content of ``result.json``, or None if it does not exist yet.
+
+        Raises:
+            UserError: the file is damaged.
+        """
         if not self.result.exists():
             return None
         try:
@@ -81,7 +86,7 @@ class RunDirectory:
             raise UserError(f"{what}; {cure}") from error
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write the result, as the last step of a run that holds the lock."""
+        """Write ``result.json``, which marks the run as ended."""
         self.refuse_deleted()
         write_atomically(self.result, json.dumps(result, indent=2) + "\n")
 
@@ -113,9 +118,9 @@ class RunDirectory:
     def lock(self, wait: float = 0.2) -> Iterator[None]:
         """Lock the directory for this process; the operating system releases it when the process ends.
 
-        ``wait`` seconds are longer than another process needs to see whether it is locked.
+        ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock.
         """
-        try:  # without flock, filelock writes a file with host and process id, and takes over stale ones
+        try:  # where flock is not available, filelock uses a file with host and process id instead
             lock = FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
@@ -126,34 +131,39 @@ class RunDirectory:
     def in_use(self) -> bool:
         """Return whether another process holds the lock, by acquiring it for a moment."""
         try:
-            with self.lock(wait=0.0) if self._lock_file.exists() else nullcontext():
-                return False
-        except (InUse, OSError) as error:  # OSError: deleted or not writable
-            return isinstance(error, InUse)
+            if self._lock_file.exists():
+                with self.lock(wait=0.0):
+                    pass
+        except InUse:
+            return True
+        except OSError:  # deleted or not writable
+            return False
+        return False
 
     @contextmanager
-    def opened(self) -> Iterator[bool]:
-        """Create and lock the directory; yield whether it is new."""
+    def create_and_lock(self) -> Iterator[bool]:
+        """Create the directory if necessary and lock it; yield whether it is new."""
         created = not self.path.exists()
         self._refuse_links()
         with ExitStack() as stack:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(self.lock())
-                for draft in self.path.glob(".*.tmp"):
-                    draft.unlink()  # left by a killed process, since only the lock holder writes here
+                # These are left by killed processes, because only the holder of the lock writes here.
+                for temporary_file in self.path.glob(".*.tmp"):
+                    temporary_file.unlink()
             except OSError as error:
                 why = f"cannot write there ({error.strerror})"
                 raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error
             yield created
 
     @contextmanager
-    def held(self, rerun: bool) -> Iterator[None]:
-        """Lock the directory during training, leave no partial files and keep finished results.
+    def lock_for_training(self, rerun: bool) -> Iterator[None]:
+        """Lock the directory during training, and after an error remove partial files.
 
-        With ``rerun`` the earlier result is set aside, and restored unless there is a new one.
+        With ``rerun``, the earlier result is set aside. It is restored unless training ends with a new one.
         """
-        with self.opened() as created:
+        with self.create_and_lock() as created:
             if not self.config.exists():
                 self._clear()
             elif rerun:
@@ -161,30 +171,30 @@ class RunDirectory:
             try:
                 yield
             except BaseException as error:
-                begun = self.checkpoint.exists()  # training can resume
-                deleted = not self._lock_file.exists()  # during the run, with files written since
-                if deleted or (created and (isinstance(error, UserError) or not begun)):
+                can_resume = self.checkpoint.exists()
+                was_deleted = not self._lock_file.exists()  # during the run; files written since are useless
+                if was_deleted or (created and (isinstance(error, UserError) or not can_resume)):
                     self.remove()
-                elif not begun or (rerun and isinstance(error, UserError)):
+                elif not can_resume or (rerun and isinstance(error, UserError)):
                     self._put_back()
                 if problem := disk_problem(error):
                     safe = "finished results are safe, and the same command goes on from the last checkpoint"
                     raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
                 raise
-            with suppress(OSError):  # else the next command restores it
+            with suppress(OSError):  # the next command tries again, in `restore`
                 self._conclude_rerun()
 
     def restore(self) -> None:
-        """Restore the result that was set aside by a rerun that was killed before it had a new one."""
-        if not (self._earlier.exists() and self.path.exists()):
+        """Complete a killed rerun: restore the earlier result, or delete it if there is a new one."""
+        if not (self._set_aside_folder.exists() and self.path.exists()):
             return
         self._refuse_links()
         with suppress(InUse, OSError), self.lock():  # InUse: the rerun is still running
             self._conclude_rerun()
 
     def _refuse_links(self) -> None:
-        """Raise an error for a link: remains of a run are deleted, and a stranger may link to any folder."""
-        for path in (self.path, self._earlier):
+        """Raise an error for a link, because files of a run are deleted and a link may lead to any folder."""
+        for path in (self.path, self._set_aside_folder):
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and no run is written through one; delete it")
 
@@ -201,41 +211,48 @@ class RunDirectory:
         for entry in reversed(_entries(self.path)):
             _delete(entry)
 
-    # A kill at any moment leaves the earlier run complete: if its config.yaml is in ``_earlier``, all its
-    # files are there; if not, the rest of them is here.
+    # If the process is killed at any moment, no file of the earlier run is lost. While its config.yaml is in
+    # the set-aside folder, so are all its other files. Otherwise, those not in that folder are in the run's.
+
+    @property
+    def _earlier_run_is_aside(self) -> bool:
+        """Return whether all files of the earlier run are in the set-aside folder."""
+        return (self._set_aside_folder / self.config.name).exists()
 
     def _set_aside(self) -> None:
-        if (self._earlier / self.config.name).exists():  # set aside by a killed rerun
+        if self._earlier_run_is_aside:  # by a rerun that was killed
             self._clear()
             return
-        self._earlier.mkdir(exist_ok=True)
+        self._set_aside_folder.mkdir(exist_ok=True)
         for entry in _entries(self.path):
-            entry.rename(self._earlier / entry.name)
+            entry.rename(self._set_aside_folder / entry.name)
 
     def _put_back(self) -> None:
-        if not self._earlier.exists():
+        if not self._set_aside_folder.exists():
             return
-        if (self._earlier / self.config.name).exists():
+        if self._earlier_run_is_aside:
             self._clear()
-        for entry in reversed(_entries(self._earlier)):
+        for entry in reversed(_entries(self._set_aside_folder)):
             entry.rename(self.path / entry.name)
-        self._earlier.rmdir()
+        self._set_aside_folder.rmdir()
 
     def _conclude_rerun(self) -> None:
         """Delete the earlier result if there is a new one, or restore it if the new run cannot resume."""
-        if not self._earlier.exists():
+        if not self._set_aside_folder.exists():
             return
         status = None
         with suppress(UserError):  # a damaged result does not count
             status = (self.read_result() or {}).get("status")
-        is_whole = (self._earlier / self.config.name).exists()
-        if is_whole and status in (COMPLETED, DIVERGED):
-            for entry in _entries(self._earlier):
+        earlier_run_is_aside = self._earlier_run_is_aside
+        if earlier_run_is_aside and status in (COMPLETED, DIVERGED):
+            for entry in _entries(self._set_aside_folder):
                 _delete(entry)
-            self._earlier.rmdir()
-        elif not is_whole or status == ERROR or not (self.config.exists() and self.checkpoint.exists()):
-            if is_whole and self.error_log.exists():  # of the rerun, whose message names it
-                self.error_log.replace(self._earlier / self.error_log.name)
+            self._set_aside_folder.rmdir()
+            return
+        can_resume = self.config.exists() and self.checkpoint.exists()
+        if not earlier_run_is_aside or status == ERROR or not can_resume:
+            if earlier_run_is_aside and self.error_log.exists():  # of the rerun, whose error message names it
+                self.error_log.replace(self._set_aside_folder / self.error_log.name)
             self._put_back()
 
 
@@ -253,17 +270,17 @@ def _delete(entry: Path) -> None:
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
-    """Return the directory of a run, found by seed and hash even under another label."""
+    """Return the directory of a run, which may exist under another label with the same seed and hash."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
-        name = _names(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
+        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
     return RunDirectory(runs / name)
 
 
 def find_run(key: str, text: str, folders: Iterable[str | Path]) -> RunDirectory:
-    """Return the run of this path or name in the first of the folders that has it."""
-    places = dict.fromkeys(Path(folder, text) for folder in folders)
-    runs = [RunDirectory(place) for place in places]
+    """Return the run with a path or name, from the first folder that contains it; ``key`` is the option."""
+    paths = dict.fromkeys(Path(folder, text) for folder in folders)
+    runs = [RunDirectory(path) for path in paths]
     for run in runs:
         if run.config.exists():
             return run
@@ -271,15 +288,18 @@ def find_run(key: str, text: str, folders: Iterable[str | Path]) -> RunDirectory
     raise UserError(f"{key}={shown(text)}: there is no run; looked for {missing}")
 
 
-def same_label(run: Path) -> list[RunDirectory]:
+def runs_with_same_label(run: Path) -> list[RunDirectory]:
     """Return the other runs whose names differ from this one only in the hash."""
     runs = run.parent
-    names = _names(runs, runs.stat().st_mtime_ns).values() if runs.is_dir() else ()
+    if not runs.is_dir():
+        return []
+    names = _names_by_hash(runs, runs.stat().st_mtime_ns).values()
     return [RunDirectory(runs / name) for name in names if name[:-8] == run.name[:-8] and name != run.name]
 
 
 @lru_cache(maxsize=8)
-def _names(runs: Path, changed_at: int) -> dict[str, str]:
+def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
+    """Return the names of all runs by seed and hash, cached until the folder changes."""
     return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
 
 
@@ -289,7 +309,7 @@ def seed_and_hash(name: str) -> str:
 
 
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
-    """Raise an error for an output folder among the runs, where every folder counts as a run."""
+    """Raise an error if an output folder is in the folder of runs, where every folder counts as a run."""
     runs = (Path(results_dir) / "runs").resolve()
     folder = Path(out).resolve()
     if runs in (folder, *folder.parents):
@@ -297,7 +317,7 @@ def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
 
 
 def output_folder(out: str | Path, results_dir: str | Path) -> Path:
-    """Create the output folder of a command."""
+    """Create and return the output folder of a command."""
     refuse_among_runs(out, results_dir)
     folder = Path(out)
     try:

@@ -1,4 +1,4 @@
-"""Record code, libraries and machine of a run in ``environment.json``; not part of its identity."""
+"""Describe the code, libraries and machine of a run for its ``environment.json``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import shown
 from pe_experiments.training import matmul
 
-COMPUTES = ("pe_experiments", "commit", "edited", "python", "libraries", "processor", "device", "threads",
+# Entries that are compared when a run resumes, because they may affect results.
+COMPARED = ("pe_experiments", "commit", "edited", "python", "libraries", "processor", "device", "threads",
             "matmul")  # fmt: skip
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
@@ -43,40 +44,50 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def resumed_environment(
-    recorded: dict[str, Any], today: dict[str, Any], step: int
+    recorded: dict[str, Any], current: dict[str, Any], step: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the environment of a run that resumes at a step, and the changes since the run began.
+    """Return the ``environment.json`` of a run that resumes at a step, and the changes as texts.
 
-    After a change, ``earlier`` lists the previous environments in order.
+    After a change, its entry ``earlier`` lists the previous environments in order.
     """
     earlier = recorded["earlier"] if isinstance(recorded.get("earlier"), list) else []
-    last = {key: value for key, value in recorded.items() if key != "earlier"}
-    then, now = (
-        dict(leaves({key: environment.get(key) for key in COMPUTES})) for environment in (last, today)
-    )
-    changed = [path for path in now if path in then and then[path] != now[path]] if last else []
-    if changed:
-        earlier = [*earlier, last | {"until_step": step}]
-    texts = [f"{path[-1]} {shown(now[path])} instead of {shown(then[path])}" for path in changed]
-    return today | ({"earlier": earlier} if earlier else {}), texts
+    previous = {key: value for key, value in recorded.items() if key != "earlier"}
+    changes = []
+    if previous:
+        old_values, new_values = _compared_values(previous), _compared_values(current)
+        for path, value in new_values.items():
+            if path in old_values and old_values[path] != value:
+                changes.append(f"{path[-1]} {shown(value)} instead of {shown(old_values[path])}")
+    if changes:
+        earlier = [*earlier, previous | {"until_step": step}]
+    if earlier:
+        current = current | {"earlier": earlier}
+    return current, changes
+
+
+def _compared_values(environment: dict[str, Any]) -> dict[tuple[str, ...], Any]:
+    return dict(leaves({key: environment.get(key) for key in COMPARED}))
 
 
 def user_files(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each file with a class of the user, by module."""
-    classes = (cls for part in experiment.components.values() for cls in user_classes(part.classes))
-    files = {cls.__module__: path for cls in classes if (path := file_of(cls))}
+    """Return a digest of each file that contains a user class, by module."""
+    files = {}
+    for component in experiment.components.values():
+        for cls in user_classes(component.classes):
+            if path := file_of(cls):
+                files[cls.__module__] = path
     return {module: file_digest(path) for module, path in sorted(files.items())}
 
 
 def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[str]:
-    """Return remarks on differences between the code that trained a finished run and the present code."""
+    """Return remarks on differences between the code that trained a finished run and the current code."""
     remarks = []
     commit, edited = checkout()
     trained_commit = environment.get("commit")
     trained_edited = bool(environment.get("edited"))
     if trained_commit and commit and (trained_commit, trained_edited) != (commit, edited):
-        then, now = _revision(trained_commit, trained_edited), _revision(commit, edited)
-        remarks.append(f"trained at commit {then}, this checkout is {now}; rerun=true trains again")
+        trained, current = _revision(trained_commit, trained_edited), _revision(commit, edited)
+        remarks.append(f"trained at commit {trained}, this checkout is {current}; rerun=true trains again")
     recorded = environment.get("user_files") or {}
     for module, digest in user_files(experiment).items():
         if recorded.get(module, digest) != digest:
@@ -91,7 +102,7 @@ def _revision(commit: str, edited: bool) -> str:
 
 @cache
 def checkout() -> tuple[str | None, bool]:
-    """Return the commit of this checkout and whether files differ from it; None outside a checkout."""
+    """Return the commit of this checkout, or None outside a checkout, and whether files differ from it."""
     folder = Path(__file__).parents[1]
 
     def git(*words: str) -> str:
@@ -99,13 +110,14 @@ def checkout() -> tuple[str | None, bool]:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # exclude copies in other repositories
+        git("ls-files", "--error-unmatch", "__init__.py")  # fails for a copy in another repository
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "."))
     except (OSError, subprocess.SubprocessError):
         return None, False
 
 
 def processor() -> str:
+    """Return the model name of the CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -13,10 +13,10 @@ from pe_experiments.terminal.files import make_folder, read_json, write_atomical
 
 
 def list_in_study(results_dir: Path, study: str, *names: str) -> None:
-    """Add runs to the manifest of a study under a lock."""
+    """Add runs to the manifest of a study, safely if other processes do the same."""
     manifest = results_dir / study / "manifest.json"
     if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
-        return  # works in a read-only directory, too
+        return  # no lock is needed, so this works in a read-only directory, too
     with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
         content = read_manifest(manifest) if manifest.exists() else {"runs": []}
         facts = {key: value for key, value in content.items() if key not in ("runs", "study")}
@@ -44,8 +44,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         return content
     except FileNotFoundError as error:
         studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))
-        known = f"; studies there: {', '.join(studies)}" if studies else "; no study has been run there yet"
-        raise UserError(f"study={path.parent.name}: {path} does not exist{known}") from error
+        available = f"studies there: {', '.join(studies)}" if studies else "no study has been run there yet"
+        raise UserError(f"study={path.parent.name}: {path} does not exist; {available}") from error
     except ValueError as error:
         cure = "delete it and run the sweep again"
         raise UserError(f"{path} is damaged ({type(error).__name__}); {cure}") from error

@@ -10,11 +10,11 @@ from typing import Any
 
 from pe_experiments.terminal.errors import UserError, shown
 
-DIGITS = 12  # of a digest
+DIGITS = 12  # hexadecimal digits of a digest
 
 
 def safe_name(label: str) -> str:
-    """Return the label for use in a path, without special characters of shells or Hydra."""
+    """Return a label without characters that are special in paths, shells or Hydra."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
 
 
@@ -24,11 +24,12 @@ def short_hash(content: Any) -> str:
 
 
 def text_digest(text: str) -> str:
+    """Return the first digits of the SHA-256 hash of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def file_digest(path: Path) -> str:
-    """Return the digest of a file, which is read again only after a change."""
+    """Return the first digits of the SHA-256 hash of a file, cached until it is modified."""
     return _digest_of_file(path, path.stat().st_mtime_ns)
 
 
@@ -39,10 +40,10 @@ def _digest_of_file(path: Path, changed_at: int) -> str:
 
 
 def jsonable(content: Any) -> Any:
-    """Return content as JSON values, with functions and classes by name and sets sorted.
+    """Return content as JSON values: functions and classes become names, sets become sorted lists.
 
     Raises:
-        UserError: the text of a value is only its memory address.
+        UserError: the text of a value contains its memory address, so it differs between processes.
     """
     return json.loads(json.dumps(content, default=_as_text))
 
@@ -58,20 +59,24 @@ def _as_text(value: Any) -> Any:
 
 
 def differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two `Identity.hashed`, as ``training.steps=500 (there 400)``."""
+    """Return the differences between two `Identity.hashed` as texts: ``training.steps=500 (there 400)``."""
     values, earlier_values = dict(leaves(config)), dict(leaves(earlier))
     texts = []
     for path in values | earlier_values:
-        value, earlier_value = values.get(path, "default"), earlier_values.get(path, "default")
-        if value != earlier_value and path[0] in ("data", "classes"):
+        value = values.get(path, "default")
+        earlier_value = earlier_values.get(path, "default")
+        if value == earlier_value:
+            continue
+        if path[0] in ("data", "classes"):
             texts.append(f"{path[-1]} has been edited")
-        elif value != earlier_value:
-            texts.append(f"{'.'.join(path[1:]) or 'NUMERICS'}={shown(value)} (there {shown(earlier_value)})")
+        else:
+            key = ".".join(path[1:]) or "NUMERICS"
+            texts.append(f"{key}={shown(value)} (there {shown(earlier_value)})")
     return texts
 
 
 def leaves(node: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every value in nested mappings with its keys."""
+    """Yield the path of keys and the value of every leaf of nested mappings."""
     if not isinstance(node, Mapping):
         yield path, node
         return

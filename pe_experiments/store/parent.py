@@ -1,14 +1,14 @@
-"""A run that continues another (``init_from``): its configuration, and the weights it starts from.
+"""Derive the configuration and the initial weights of a run that continues a parent run (``init_from``).
 
-The task, the model, the encoding and all other settings are the parent's, except those that were typed:
-on the command line, in the overrides of a sweep, or from Python. What a default says is not typed.
+The child has the parent's task, model, encoding and other settings, except those set explicitly: on the
+command line, in the overrides of a sweep, or from Python. A default value does not count as explicit.
 
-**Original length.** An encoding derives its lengths from those of the first training, such as YaRN its
-original length and T5 its buckets. So ``ModelShape.original_length`` is handed down from parent to child:
-after 20, 40 and 80 tokens with YaRN it is still 20, because the frequencies are measured from there. Plain
-RoPE and no encoding depend on no length. A run that was itself trained with one of them hands down its own
-training length: after RoPE at 20 and then at 40 tokens, the angles up to 40 have been trained, and YaRN at 80
-has the factor 2. ``pe.original_length`` says otherwise.
+**Original length.** Some encodings derive quantities from the length of the first training, such as the
+frequencies of YaRN and the buckets of T5. Therefore a child inherits ``ModelShape.original_length``. For
+example, if YaRN is trained at 20, then 40, then 80 tokens, the original length stays 20. Plain RoPE and NoPE
+depend on no length, so a run with one of them passes on its own training length. For example, RoPE trained at
+20 and then at 40 tokens has learned angles up to 40, so YaRN at 80 tokens has the factor 2. The setting
+``pe.original_length`` overrides the inherited length.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from pe_experiments.configuration.compose import ConfigMapping, composed, other_choice
+from pe_experiments.configuration.compose import ConfigMapping, choice_for_trained_run, composed
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import OF_TRAINER, PARTS, Config, ParentConfig
+from pe_experiments.configuration.schema import PARTS, TRAINER_OPTIONS_IN_IDENTITY, Config, ParentConfig
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
@@ -35,95 +35,98 @@ from pe_experiments.store.status import RunStatus
 from pe_experiments.store.trained_model import finished_status, trained_model
 from pe_experiments.terminal.errors import UserError, few
 
-WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}  # and what consists of these
-SECTIONS = (*PARTS, "model", "optimizer", "training", "evaluation", "trainer")
+# An encoding that consists only of these classes depends on no length.
+WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}
+INHERITED_SECTIONS = (*PARTS, "model", "optimizer", "training", "evaluation", "trainer")
 
 
-def continued(config: ConfigMapping, typed: Iterable[str] = ()) -> ConfigMapping:
-    """Return a composed configuration with everything that was not typed taken from the run ``init_from``.
+def continued(config: ConfigMapping, explicit_keys: Iterable[str] = ()) -> ConfigMapping:
+    """Return the configuration with every setting that is not explicit taken from the run ``init_from``.
 
     Args:
-        config: as composed, not checked yet; without ``init_from`` it is returned as it is.
-        typed: keys, such as ``pe`` or ``training.steps``. Settings that differ from the shipped ones, and
-            from the user's own defaults, count as typed, too.
+        config: a composed configuration, not yet validated. Without ``init_from`` it is returned unchanged.
+        explicit_keys: keys that the user set, such as ``pe`` or ``training.steps``. A setting that differs
+            from the shipped or the user's defaults counts as explicit, too.
 
     Raises:
-        UserError: no such run, or one that did not complete; it is a stranger's, and not trusted.
+        UserError: the parent run does not exist, did not complete, or is not trusted.
     """
     if not isinstance(config.get("init_from"), str | PathLike):
         return config
     parent = _parent_status(fspath(config["init_from"]), config["results_dir"], config.get("trust", False))
-    explicit = set(typed)
-    keys = explicit | set(_changed(config))
+    explicit = set(explicit_keys)
+    keys = explicit | set(_changed_keys(config))
     saved = parent.run.read_config()
     child = dict(config)
-    for section in SECTIONS:
-        child[section] = _section(section, saved, config, keys)
+    for section in INHERITED_SECTIONS:
+        child[section] = _child_section(section, saved, config, keys)
     if child["pe"] is config["pe"]:  # another encoding
-        child["pe"] = other_choice(saved["pe"], config["pe"], explicit)
+        child["pe"] = choice_for_trained_run(saved["pe"], config["pe"], explicit)
     if "seed" not in keys:
         child["seed"] = saved["seed"]
-    lengths, trained = child["training"], saved["training"]
-    if "training.min_length" not in keys and trained["min_length"] == trained["max_length"]:
-        lengths["min_length"] = lengths["max_length"]  # all sequences were of one length, and still are
+    training, parent_training = child["training"], saved["training"]
+    one_length = parent_training["min_length"] == parent_training["max_length"]
+    if one_length and "training.min_length" not in keys:
+        training["min_length"] = training["max_length"]  # the child trains at one length, too
     encoding = load_component("pe", child["pe"])
-    child |= {"init_from": str(parent.run.path), "parent": _record(parent, encoding.classes).model_dump()}
+    child["init_from"] = str(parent.run.path)
+    child["parent"] = _parent_record(parent, encoding.classes).model_dump()
     return child
 
 
-def stated_keys(keys: Mapping[str, Any], *above: str) -> Iterator[str]:
-    """Yield the keys of a configuration from Python with dots, such as ``training.steps``."""
-    for key, value in keys.items():
+def dotted_keys(config: Mapping[str, Any], *path: str) -> Iterator[str]:
+    """Yield the keys of a configuration given from Python, joined by dots as in ``training.steps``."""
+    for key, value in config.items():
         if isinstance(value, Mapping) and "_target_" not in value:
-            yield from stated_keys(value, *above, str(key))
+            yield from dotted_keys(value, *path, str(key))
         else:
-            yield ".".join([*above, str(key).lstrip("+")])
+            yield ".".join([*path, str(key).lstrip("+")])
 
 
-def take_weights(model: nn.Module, config: Config) -> str:
-    """Give an untrained model the weights that it shares with its parent; return what was done, in one line.
+def copy_parent_weights(model: nn.Module, config: Config) -> str:
+    """Copy the parent's weights into an untrained model; return a line that says what was copied.
 
-    Weights of an encoding are shared where both models have the same class in the same place. A table of
-    learned positions keeps the parent's rows.
+    Weights of the encoding are copied if both models have the same class in the same place. If a table of
+    learned positions is longer than the parent's, the additional rows keep their initial values.
 
     Raises:
-        UserError: the parent is gone, or a weight outside the encoding has another shape.
+        UserError: the parent does not exist any more, or a weight outside the encoding has another shape.
     """
     assert config.init_from
     assert config.parent
     parent = trained_model(_parent_status(config.init_from, config.results_dir, config.trust))
-    weights = parent.state_dict()
-    new = []
+    parent_weights = parent.state_dict()
+    new_weights = []
     with torch.no_grad():
         for name, weight in model.state_dict().items():
-            place, _, last = name.rpartition(".")
-            source = weights.pop(name, None)
-            owner = model.get_submodule(place)
-            of_encoding = name.startswith("encodings.")
-            if source is None or (of_encoding and _classes(model, place) != _classes(parent, place)):
-                new.append(name)
-            elif source.shape == weight.shape:
-                weight.copy_(source)
-            elif isinstance(owner, Learned) and last == "table" and _is_longer(weight, source):
-                weight[: len(source)] = source
-                new.append(f"rows {len(source)} to {len(weight) - 1} of {name}")
-            elif of_encoding:
-                new.append(name)
+            module_name, _, attribute = name.rpartition(".")
+            module = model.get_submodule(module_name)
+            parent_weight = parent_weights.pop(name, None)
+            in_encoding = name.startswith("encodings.")
+            if parent_weight is None or (in_encoding and not _same_classes(model, parent, module_name)):
+                new_weights.append(name)
+            elif parent_weight.shape == weight.shape:
+                weight.copy_(parent_weight)
+            elif isinstance(module, Learned) and attribute == "table" and _is_longer(weight, parent_weight):
+                weight[: len(parent_weight)] = parent_weight
+                new_weights.append(f"rows {len(parent_weight)} to {len(weight) - 1} of {name}")
+            elif in_encoding:
+                new_weights.append(name)
             else:
-                shapes = f"has the shape {list(weight.shape)} here and {list(source.shape)} there"
+                shapes = f"has the shape {list(weight.shape)} here and {list(parent_weight.shape)} there"
                 same = "allowed: the task's symbols and the model's sizes as they were there"
                 raise UserError(f"init_from={config.init_from}: {name} {shapes}; {same}")
     remark = f"continues {config.parent.name} with its weights"
     if config.parent.length:
         remark += f"; original length of its encoding: {config.parent.length} tokens"
-    for words, names in (("new", new), ("not used", list(weights))):
+    for words, names in (("new", new_weights), ("not used", list(parent_weights))):
         if names:
             remark += f"; {words}: {few(names)}"
     return remark
 
 
 def _parent_status(path: str, results_dir: str, trust: bool) -> RunStatus:
-    """Return the status of a completed run, given by its directory or by its name alone."""
+    """Return the status of a completed run; ``path`` is its directory or only its name."""
     run = find_run("init_from", path, [Path(), Path(results_dir, "runs")])
     status = finished_status(run, trust=trust, key="init_from")
     if not run.checkpoint.exists():
@@ -131,69 +134,84 @@ def _parent_status(path: str, results_dir: str, trust: bool) -> RunStatus:
     return status
 
 
-def _changed(config: ConfigMapping) -> Iterator[str]:
-    """Yield the keys of the settings that differ from the defaults, as those of a preset or of a task."""
+def _changed_keys(config: ConfigMapping) -> Iterator[str]:
+    """Yield the keys of settings that differ from the defaults, for example because of a preset."""
     defaults = dict(leaves(composed("config", [])))
     for path, value in leaves(config):
         if path not in defaults or defaults[path] != value:
             yield ".".join(path)
 
 
-def _section(name: str, saved: ConfigMapping, config: ConfigMapping, keys: set[str]) -> ConfigMapping:
-    """Return a section of the parent with what was typed put in; a choice replaces it as a whole."""
-    inherited, chosen = saved[name], config[name]
+def _child_section(name: str, saved: ConfigMapping, config: ConfigMapping, keys: set[str]) -> ConfigMapping:
+    """Return the parent's section updated with the user's settings, or the user's section if chosen anew.
+
+    Args:
+        name: of the section.
+        saved: the parent's configuration.
+        config: the user's configuration.
+        keys: of the user's explicit settings.
+    """
+    inherited, requested = saved[name], config[name]
     if {name, f"{name}._target_"} & keys:
-        return chosen
+        return requested
     section = dict(inherited)
-    if name == "trainer":  # devices are of whoever trains
-        section = chosen | {key: inherited[key] for key in OF_TRAINER if key in inherited}
-    for key in sorted(keys):  # a mapping before what stands in it
+    if name == "trainer":  # other options, such as devices, depend on the current machine
+        section = dict(requested)
+        for key in TRAINER_OPTIONS_IN_IDENTITY:
+            if key in inherited:
+                section[key] = inherited[key]
+    for key in sorted(keys):  # so that a mapping is set before the values in it
         if key.startswith(f"{name}."):
-            section = _with_value(section, chosen, key.split(".")[1:])
+            section = _with_value_from(requested, section, key.split(".")[1:])
     return section
 
 
-def _with_value(section: ConfigMapping, chosen: Any, path: list[str]) -> ConfigMapping:
-    """Return the section with one value of the other, found by the path to it."""
+def _with_value_from(source: Any, section: ConfigMapping, path: list[str]) -> ConfigMapping:
+    """Return the section with the value at a path replaced by the value of ``source`` there."""
     key, *inner_path = path
-    if not isinstance(chosen, Mapping) or key not in chosen:  # deleted by ~
+    if not isinstance(source, Mapping) or key not in source:  # deleted by ~
         return section
-    inner = section.get(key)
-    value = (
-        _with_value(inner if isinstance(inner, dict) else {}, chosen[key], inner_path)
-        if inner_path
-        else chosen[key]
-    )
-    return section | {key: value}
+    if not inner_path:
+        return section | {key: source[key]}
+    inner_section = section.get(key)
+    if not isinstance(inner_section, dict):
+        inner_section = {}
+    return section | {key: _with_value_from(source[key], inner_section, inner_path)}
 
 
-def _record(parent: RunStatus, encoding: Iterable[type]) -> ParentConfig:
-    """Return what a child with an encoding of these classes keeps of its parent."""
+def _parent_record(parent: RunStatus, encoding_classes: Iterable[type]) -> ParentConfig:
+    """Return the record of the parent that a child with an encoding of these classes stores."""
     experiment = parent.experiment
     hashed = parent.identity.hashed
     shared = {key: value for key, value in hashed["config"].items() if key != "seed"}
     if "parent" in shared:
         shared["parent"] = shared["parent"]["family"]
     steps = (parent.result or {}).get("finished_step", experiment.config.training.steps)
-    trained = steps * experiment.config.trainer.accumulate_grad_batches
-    trained += BATCHES_PER_DRAW * experiment.batches.first_draw  # those of its own parents
-    encoding_there = experiment.components["pe"].build(experiment.shape)
-    length = getattr(encoding_there, "original_length", experiment.shape.original_length)  # maybe typed there
+    batches = steps * experiment.config.trainer.accumulate_grad_batches
+    batches += BATCHES_PER_DRAW * experiment.batches.first_draw  # of the parent's own parents
+    encoding = experiment.components["pe"].build(experiment.shape)
+    # An encoding with this attribute may have got another value from its configuration.
+    original_length = getattr(encoding, "original_length", experiment.shape.original_length)
     return ParentConfig(
         name=parent.run.name,
         label=parent.identity.label,
         run=short_hash(hashed),
         family=short_hash([shared, hashed["data"], hashed["classes"]]),
-        length=None if WITHOUT_LENGTH.issuperset(encoding) else length,
-        batches=trained,
+        length=None if WITHOUT_LENGTH.issuperset(encoding_classes) else original_length,
+        batches=batches,
     )
 
 
-def _classes(model: nn.Module, place: str) -> list[type]:
-    """Return the classes on the way from an encoding to one of its parts, as from ``encodings.0``."""
-    names = place.split(".")
+def _same_classes(model: nn.Module, parent: nn.Module, module_name: str) -> bool:
+    """Return whether a module of the encoding, with all modules around it, has the same class in both."""
+    return _module_classes(model, module_name) == _module_classes(parent, module_name)
+
+
+def _module_classes(model: nn.Module, module_name: str) -> list[type]:
+    """Return the classes of the modules on the path from an encoding, ``encodings.0``, to a submodule."""
+    names = module_name.split(".")
     return [type(model.get_submodule(".".join(names[:depth]))) for depth in range(2, len(names) + 1)]
 
 
-def _is_longer(table: torch.Tensor, source: torch.Tensor) -> bool:
-    return table.shape[1:] == source.shape[1:] and len(table) > len(source)
+def _is_longer(table: torch.Tensor, parent_table: torch.Tensor) -> bool:
+    return table.shape[1:] == parent_table.shape[1:] and len(table) > len(parent_table)

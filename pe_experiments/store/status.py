@@ -1,4 +1,4 @@
-"""Find the run of an experiment and its state."""
+"""Find the run of an experiment and determine its state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.directory import RunDirectory, run_directory, same_label
+from pe_experiments.store.directory import RunDirectory, run_directory, runs_with_same_label
 from pe_experiments.store.identity import Identity, evaluation_key, identify
 from pe_experiments.store.names import differences, jsonable, short_hash
 from pe_experiments.terminal.errors import UserError, few
@@ -30,34 +30,34 @@ class RunStatus:
 
     @property
     def remark(self) -> str:
-        """Return the remark of a dry run: another process has the run, or why it is new."""
+        """Return the remark that a dry run prints: another process has the run, or why it is new."""
         if self.state == "in progress":
             return "another process has it"
         return self.difference_to_cached_run() if self.state == "new" else ""
 
     @property
     def saved_config(self) -> dict[str, Any]:
-        """Return the content of ``config.yaml``: configuration (without rerun), derived values, identity."""
+        """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
         config = jsonable(self.experiment.config.model_dump()) | {"rerun": False}
         identity = asdict(self.identity) | {"name": self.run.name}
         return {**config, "derived": self.experiment.derived, "identity": identity}
 
     def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""
-        changes: dict[str, list[str]] = {}
-        for candidate in same_label(self.run.path.with_name(self.identity.name)):
+        changes_by_run: dict[str, list[str]] = {}
+        for candidate in runs_with_same_label(self.run.path.with_name(self.identity.name)):
             try:
                 hashed = candidate.read_config()["identity"]["hashed"]
-                changes[candidate.name] = differences(self.identity.hashed, hashed)
+                changes_by_run[candidate.name] = differences(self.identity.hashed, hashed)
             except (UserError, KeyError, TypeError, ValueError):  # damaged
                 continue
-        if not changes:
+        if not changes_by_run:
             return ""
-        nearest = min(changes, key=lambda name: (len(changes[name]), name))
-        return f"not the run {nearest}: {few(changes[nearest])}"
+        nearest = min(changes_by_run, key=lambda name: (len(changes_by_run[name]), name))
+        return f"not the run {nearest}: {few(changes_by_run[nearest])}"
 
     def updated(self) -> RunStatus:
-        """Return the present status on disk."""
+        """Return the status after reading its state from disk again."""
         directory = self.run
         state = self.run.state(self.experiment.config.rerun)
         result = self.run.read_result() if state in ("finished", "diverged", "failed") else None
@@ -68,13 +68,13 @@ class RunStatus:
 
 
 def run_status(experiment: Experiment) -> RunStatus:
-    """Return the status of the run of an experiment, which may have another label."""
+    """Return the status of the run of an experiment, which may exist under another label."""
     identity = identify(experiment)
     run = run_directory(experiment.config.results_dir, identity.name)
     return status_in(run, experiment, identity)
 
 
 def status_in(run: RunDirectory, experiment: Experiment, identity: Identity) -> RunStatus:
-    """Return the status of the run of an experiment in this directory."""
+    """Return the status of the run of an experiment in a directory, after completing a killed rerun."""
     run.restore()
     return RunStatus(experiment, identity, evaluation_key(experiment), run, "new", None, run).updated()

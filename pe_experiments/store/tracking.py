@@ -1,7 +1,7 @@
-"""Mirror the CSV files of a run to Lightning's loggers, with the same names in each.
+"""Log the values in the CSV files of a run with Lightning's loggers, under the same names in each.
 
-A run is one run in each logger with its whole history, even after interruptions. A logger's run that cannot
-be continued is replaced from the rows of ``metrics.csv``.
+Each logger shows a run as one run with its whole history, even after interruptions. If a logger cannot resume
+its run, a new one replaces it and gets the earlier rows of ``metrics.csv``.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pe_experiments.store.names import short_hash
 from pe_experiments.store.status import RunStatus
 from pe_experiments.terminal.errors import UserError, sentence
 
-# Columns of the curve that become panels over length; the others, which describe the task, stay in the CSV.
+# Columns of the curve that are logged over length. The others, which describe the task, are only in the CSV.
 MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
 LENGTHS = "extrapolation/lengths"  # evaluated lengths, in W&B's summary
 FIGURE = "extrapolation/figure"
-BY_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # in W&B
+OVER_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # W&B options
 MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
 
 
@@ -37,57 +37,63 @@ class Loggers:
     """The loggers of a run, or of one of its evaluations, by the names of ``configs/logger``."""
 
     def __init__(self, status: RunStatus, directory: RunDirectory):
-        config, name = status.experiment.config, status.run.name
+        config = status.experiment.config
+        name = status.run.name
         if directory is not status.run:
             name = f"{name}-e{directory.name}"
         tags = {"study": config.study or "", "label": status.identity.label}
         self.config = status.saved_config
         self.loggers: dict[str, Logger] = {}
-        # of a continued W&B run
-        self._last_step = 0
+        self._last_step = 0  # what a resumed W&B run has already
         self._has_curve = False
-        if config.logger.wandb and config.logger.wandb.mode:  # first: if it cannot start, nothing is written
-            self.loggers["wandb"] = mirror = _wandb(status, directory)
-            self.wandb = mirror.experiment
+        # W&B is started first, so that the other loggers write nothing if it cannot start.
+        if config.logger.wandb and config.logger.wandb.mode:
+            wandb_logger = _wandb_logger(status, directory)
+            self.loggers["wandb"] = wandb_logger
+            self.wandb = wandb_logger.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
-        local = _local_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
-        for logger in local.values():
+        other_loggers = _other_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
+        for logger in other_loggers.values():
             logger.log_hyperparams(self.config)
-        self.loggers |= local
+        self.loggers |= other_loggers
 
     def metrics(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
-        named = {f"training/{key}": value for key, value in row.items()}
-        self._log(named, row["step"], continued=row["step"] <= self._last_step)
+        values = {f"training/{key}": value for key, value in row.items()}
+        self._log(values, row["step"], in_wandb=row["step"] <= self._last_step)
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
-        """Log the extrapolation curve over input length, and further values of a language model."""
+        """Log the curve over input length, and for a language model the rows of ``text.csv``."""
         for row in rows:
-            named = {f"extrapolation/{key}": row[key] for key in MEASURED if row[key] is not None}
+            values = {f"extrapolation/{key}": row[key] for key in MEASURED if row[key] is not None}
             for text in texts:
                 if text["length"] == row["content_length"] and text["slice"] != "index":
                     prefix = f"text/{text['windows']}_{text['slice']}"
                     measured = {"bits_per_byte", "accuracy"} & text.keys()
-                    named |= {f"{prefix}_{key}": text[key] for key in measured}
-            named["extrapolation/length"] = row["length"]
-            self._log(named, row["length"], continued=self._has_curve)
+                    values |= {f"{prefix}_{key}": text[key] for key in measured}
+            values["extrapolation/length"] = row["length"]
+            self._log(values, row["length"], in_wandb=self._has_curve)
         if "wandb" in self.loggers:
             self.wandb.summary.update({LENGTHS: [row["length"] for row in rows]})
 
-    def _log(self, named: dict[str, Any], step: int, continued: bool) -> None:
+    def _log(self, values: dict[str, Any], step: int, in_wandb: bool) -> None:
+        """Log values, except to W&B if a resumed W&B run has them already."""
         for name, logger in self.loggers.items():
             if name != "wandb":
-                logger.log_metrics(named, step)
-            elif not continued:  # else it has been logged
-                logger.log_metrics(named)  # W&B finds the step among the values
+                logger.log_metrics(values, step)
+            elif not in_wandb:
+                logger.log_metrics(values)  # W&B takes the step from the values
 
     def close(self, summary: Row | None, figure: Path) -> str | None:
-        """End the runs, as failed without a summary; return the command that uploads an offline W&B run."""
+        """End the loggers' runs; return the command that uploads an offline W&B run, if there is one.
+
+        ``summary`` is None if the run failed.
+        """
         upload = None
         for name, logger in self.loggers.items():
             if summary is not None:
-                self._conclude(name, logger, summary, figure)
+                self._log_summary(name, logger, summary, figure)
             logger.finalize("failed" if summary is None else "success")
         if "wandb" in self.loggers:
             if self.wandb.offline:
@@ -95,8 +101,8 @@ class Loggers:
             self.wandb.finish(exit_code=int(summary is None))
         return upload
 
-    def _conclude(self, name: str, logger: Any, summary: Row, figure: Path) -> None:
-        """Log the figure, and the summary under the names of ``result.json``."""
+    def _log_summary(self, name: str, logger: Any, summary: Row, figure: Path) -> None:
+        """Log the figure, and the summary under the same names as in ``result.json``."""
         numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
         if name == "wandb":
             import wandb
@@ -114,91 +120,94 @@ class Loggers:
                 logger.experiment.log_artifact(logger.run_id, str(figure))
 
 
-def _wandb(status: RunStatus, directory: RunDirectory) -> WandbLogger:
-    """Return a W&B run with files in the directory; replace an earlier offline run."""
+def _wandb_logger(status: RunStatus, directory: RunDirectory) -> WandbLogger:
+    """Return the logger of a W&B run with files in the directory; an earlier offline run is replaced."""
     experiment = status.experiment
-    trained = status.identity.trained
-    run_id = status.run.name
-    job = "training"
     config = experiment.config
+    settings = config.logger.wandb
+    assert settings
     model = experiment.model_choice[:MOST_TAG]
     label = status.identity.label[:MOST_TAG]
     task = experiment.components["task"].choice[:MOST_TAG]
+    run_id = status.run.name
     name = f"{label}, {task}, seed {config.seed}"
-    settings = config.logger.wandb
-    assert settings
-    repeated = f"{label}, {task} [{short_hash(trained | {'seed': None})[:4]}]"  # without the seed
-    group = (f"{config.study}: {repeated}" if config.study else repeated)[-MOST_NAME:]
+    job = "training"
+    hash_without_seed = short_hash(status.identity.trained | {"seed": None})
+    group = f"{label}, {task} [{hash_without_seed[:4]}]"
+    if config.study:
+        group = f"{config.study}: {group}"
     if directory is not status.run:
         run_id = f"{run_id}-e{directory.name}"
         name = f"{name}, evaluated again"
         job = "evaluation"
     tags = (*(tag[:MOST_TAG] for tag in settings.tags), label, task, model)
-    arguments: dict[str, Any] = settings.model_dump() | {
+    arguments: dict[str, Any] = {
+        **settings.model_dump(),
         "name": name[:MOST_NAME],
         "id": run_id,
         "job_type": job,
+        "group": group[-MOST_NAME:],
+        "tags": list(dict.fromkeys(tags)),
+        "resume": "allow" if settings.mode == "online" else None,
     }
-    arguments |= {"group": group, "tags": list(dict.fromkeys(tags))}
-    arguments["resume"] = "allow" if settings.mode == "online" else None
-    mirror = _start_wandb(**arguments, config=status.saved_config, dir=directory.path)
+    run = _start_wandb(**arguments, config=status.saved_config, dir=directory.path)
     for key in METRICS:
-        mirror.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
-    for key in ("length", *MEASURED):  # the last logged value, at the longest length, is not a summary
-        mirror.define_metric(f"extrapolation/{key}", **BY_LENGTH, hidden=key == "length")
-    mirror.define_metric("text/*", **BY_LENGTH)
-    return WandbLogger(experiment=mirror)
+        run.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
+    for key in ("length", *MEASURED):  # without a summary, which would be the value at the longest length
+        run.define_metric(f"extrapolation/{key}", **OVER_LENGTH, hidden=key == "length")
+    run.define_metric("text/*", **OVER_LENGTH)
+    return WandbLogger(experiment=run)
 
 
-def _start_wandb(mode: Literal["offline", "online"], dir: Path, **settings: Any) -> Any:
-    """Start a quiet W&B run; an offline one that lies in ``dir`` is replaced."""
-    # Its look-up at start is the one thing wandb would ask the network for offline.
+def _start_wandb(mode: Literal["offline", "online"], dir: Path, **arguments: Any) -> Any:
+    """Start a quiet W&B run; an offline run replaces earlier offline runs in ``dir``."""
+    # Error reporting is the only thing for which wandb uses the network in offline mode.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     import wandb
 
     if mode == "offline":
-        for old in dir.glob("wandb/offline-run-*"):
-            shutil.rmtree(old)
+        for earlier_run in dir.glob("wandb/offline-run-*"):
+            shutil.rmtree(earlier_run)
     quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
     quiet["console"] = "off"
     try:
-        return wandb.init(mode=mode, dir=dir, settings=quiet, **settings)
+        return wandb.init(mode=mode, dir=dir, settings=quiet, **arguments)
     except Exception as error:
-        without = "allowed without an account: logger.wandb.mode=offline, or another logger"
-        why = f"Weights & Biases could not start ({sentence(error)}); {without}"
+        alternative = "allowed without an account: logger.wandb.mode=offline, or another logger"
+        why = f"Weights & Biases could not start ({sentence(error)}); {alternative}"
         raise UserError(f"logger.wandb.mode={mode}: {why}") from error
 
 
-def _local_loggers(
+def _other_loggers(
     config: LoggerConfig, folder: Path, results_dir: Path, name: str, tags: dict[str, str] | None = None
 ) -> dict[str, Logger]:
-    """Return the loggers other than W&B; ``name`` and ``tags`` are those of the run in MLflow."""
+    """Return the loggers other than W&B; MLflow gives the run ``name`` and ``tags``."""
     kinds = [kind for kind in ("csv", "tensorboard") if getattr(config, kind) is not None]
-    loggers = {kind: _fresh_logger(kind, folder) for kind in kinds}
+    loggers = {kind: _file_logger(kind, folder) for kind in kinds}
     if config.mlflow is not None:
-        loggers["mlflow"] = _mlflow(config.mlflow, name, results_dir, tags)
+        loggers["mlflow"] = _mlflow_logger(config.mlflow, name, results_dir, tags)
     return loggers
 
 
-def _fresh_logger(name: str, folder: Path) -> Logger:
-    """Return a logger of files in the folder, which replace earlier ones."""
+def _file_logger(name: str, folder: Path) -> Logger:
+    """Return a logger that writes files in the folder and replaces earlier ones."""
     shutil.rmtree(folder / name, ignore_errors=True)
-    where: dict[str, Any] = {"save_dir": folder, "name": name, "version": ""}
+    location: dict[str, Any] = {"save_dir": folder, "name": name, "version": ""}
     if name == "csv":
-        return CSVLogger(**where, flush_logs_every_n_steps=1)
+        return CSVLogger(**location, flush_logs_every_n_steps=1)
     _require("tensorboard")
-    return TensorBoardLogger(**where, default_hp_metric=False)
+    return TensorBoardLogger(**location, default_hp_metric=False)
 
 
-def _mlflow(
-    settings: MlflowConfig, name: str, results_dir: Path, tags: dict[str, str] | None = None
+def _mlflow_logger(
+    settings: MlflowConfig, name: str, results_dir: Path, tags: dict[str, str] | None
 ) -> MLFlowLogger:
-    """Return a run in MLflow that replaces an earlier one of that name, by default in ``results_dir``."""
+    """Return the logger of an MLflow run that replaces earlier runs of that name."""
     _require("mlflow")
     results = results_dir.absolute()
-    for noisy in ("alembic", "mlflow"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    with FileLock(results / ".mlflow.lock"):  # one process creates the tables
+    for package in ("alembic", "mlflow"):
+        logging.getLogger(package).setLevel(logging.WARNING)
+    with FileLock(results / ".mlflow.lock"):  # so that only one process creates the tables
         logger = MLFlowLogger(
             settings.experiment_name,
             name,
@@ -207,27 +216,29 @@ def _mlflow(
             artifact_location=None if settings.tracking_uri else (results / "mlflow").as_uri(),
         )
         try:
-            client, this = logger.experiment, logger.run_id
+            client = logger.experiment
+            run_id = logger.run_id
         except Exception as error:
             why = f"MLflow could not start ({sentence(error)})"
             raise UserError(f"logger.mlflow.tracking_uri={settings.tracking_uri}: {why}") from error
-        named = f"attributes.run_name = '{name}'"
-        for run in client.search_runs([str(logger.experiment_id)], named):
-            if run.info.run_id != this:
+        same_name = f"attributes.run_name = '{name}'"
+        for run in client.search_runs([str(logger.experiment_id)], same_name):
+            if run.info.run_id != run_id:
                 client.delete_run(run.info.run_id)
     return logger
 
 
 def _require(package: str) -> None:
+    """Raise an error if a package is not installed."""
     if not find_spec(package):
-        brings = f'install it with pip install -e ".[{package}]"'
-        raise UserError(f"logger={package}: {package} is not installed; {brings}")
+        how = f'install it with pip install -e ".[{package}]"'
+        raise UserError(f"logger={package}: {package} is not installed; {how}")
 
 
 def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, name: str) -> list[Logger]:
-    """Return loggers of an evaluation that no training of ours precedes, such as a pretrained model's."""
-    loggers = list(_local_loggers(config, folder, results_dir, name).values())
+    """Return loggers for the evaluation of a model that no run trained, such as a pretrained model."""
+    loggers = list(_other_loggers(config, folder, results_dir, name).values())
     if config.wandb and config.wandb.mode:
-        started = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
-        loggers.append(WandbLogger(experiment=started))
+        run = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
+        loggers.append(WandbLogger(experiment=run))
     return loggers

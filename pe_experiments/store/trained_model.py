@@ -1,4 +1,4 @@
-"""Load the model of a finished run and query its answers."""
+"""Load the model of a finished run, and compute its answers and attention weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.configuration.compose import DERIVED, outside, with_local_logger
+from pe_experiments.configuration.compose import DERIVED, names_outside_package, with_local_logger
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import OF_TRAINER, PARTS, check
+from pe_experiments.configuration.schema import PARTS, TRAINER_OPTIONS_IN_IDENTITY, check
 from pe_experiments.data.batches import Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
@@ -30,18 +30,18 @@ from pe_experiments.training.preflight import preflight
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The experiment of a run (task, format, positions) and its model in evaluation mode on the CPU."""
+    """The experiment of a run (task, format, positions) and its trained model on the CPU."""
 
     experiment: Experiment
     model: Backbone
 
     @property
     def encoding(self) -> PositionalEncoding:
-        """Return the encoding, or that of the first layer if every layer has one."""
+        """Return the encoding of the first layer, which all layers may share."""
         return self.model.encoding(0)
 
     def batch(self, inputs_BN: Tensor) -> Batch:
-        """Return the inputs and correct answers in the model's format: tokens, labels, position ids."""
+        """Return the model's inputs (tokens, labels, position ids) for inputs [B, N] of the task."""
         source, task = self.experiment.source, self.experiment.task
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
@@ -55,7 +55,7 @@ class TrainedModel:
 
     @torch.no_grad()
     def answers(self, inputs_BN: Tensor) -> list[list[int]]:
-        """Return answers to inputs of one length, decoded greedily if the format feeds answers back.
+        """Return the answers to inputs [B, N], decoded greedily if the format feeds answers back.
 
         Inputs and answers are symbols of the task, ``0 .. vocab_size - 1``. Answers have no end mark.
         """
@@ -69,11 +69,12 @@ class TrainedModel:
 
     @torch.no_grad()
     def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
-        """Return the weights [H heads, T queries, S keys] by layer, on one input with its answer."""
+        """Return the attention weights [H heads, T queries, S keys] by layer for one input and its answer."""
         weights: dict[int, Tensor] = {}
 
-        def record(layer: Attention, given: tuple[Any, ...], _: Tensor) -> None:
-            weights[given[2].layer] = layer.weights(*given[:3])[0]
+        def record(layer: Attention, arguments: tuple[Any, ...], _: Tensor) -> None:
+            context = arguments[2]
+            weights[context.layer] = layer.weights(*arguments[:3])[0]
 
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         hooks = [layer.register_forward_hook(record) for layer in layers]
@@ -108,16 +109,22 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
 def finished_status(
     run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False, key: str = "run"
 ) -> RunStatus:
-    """Return the status of a completed run after checking the source of the user's classes.
+    """Return the status of a completed run after checking that its code may be run and is unchanged.
 
-    All code that builds parts named by a run directory calls this function, because such a directory may come
-    from strangers. ``changes`` and ``trust`` are those of `run.evaluate_run`; errors name the option ``key``.
+    Always call this function before building parts that a run directory names, because the directory may come
+    from a stranger.
+
+    Args:
+        run: the directory.
+        changes: as in `run.evaluate_run`.
+        trust: as in `load_model`.
+        key: the option that error messages name.
     """
-    named = f"{key}={run.path}"
+    option = f"{key}={run.path}"
     run.restore()
     saved = run.read_config()
     changes = dict(changes or {})
-    _refuse_outside(named, saved, changes, trust)
+    _refuse_untrusted_code(option, saved, changes, trust)
     try:
         identity = Identity(**saved["identity"])
         if not all(isinstance(identity.hashed[key], dict) for key in ("classes", "data", "config")):
@@ -127,9 +134,9 @@ def finished_status(
         raise UserError(f"{run.path} is not a valid run directory: {why}") from error
     trainer = saved.get("trainer", {})
     requested = changes.get("trainer", trainer)
-    for option in OF_TRAINER:
-        if option in trainer and requested.get(option, trainer[option]) != trainer[option]:
-            raise UserError(f"trainer.{option} is fixed by the training; allowed: {shown(trainer[option])}")
+    for name in TRAINER_OPTIONS_IN_IDENTITY:
+        if name in trainer and requested.get(name, trainer[name]) != trainer[name]:
+            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trainer[name])}")
     other_task = changes.pop("task", None)
     sections = {key: value for key, value in saved.items() if key not in DERIVED}
     experiment = resolve(check(with_local_logger(sections) | {"study": None} | changes), other_task)
@@ -137,55 +144,65 @@ def finished_status(
     if status.state not in ("finished", "to evaluate"):
         state = "interrupted" if status.state == "new" else status.state
         only = "only a completed run can be evaluated or continued; train it first"
-        raise UserError(f"{named}: it is {state}, and {only}")
-    _refuse_edited(named, identity.hashed, identify(experiment).hashed, changes)
+        raise UserError(f"{option}: it is {state}, and {only}")
+    _refuse_edited_code(option, identity.hashed, identify(experiment).hashed, changes)
     return status
 
 
-def _refuse_edited(
-    run: str, recorded: Mapping[str, Any], today: Mapping[str, Any], changes: Mapping[str, Any]
+def _refuse_edited_code(
+    option: str, recorded: Mapping[str, Any], current: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> None:
-    """Raise an error if data or classes of the run have changed, except those being replaced."""
-    pairs = [(recorded["data"], today["data"])]
-    for group in {**recorded["classes"], **today["classes"]}.keys() - changes.keys():
-        pairs.append((recorded["classes"].get(group, {}), today["classes"].get(group, {})))
-    edited = [name for then, now in pairs for name in then | now if then.get(name) != now.get(name)]
+    """Raise an error if data or classes not replaced by ``changes`` have been edited since training."""
+    digests = [(recorded["data"], current["data"])]
+    for group in {**recorded["classes"], **current["classes"]}.keys() - changes.keys():
+        digests.append((recorded["classes"].get(group, {}), current["classes"].get(group, {})))
+    edited = []
+    for old, new in digests:
+        edited += [name for name in old | new if old.get(name) != new.get(name)]
     if edited:
-        raise UserError(f"{run}: {few(edited)} changed since it was trained; train it again")
+        raise UserError(f"{option}: {few(edited)} changed since it was trained; train it again")
 
 
-def _refuse_outside(run: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """Raise an error for saved classes and files from outside this package without ``trust``.
+def _refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
+    """Raise an error without ``trust`` if the saved configuration names classes or files of a stranger.
 
-    Classes named by ``changes``, and recorded classes and files in the working directory, are the caller's.
+    Classes and files that ``changes`` names or that are in the working directory belong to the caller.
     """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
-    replaced = {**saved, **changes}
-    sections = [saved.get("task"), *map(replaced.get, (*PARTS, "model", "optimizer", "trainer"))]
-    saved_names = set(outside(list(saved.values())))
+    effective = {**saved, **changes}
+    sections = [effective.get(key) for key in (*PARTS, "model", "optimizer", "trainer")]
+    sections.insert(0, saved.get("task"))  # is built even if another task is evaluated
+    saved_names = set(names_outside_package(list(saved.values())))
     identity = saved.get("identity")
     hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
-    strange = [name for name in outside(sections) if name in saved_names]
-    strange = [name for name in strange if not _is_own(name, hashed)]
-    if strange and not trust:
+    untrusted = [
+        name
+        for name in names_outside_package(sections)
+        if name in saved_names and not _is_in_working_directory(name, hashed)
+    ]
+    if untrusted and not trust:
         cure = "if you trust it, add trust=true, which runs these modules and reads these files"
-        named = f"its config.yaml names {shown(strange[0])}, from outside this package"
-        raise UserError(f"{run}: {named}; {cure}")
+        problem = f"its config.yaml names {shown(untrusted[0])}, from outside this package"
+        raise UserError(f"{option}: {problem}; {cure}")
 
 
-def _is_own(name: str, hashed: Mapping[str, Any]) -> bool:
-    """Return whether the working directory has the module of a recorded class, or an unchanged file."""
+def _is_in_working_directory(name: str, hashed: Mapping[str, Any]) -> bool:
+    """Return whether a class that the run recorded, or an unchanged file, is in the working directory."""
     folder = Path.cwd().resolve()
     try:
         if any(name in digests for digests in hashed["classes"].values()):
-            *parts, _ = name.split(".")
-            modules = [folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
-            files = [file for path in modules for file in (path.with_suffix(".py"), path / "__init__.py")]
-            return all(map(str.isidentifier, parts)) and any(file.is_file() for file in files)
+            *module_parts, _ = name.split(".")
+            if not all(part.isidentifier() for part in module_parts):
+                return False
+            modules = [folder.joinpath(*module_parts[:end]) for end in range(1, len(module_parts) + 1)]
+            return any(
+                path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() for path in modules
+            )
         path = (folder / name).resolve()
-        inside = path.exists() and path.is_relative_to(folder)
-        return inside and data_digests([path], []).items() <= hashed["data"].items()
+        if not (path.exists() and path.is_relative_to(folder)):
+            return False
+        return data_digests([path], []).items() <= hashed["data"].items()
     except (AttributeError, TypeError, KeyError, ValueError, OSError, UserError):  # a damaged configuration
         return False
 
@@ -200,7 +217,7 @@ def trained_model(status: RunStatus) -> Backbone:
     preflight(experiment)
     model = experiment.untrained_model()
     label = experiment.components["pe"].label
-    misfit = f"pe={label} has different parameters than the trained encoding of {run.name}"
-    misfit += "; only encodings with the same parameters can use its weights"
-    load_weights(model, checkpoint, run.checkpoint, misfit)
+    mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"
+    mismatch += "; only encodings with the same parameters can use its weights"
+    load_weights(model, checkpoint, run.checkpoint, mismatch)
     return model

@@ -23,19 +23,21 @@ from pe_experiments.terminal.files import write_atomically
 
 
 class RunWriter:
-    """Write one training or evaluation. Always call `close`, which ends the loggers.
+    """Write the files of one training or evaluation. Always call `close`, which ends the loggers.
 
     Args:
         status: the run.
         directory: directory of the run or of one of its evaluations, locked by this process.
-        first: the step from which training continues. Later rows of ``metrics.csv`` are dropped.
+        first_step: the step from which training resumes. Later rows of ``metrics.csv`` are dropped.
     """
 
-    def __init__(self, status: RunStatus, directory: RunDirectory, first: int = 0):
+    def __init__(self, status: RunStatus, directory: RunDirectory, first_step: int = 0):
         self.status = status
         self.directory = directory
-        self.first = first
-        rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first] if first else []
+        self.first_step = first_step
+        rows: list[Row] = []
+        if first_step:
+            rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
         write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(status.saved_config)))
         self.loggers = Loggers(status, directory)
         self._closed = False
@@ -49,31 +51,32 @@ class RunWriter:
         run = self.directory
         experiment = self.status.experiment
         environment = describe_environment(device) | {"user_files": user_files(experiment)}
-        if self.first:
-            environment, changed = resumed_environment(run.read_environment(), environment, self.first)
-            if changed:
+        if self.first_step:
+            recorded = run.read_environment()
+            environment, changes = resumed_environment(recorded, environment, self.first_step)
+            if changes:
                 both = "environment.json records both"
-                console.say(f"{run.name}: resumed in another environment ({', '.join(changed)}); {both}")
+                console.say(f"{run.name}: resumed in another environment ({', '.join(changes)}); {both}")
         write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
         run.error_log.unlink(missing_ok=True)
         run.result.unlink(missing_ok=True)
         list_run(self.status)
 
     def metrics(self, row: Row) -> None:
-        """Append a row to the training curve."""
+        """Append a row to ``metrics.csv`` and log it."""
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(METRICS, [row], header=False))
         self.loggers.metrics(row)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
         """Write the extrapolation curve, further tables and the figures; return the summary of the curve."""
-        # Late, because importing matplotlib takes a second.
+        # Imported late, because importing matplotlib takes a second.
         from pe_experiments.drawing import run_depth_figure, run_figure
 
         experiment = self.status.experiment
         write_curve(self.directory, curve, tables)
         self.loggers.curve(curve, tables.get("text", []))
-        task = experiment.evaluated_on.label
+        task = experiment.evaluation_component.label
         run_figure(curve, label, task, experiment.max_length, self.directory.figure)
         if depths := tables.get("depth"):
             path = self.directory.path / "depth.png"
@@ -81,12 +84,12 @@ class RunWriter:
         return summarise(curve, experiment.max_length)
 
     def finish(self, result: dict[str, Any], summary: Row | None) -> None:
-        """Close the loggers and write the result; without a summary the training has failed."""
+        """Close the loggers and write the result; ``summary`` is None if the training failed."""
         upload = self.close(summary)
         self.directory.write_result(result | {"upload": upload})
 
     def close(self, summary: Row | None = None) -> str | None:
-        """Close the loggers once; return the command that uploads an offline run to W&B."""
+        """Close the loggers once; return the command that uploads an offline W&B run, if there is one."""
         if self._closed:
             return None
         self._closed = True
@@ -94,7 +97,7 @@ class RunWriter:
 
 
 def list_run(status: RunStatus) -> None:
-    """List a run in its study, unless it is outside the results directory."""
+    """Add a run to the manifest of its study, unless it is outside the results directory."""
     study = status.experiment.config.study
     results_dir = Path(status.experiment.config.results_dir)
     if study and status.run.path.parent.parent == results_dir:
@@ -102,10 +105,9 @@ def list_run(status: RunStatus) -> None:
 
 
 def training_failure(run: RunDirectory, error: Exception) -> dict[str, Any]:
-    """Return the result of a training that ended with an error.
+    """Return the result of a training that diverged or failed.
 
-    Divergence and errors of parts are results. Other errors are raised again: mistakes of the user, a full
-    disk, a deleted run.
+    A mistake of the user, a full disk or a deleted run is not a result: the error is raised again.
     """
     if isinstance(error, Diverged):
         return {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}

@@ -74,7 +74,7 @@ def composer() -> Composer:
 def test_encodings_composed_apart_are_those_composed_together(choices: list[str]) -> None:
     """Also where another choice overrides the encoding."""
     made, whole = composer(), composer()
-    whole._chosen = whole._compose  # type: ignore[method-assign]
+    whole._compose_choices = whole._compose  # type: ignore[method-assign]
     assert made.compose(choices) == whole.compose(choices)
 
 

@@ -25,7 +25,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.parent import continued, take_weights
+from pe_experiments.store.parent import continued, copy_parent_weights
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY, Script, assert_one_sentence
 from tests.synthetic import fading, write_run
@@ -178,7 +178,7 @@ def test_an_encoding_keeps_the_lengths_it_was_trained_with(tiny: Tiny, child: Ch
 
 def loaded(experiment: Experiment) -> tuple[Backbone, str]:
     model = experiment.untrained_model()
-    return model, take_weights(model, experiment.config)
+    return model, copy_parent_weights(model, experiment.config)
 
 
 def test_shared_weights_are_loaded_and_new_ones_named(tiny: Tiny, child: Child) -> None:

@@ -30,7 +30,7 @@ def rerun(path: Path, status: str) -> None:
     run = RunDirectory(path)
     result = run.result.read_text().replace("completed", status)
     config, curve = run.config.read_text(), run.curve.read_text()
-    with run.held(rerun=True):
+    with run.lock_for_training(rerun=True):
         run.config.write_text(config)
         run.metrics.write_text(NEW)
         run.checkpoint.parent.mkdir()
@@ -86,7 +86,7 @@ def test_an_interrupted_rerun_can_go_on_and_the_old_result_stays_until_it_has(
     assert run_status(tiny()).state == "interrupted"
     aside = finished.path.with_name(f".{finished.name}.aside")
     assert content(aside) == before
-    with finished.held(rerun=True):  # once more from the start: still the finished one is kept
+    with finished.lock_for_training(rerun=True):  # once more from the start: still the finished one is kept
         assert content(aside) == before
         assert not finished.checkpoint.exists()
     assert run_status(tiny()).state == "finished"
@@ -97,7 +97,7 @@ def test_the_traceback_of_a_failed_rerun_stays_beside_the_earlier_result(
     finished: RunDirectory, tiny: Tiny
 ) -> None:
     config, result = finished.config.read_text(), finished.result.read_text()
-    with finished.held(rerun=True):
+    with finished.lock_for_training(rerun=True):
         finished.config.write_text(config)
         finished.error_log.write_text("boom")
         finished.result.write_text(result.replace("completed", "error"))
@@ -110,7 +110,7 @@ def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirec
     finished.path.mkdir()
     draft = finished.path / ".metrics.csv.1.tmp"
     draft.touch()
-    with finished.opened():
+    with finished.create_and_lock():
         assert not draft.exists()
     assert list(load_runs(finished.path.parents[1]).runs["name"]) == [finished.name]
 
@@ -131,7 +131,7 @@ def test_killed_while_it_starts_again_a_rerun_leaves_one_whole_run(
     shutil.copytree(runs, runs.parent / "backup")
 
     def begin() -> None:
-        with finished.held(rerun=True):
+        with finished.lock_for_training(rerun=True):
             pass
 
     for operation in count():
