@@ -19,7 +19,7 @@ Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
 def explained(error: BaseException, overrides: Sequence[str] = (), command: str = "config") -> BaseException:
-    """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML, or any other error itself.
+    """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
     ``command`` is the name of the primary configuration.
     """
@@ -53,7 +53,7 @@ def explained(error: BaseException, overrides: Sequence[str] = (), command: str 
 
 
 def unknown_key(key: str, text: str, overrides: Sequence[str]) -> UserError:
-    """Return the error for the unknown key of an override; ``text`` is this one of the overrides."""
+    """Return the error for an unknown key; ``text`` is its override, ``overrides`` are all overrides."""
     section, _, argument = key.partition(".")
     if key.startswith("hydra.launcher.parameters.") and set(overrides) & set(SUBMITIT):
         return UserError(
