@@ -36,11 +36,11 @@ class Batch(NamedTuple):
     declared_B: Tensor
     positions_BP: Tensor
 
-    def rows(self, chosen: slice | Tensor) -> Batch:
-        """Return these rows; a single row of position ids, which all rows share, stays."""
+    def rows(self, index: slice | Tensor) -> Batch:
+        """Return the selected rows. A single row of position ids applies to all rows and is kept."""
         tokens_BT, labels_BT, lengths_B, declared_B, ids_BP = self
-        ids_BP = ids_BP if len(ids_BP) == 1 else ids_BP[chosen]
-        return Batch(tokens_BT[chosen], labels_BT[chosen], lengths_B[chosen], declared_B[chosen], ids_BP)
+        ids_BP = ids_BP if len(ids_BP) == 1 else ids_BP[index]
+        return Batch(tokens_BT[index], labels_BT[index], lengths_B[index], declared_B[index], ids_BP)
 
     def to(self, device: torch.device) -> Batch:
         return Batch(*(to_device(tensor, device) for tensor in self))
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """Make examples of a task in a format, with position ids."""
+    """Make sequences from a task, a format and a position policy."""
 
     task: Task
     format: Format
@@ -58,18 +58,18 @@ class Source:
     seed: int
 
     def evaluation_block(self, length: int, block: int) -> Batch:
-        """Return block ``block`` of the evaluation examples of input length ``length``."""
+        """Return block number ``block`` of the evaluation examples of input length ``length``."""
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
         rows = self.sequences(*self.task.for_split("evaluation").sample(length, BLOCK_EXAMPLES, generator))
         ids_BP = rows.ids_BT
         if ids_BP is None:
-            draws = stream(self.seed, "evaluation positions", index)
-            ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, draws)
+            generator = stream(self.seed, "evaluation positions", index)
+            ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, generator)
         return _trimmed(rows, ids_BP)
 
     def sequences(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
-        """Return examples as sequences, with the task's ids if the policy takes them."""
+        """Return examples as sequences, with the task's position ids if the policy uses them."""
         rows = self.format.lay_out(inputs_BN, targets_BM)
         if not self.positions.task_ids:
             return rows
@@ -83,8 +83,8 @@ class TrainingStream:
 
     The examples of the two splits, ``training`` and ``validation``, are drawn independently.
 
-    A stream whose ``first`` batch is not 0 leaves out so many, rounded up to whole draws: a run that
-    continues another does not see the same examples again.
+    The first ``first`` batches are skipped, rounded up to whole draws, so that a run that continues another
+    one does not repeat its examples.
     """
 
     def __init__(
@@ -95,43 +95,48 @@ class TrainingStream:
         self.batching = batching
         self.split: Split = split
         self.first_draw = -(-first // BATCHES_PER_DRAW)
-        self._draw: tuple[int, Sequences] | None = None
+        self._latest_draw: tuple[int, Sequences] | None = None  # its number and its rows
 
     def batch(self, index: int) -> Batch:
         """Return batch ``index``, trimmed to its longest row."""
         draw, within = divmod(index, BATCHES_PER_DRAW)
-        if self._draw is None or self._draw[0] != draw:
-            self._draw = draw, self._sequences(draw)
-        drawn = self._draw[1]
+        if self._latest_draw is None or self._latest_draw[0] != draw:
+            self._latest_draw = draw, self._sequences(draw)
+        sequences = self._latest_draw[1]
         source = self.source
         rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
-        declared_B = drawn.declared_B[rows]
-        chosen = Sequences(drawn.tokens_BT[rows], drawn.labels_BT[rows], drawn.lengths_B[rows], declared_B)
-        index += self.first_draw * BATCHES_PER_DRAW
-        positions = stream(source.seed, f"{self.split} positions", index)
-        if drawn.ids_BT is None:
-            ids_BP = source.positions.training_ids(declared_B, source.train_length, positions)
+        batch = Sequences(
+            sequences.tokens_BT[rows],
+            sequences.labels_BT[rows],
+            sequences.lengths_B[rows],
+            sequences.declared_B[rows],
+        )
+        stream_index = self.first_draw * BATCHES_PER_DRAW + index
+        generator = stream(source.seed, f"{self.split} positions", stream_index)
+        if sequences.ids_BT is None:
+            ids_BP = source.positions.training_ids(batch.declared_B, source.train_length, generator)
         else:
-            ids_BP = source.positions.raised(drawn.ids_BT[rows], source.train_length, positions)
-        return _trimmed(chosen, ids_BP)
+            ids_BP = source.positions.raised(sequences.ids_BT[rows], source.train_length, generator)
+        return _trimmed(batch, ids_BP)
 
     def _sequences(self, draw: int) -> Sequences:
+        """Return the rows [R] of all batches of a draw, padded to the longest training sequence."""
         source = self.source
         rows = BATCHES_PER_DRAW * self.batch_size
         tokens_RT = torch.full((rows, source.train_length), source.format.eos)
         labels_RT = torch.full((rows, source.train_length), IGNORE)
-        tokens_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
+        lengths_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
-        for of_length, inputs_BN, targets_BM in self.examples(draw):
+        for rows_B, inputs_BN, targets_BM in self.examples(draw):
             sequences = source.sequences(inputs_BN, targets_BM)
             width = sequences.tokens_BT.shape[1]
-            tokens_RT[of_length, :width] = sequences.tokens_BT
-            labels_RT[of_length, :width] = sequences.labels_BT
-            tokens_R[of_length] = sequences.lengths_B
-            declared_R[of_length] = sequences.declared_B
+            tokens_RT[rows_B, :width] = sequences.tokens_BT
+            labels_RT[rows_B, :width] = sequences.labels_BT
+            lengths_R[rows_B] = sequences.lengths_B
+            declared_R[rows_B] = sequences.declared_B
             if ids_RT is not None and sequences.ids_BT is not None:
-                ids_RT[of_length, :width] = sequences.ids_BT
-        return Sequences(tokens_RT, labels_RT, tokens_R, declared_R, ids_RT)
+                ids_RT[rows_B, :width] = sequences.ids_BT
+        return Sequences(tokens_RT, labels_RT, lengths_R, declared_R, ids_RT)
 
     def _lengths(self, generator: torch.Generator) -> Tensor:
         """Return the input length of every row of a draw."""
@@ -139,11 +144,11 @@ class TrainingStream:
         if self.batching == "mixed":
             rows = BATCHES_PER_DRAW * self.batch_size
             return choices[torch.randint(len(choices), (rows,), generator=generator)]
-        drawn = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
-        return drawn.repeat_interleave(self.batch_size)
+        by_batch = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
+        return by_batch.repeat_interleave(self.batch_size)
 
     def examples(self, draw: int, longest: int | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the rows [B] of each input length, up to ``longest``, in a draw, with inputs and targets."""
+        """Yield row indices, inputs and targets of a draw, together for each length up to ``longest``."""
         generator = stream(self.source.seed, self.split, self.first_draw + draw)
         lengths_R = self._lengths(generator)
         task = self.source.task.for_split(self.split)
@@ -154,16 +159,17 @@ class TrainingStream:
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
-    """Split a batch into parts of similar lengths to save padding; keep a batch of a single length whole.
+    """Split a batch into parts with rows of similar length to save padding.
 
-    Rows are sorted by length and cut; each part is as wide as its longest row, rounded up to a multiple of 8.
-    The summed losses of the parts add up to that of the batch.
+    Rows are sorted by length. Each part is as wide as its longest row, rounded up to a multiple of 8. The
+    summed losses of the parts add up to the summed loss of the batch. A batch with a single length is not
+    split.
     """
     rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
     if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
         return [batch]
     order_B = batch.lengths_B.argsort(descending=True, stable=True)
-    return [_part(batch, chosen_b) for chosen_b in order_B.split(rows)]
+    return [_micro_batch(batch, rows_b) for rows_b in order_B.split(rows)]
 
 
 def rounded_up(count: int, step: int) -> int:
@@ -171,17 +177,17 @@ def rounded_up(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
-def _part(batch: Batch, rows_b: Tensor) -> Batch:
-    """Return these rows, longest first."""
-    chosen = batch.rows(rows_b)
-    lengths_b = chosen.lengths_B
+def _micro_batch(batch: Batch, rows_b: Tensor) -> Batch:
+    """Return the selected rows, of which the first is the longest, with as little padding as possible."""
+    part = batch.rows(rows_b)
+    lengths_b = part.lengths_B
     index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
     real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
-    declared_b, positions_bP = chosen.declared_B, chosen.positions_BP
+    declared_b, positions_bP = part.declared_B, part.positions_BP
     index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(max=positions_bP.shape[1] - 1)
     return Batch(
-        chosen.tokens_BT[:, index_t],
-        chosen.labels_BT[:, index_t].masked_fill(~real_bt, IGNORE),
+        part.tokens_BT[:, index_t],
+        part.labels_BT[:, index_t].masked_fill(~real_bt, IGNORE),
         lengths_b,
         declared_b,
         positions_bP[:, index_p],
@@ -189,7 +195,7 @@ def _part(batch: Batch, rows_b: Tensor) -> Batch:
 
 
 def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
-    """Return tokens cut to the longest row, since all answers may be shorter than the longest possible."""
+    """Return a batch as wide as its longest row; all answers may be shorter than the longest possible one."""
     longest = int(rows.lengths_B.max())
     tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
     return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)

@@ -1,4 +1,4 @@
-"""Formats: the token sequence that a model reads for an (input, target) pair, and its scored tokens.
+"""Arrange (input, target) pairs of a task as token sequences, and mark the tokens that are scored.
 
 Shapes: B examples, N input symbols, M target symbols, T tokens of the sequence. The marks BOS, SEP, EOS and
 SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
@@ -29,14 +29,14 @@ class Sequences:
     labels_BT: Tensor  # the expected output at each token, -100 where it is not scored
     lengths_B: Tensor  # tokens of each row without padding
     declared_B: Tensor
-    ids_BT: Tensor | None = None  # the task's position ids, 0 for none; None if not used
+    ids_BT: Tensor | None = None  # the task's position ids, 0 at tokens without an id; None if not used
 
 
 class Format:
-    """The marks and the interface of a format, which lays out examples of one input length as sequences."""
+    """The interface of a format, which arranges examples of one input length as sequences; its marks."""
 
     prefix_is_known = False  # True if the model has read, in order, all tokens before the one it predicts
-    feeds_back = False  # True if a decoding model reads its own answer so far
+    feeds_back = False  # True if greedy decoding appends the model's answers to the tokens it reads
 
     def __init__(self, symbols: int, causal: bool):
         self.bos, self.sep, self.eos, self.slot = range(symbols, symbols + 4)
@@ -44,7 +44,7 @@ class Format:
         self.causal = causal
 
     def tokens(self, inputs: int, targets: int) -> int:
-        """Return the tokens of a sequence with these numbers of input and target symbols."""
+        """Return the number of tokens for ``inputs`` input symbols and ``targets`` target symbols."""
         raise TypeError(f"{type(self).__name__} does not define tokens()")
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
@@ -52,7 +52,7 @@ class Format:
         raise TypeError(f"{type(self).__name__} does not define lay_out()")
 
     def inputs(self, tokens_BT: Tensor, length: int) -> Tensor:
-        """Return the input symbols [B, N] of sequences of this input length, which follow BOS if causal."""
+        """Return the first ``length`` symbols [B, N] of each sequence, after BOS if causal: its input."""
         return tokens_BT[:, self.causal : self.causal + length]
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
@@ -71,7 +71,7 @@ class CausalFormat(Format):
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         rows, inputs = inputs_BN.shape
-        answered_B = (targets_BM != IGNORE).sum(-1)
+        target_lengths_B = (targets_BM != IGNORE).sum(-1)
         tokens_BT = torch.full((rows, self.tokens(inputs, targets_BM.shape[1])), self.eos)
         labels_BT = torch.full_like(tokens_BT, IGNORE)
         tokens_BT[:, 0] = self.bos
@@ -79,9 +79,9 @@ class CausalFormat(Format):
         tokens_BT[:, inputs + 1] = self.sep
         tokens_BT[:, inputs + 2 :] = targets_BM.where(targets_BM != IGNORE, self.eos)
         labels_BT[:, inputs + 1 : -1] = targets_BM
-        labels_BT[torch.arange(rows), inputs + 1 + answered_B] = self.eos
+        labels_BT[torch.arange(rows), inputs + 1 + target_lengths_B] = self.eos
         declared_B = torch.full((rows,), tokens_BT.shape[1])
-        return Sequences(tokens_BT, labels_BT, inputs + 2 + answered_B, declared_B)
+        return Sequences(tokens_BT, labels_BT, inputs + 2 + target_lengths_B, declared_B)
 
     def lay_out_ids(self, ids: PositionIds, rows: int) -> Tensor:
         parts = [torch.tensor([[0]]), ids.inputs_BN, torch.tensor([[ids.separator]]), ids.targets_BM]
@@ -100,11 +100,11 @@ class SlotsFormat(Format):
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         rows, inputs = inputs_BN.shape
-        answered_B = (targets_BM != IGNORE).sum(-1)
+        target_lengths_B = (targets_BM != IGNORE).sum(-1)
         slots_BM = torch.full_like(targets_BM, self.slot)
         labels_BM = targets_BM.clone()
-        short_B = answered_B < targets_BM.shape[1]
-        labels_BM[short_B, answered_B[short_B]] = self.eos
+        short_B = target_lengths_B < targets_BM.shape[1]
+        labels_BM[short_B, target_lengths_B[short_B]] = self.eos
         tokens_BT = torch.cat([inputs_BN, slots_BM], dim=1)
         labels_BT = torch.cat([torch.full_like(inputs_BN, IGNORE), labels_BM], dim=1)
         lengths_B = torch.full((rows,), inputs + targets_BM.shape[1])
@@ -143,13 +143,20 @@ FORMATS = {"aligned": AlignedFormat, "causal": CausalFormat, "slots": SlotsForma
 
 def refuse_misfit(evaluated: Format, trained: Format) -> None:
     """Raise an error if a model cannot read a task's format because of other marks or another layout."""
-    names = tuple(type(part).__name__.removesuffix("Format").lower() for part in (evaluated, trained))
-    for what, (has, needs) in (("symbols are", (evaluated.bos, trained.bos)), ("format is", names)):
+    properties = {
+        "symbols are": (evaluated.bos, trained.bos),
+        "format is": (_name(evaluated), _name(trained)),
+    }
+    for what, (has, needs) in properties.items():
         if has != needs:
             raise ValueError(
                 f"its {what} {has}, those of the task the run was trained on {needs}; a run can be evaluated "
                 f"on tasks with as many symbols and the same format"
             )
+
+
+def _name(task_format: Format) -> str:
+    return type(task_format).__name__.removesuffix("Format").lower()
 
 
 def format_for(task: Task, causal: bool) -> Format:

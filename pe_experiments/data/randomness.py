@@ -35,7 +35,7 @@ def stream(seed: int, name: str, index: int) -> torch.Generator:
 
 
 def block_index(length: int, block: int) -> int:
-    """Return the index, in its stream, of block ``block`` of the evaluation examples of one length."""
+    """Return the stream index of block ``block`` of the evaluation examples of one input length."""
     if not 0 <= length < 1 << LENGTH_BITS:
         raise ValueError(f"evaluation length {length} must be below {1 << LENGTH_BITS}")
     if not 0 <= block < 1 << BLOCK_BITS:

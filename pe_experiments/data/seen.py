@@ -16,30 +16,32 @@ def seen_in_training(
 ) -> dict[int, int]:
     """Return, for each input length, how many evaluation examples have an input that occurred in training.
 
-    With more than 200,000 training examples only the first of them are compared, so that the counts are lower
-    bounds. So they are for a run that continues another one: its own batches count.
+    The counts are lower bounds if there are more than 200,000 training examples, because only the first are
+    compared, and for a run that continues another one, because only its own batches are compared.
     """
     counts = dict.fromkeys(lengths, 0)
-    trained = [length for length in counts if length in batches.source.train_lengths]
-    if not trained:
+    trained_lengths = [length for length in counts if length in batches.source.train_lengths]
+    if not trained_lengths:
         return counts
-    evaluated = {length: _evaluation_inputs(source, length, examples) for length in trained}
-    sought = {length: set(inputs) for length, inputs in evaluated.items()}
-    inputs_of: dict[int, set[bytes]] = {length: set() for length in trained}
-    rows = min(trained_batches * batches.batch_size, MOST_EXAMPLES)
+    evaluation_inputs = {length: _evaluation_inputs(source, length, examples) for length in trained_lengths}
+    distinct_inputs = {length: set(inputs) for length, inputs in evaluation_inputs.items()}
+    seen_inputs: dict[int, set[bytes]] = {length: set() for length in trained_lengths}
+    training_examples = min(trained_batches * batches.batch_size, MOST_EXAMPLES)
     per_draw = BATCHES_PER_DRAW * batches.batch_size
-    for draw in range(-(-rows // per_draw)):
-        for rows_B, inputs_BN, _ in batches.examples(draw, max(trained)):
+    for draw in range(-(-training_examples // per_draw)):
+        for rows_B, inputs_BN, _ in batches.examples(draw, max(trained_lengths)):
             length = inputs_BN.shape[1]
-            if keys := sought.get(length):
-                trained_on = inputs_BN[rows_B < rows - draw * per_draw]
-                inputs_of[length] |= keys.intersection(map(bytes, trained_on.numpy()))
-    return counts | {
-        length: sum(key in inputs_of[length] for key in keys) for length, keys in evaluated.items()
-    }
+            if length in distinct_inputs:
+                compared_BN = inputs_BN[rows_B < training_examples - draw * per_draw]
+                training_inputs = map(bytes, compared_BN.numpy())
+                seen_inputs[length] |= distinct_inputs[length].intersection(training_inputs)
+    for length, inputs in evaluation_inputs.items():
+        counts[length] = sum(content in seen_inputs[length] for content in inputs)
+    return counts
 
 
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
+    """Return the bytes of the input of each evaluation example."""
     blocks = [source.evaluation_block(length, block) for block in range(-(-examples // BLOCK_EXAMPLES))]
     inputs_EN = torch.cat([source.format.inputs(block.tokens_BT, length) for block in blocks])
     return list(map(bytes, inputs_EN[:examples].numpy()))

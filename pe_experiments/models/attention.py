@@ -1,7 +1,7 @@
 """Multi-head attention with interchangeable implementations.
 
 Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and an
-encoding to the weighted values; all agree up to rounding.
+encoding to the weighted values. All implementations agree up to rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pe_experiments.models.packing import UNPACKED, Unpacked
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
 FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either backend
-FUSED_TRAINING = 1024  # the same with its backward pass, with oneDNN, for a bias that takes no gradient
+FUSED_TRAINING = 1024  # the same for both passes, with oneDNN and a bias without trainable parameters
 
 
 def eager(
@@ -37,8 +37,10 @@ def sdpa(
     """Call PyTorch's fused kernel with the bias as its additive mask."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     bias = encoding.bias(q_BHTK, k_BHSK, at)
-    mask = at.once(additive_mask) if bias is None else at.once(additive_mask) + bias
-    if bias is not None:  # the kernel needs a mask of q's dtype, and bfloat16 cannot represent distances
+    mask = at.once(additive_mask)
+    if bias is not None:
+        mask = mask + bias
+        # The kernel needs a mask of q's dtype, and bfloat16 cannot represent distances.
         q_BHTK, k_BHSK, v_BHSK = (at_least_float32(x) for x in (q_BHTK, k_BHSK, v_BHSK))
     with torch.autocast(q_BHTK.device.type, enabled=False):
         scale = encoding.shape.head_dim**-0.5
@@ -50,8 +52,10 @@ def blocked(
     q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
 ) -> Tensor:
     """Compute a few query rows at a time, so that memory grows linearly with the length."""
-    own_weights = makes_weights(encoding)
-    if not own_weights:  # such an encoding rotates in `weights`, block by block
+    if makes_weights(encoding):
+        compute_weights = encoding.weights  # includes the rotation
+    else:
+        compute_weights = encoding.softmax_weights
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
@@ -59,10 +63,9 @@ def blocked(
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
     for start in range(0, queries, size):
         rows_BHtK = q_BHTK[:, :, start : start + size]
-        here = at.query_rows(start, start + rows_BHtK.shape[2])
-        make = encoding.weights if own_weights else encoding.softmax_weights
-        weights = make(rows_BHtK, k_BHSK, here)
-        y_BHTK[:, :, start : start + size] = weights.to(v_BHSK.dtype) @ v_BHSK
+        at_rows = at.query_rows(start, start + rows_BHtK.shape[2])
+        weights_BHtS = compute_weights(rows_BHtK, k_BHSK, at_rows)
+        y_BHTK[:, :, start : start + size] = weights_BHtS.to(v_BHSK.dtype) @ v_BHSK
     return y_BHTK
 
 
@@ -71,7 +74,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blo
 
 
 def makes_weights(encoding: PositionalEncoding) -> bool:
-    """Return whether the encoding computes its weights otherwise than by the masked softmax of its logits."""
+    """Return whether the encoding computes weights other than the masked softmax of its logits."""
     return type(encoding).weights is not PositionalEncoding.weights
 
 
@@ -79,22 +82,25 @@ def choose_implementation(
     implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
 ) -> Implementation:
     """Return the function to call; ``auto`` chooses by device, length and whether gradients are recorded."""
+    tokens = q_BHTK.shape[2]
+    training = torch.is_grad_enabled()
     if makes_weights(encoding):  # the fused kernel cannot compute them
-        long = implementation == "auto" and q_BHTK.shape[2] >= LONG and not torch.is_grad_enabled()
-        return blocked if long or implementation == "blocked" else eager
+        save_memory = implementation == "auto" and tokens >= LONG and not training
+        return blocked if save_memory or implementation == "blocked" else eager
     if implementation != "auto":
         return IMPLEMENTATIONS[implementation]
-    tokens = q_BHTK.shape[2]
-    if torch.is_grad_enabled():
-        fixed = type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
-        return sdpa if q_BHTK.is_cuda or (tokens >= FUSED_TRAINING and fixed) else eager
+    if training:
+        fixed_bias = (
+            type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
+        )
+        return sdpa if q_BHTK.is_cuda or (tokens >= FUSED_TRAINING and fixed_bias) else eager
     if tokens >= LONG:
         return blocked
     return sdpa if q_BHTK.is_cuda or tokens >= FUSED else eager
 
 
 class Attention(nn.Module):
-    """The projections of multi-head self-attention; the encoding adds positions."""
+    """Multi-head self-attention with the positions of an encoding."""
 
     def __init__(self, shape: ModelShape, implementation: str = "auto", biases: bool = True):
         super().__init__()

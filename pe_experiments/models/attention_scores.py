@@ -24,21 +24,22 @@ class Inputs:
 def attention_scores(
     encoding: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
 ) -> Tensor:
-    """Return logits [B, H, T, S] with nan for masked keys, or the weights of an encoding that computes them.
+    """Return the logits of attention [B, H, T, S], or its weights; masked keys are NaN.
 
-    With ``weights`` return the attention weights of any encoding.
+    Weights are returned if ``weights`` is true or if they are not the masked softmax of the encoding's
+    logits.
     """
     tokens = inputs.positions_BT.shape[1]
-    part = encoding.for_layer(layer)
+    layer_encoding = encoding.for_layer(layer)
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
     if encoding.shape.causal:
         visible_BTS = visible_BTS.tril()
     at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible_BTS, None, inputs.x_BTD, layer)
-    if weights or makes_weights(part):
-        scores_BHTS = part.weights(inputs.q_BHTK, inputs.k_BHTK, at)
+    if weights or makes_weights(layer_encoding):
+        scores_BHTS = layer_encoding.weights(inputs.q_BHTK, inputs.k_BHTK, at)
     else:
-        q_BHTK, k_BHTK = part.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
-        scores_BHTS = part.scaled_logits(q_BHTK, k_BHTK)
-        bias = part.bias(q_BHTK, k_BHTK, at)
+        q_BHTK, k_BHTK = layer_encoding.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
+        scores_BHTS = layer_encoding.scaled_logits(q_BHTK, k_BHTK)
+        bias = layer_encoding.bias(q_BHTK, k_BHTK, at)
         scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
     return scores_BHTS.masked_fill(~visible_BTS[:, None], torch.nan)

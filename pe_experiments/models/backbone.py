@@ -24,22 +24,24 @@ class Backbone(nn.Module):
     Args:
         vocab_size: number of tokens, marks (BOS, SEP, EOS, SLOT) included.
         shape: sizes, and whether the model is causal.
-        make_encoding: called with the shape, once, or once per layer if the encoding is ``per_layer``.
-        seed: of the weights of the layers.
+        make_encoding: builds an encoding from the shape; called once, or once per layer if the encoding is
+            ``per_layer``.
+        seed: seed of the layers' weights.
 
     Attributes:
-        encodings: the encoding, or one per layer.
-        embedding: of tokens, in the columns that the encoding does not fill by itself.
-        head: from hidden states to logits.
+        encodings: one encoding for all layers, or one per layer.
+        embedding: the token embedding, without the columns that the encoding fills.
+        head: the projection of hidden states to logits.
     """
 
     def __init__(self, vocab_size: int, shape: ModelShape, make_encoding: MakeEncoding, seed: int = 0):
         super().__init__()
         self.shape = shape
-        first = make_encoding(shape)
-        copies = shape.num_layers - 1 if first.per_layer else 0
-        self.encodings = nn.ModuleList([first, *(make_encoding(shape) for _ in range(copies))])
-        self.embedding = nn.Embedding(vocab_size, shape.d_model - first.position_width)
+        encodings = [make_encoding(shape)]
+        if encodings[0].per_layer:
+            encodings += [make_encoding(shape) for _ in range(shape.num_layers - 1)]
+        self.encodings = nn.ModuleList(encodings)
+        self.embedding = nn.Embedding(vocab_size, shape.d_model - encodings[0].position_width)
         self.head = nn.Linear(shape.d_model, vocab_size, bias=False)
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
@@ -58,7 +60,7 @@ class Backbone(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no layers_of(x_BTD, at)")
 
     def selected_tokens(self, x_BTD: Tensor, at: AttentionContext, indices_n: Tensor) -> Tensor:
-        """Return `layers_of` at some indices of the flattened batch, [n, D]; a subclass may skip the rest."""
+        """Return n rows of the flattened result of `layers_of`; a subclass need not compute the others."""
         return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, indices_n)
 
     def encoding(self, layer: int) -> PositionalEncoding:
@@ -67,7 +69,7 @@ class Backbone(nn.Module):
         return encoding.for_layer(layer)  # type: ignore[operator]
 
     def forward(self, tokens_BT: Tensor, *arguments: Tensor | None) -> Tensor:
-        """Return logits [B, T, V]; the arguments are those of `hidden`."""
+        """Return logits [B, T, V]; for the arguments see `hidden`."""
         return self.head(self.hidden(tokens_BT, *arguments))
 
     def hidden(
@@ -95,10 +97,12 @@ class Backbone(nn.Module):
             ids = tokens if declared_B is None else max(tokens, int(declared_B.max()))
             positions_BP = torch.arange(ids, device=tokens_BT.device)[None]
         x_BTD = self.embed(tokens_BT, positions_BP, declared_B)
-        here_BT = positions_BP[:, :tokens]
+        positions_BT = positions_BP[:, :tokens]
         visible = self._visibility(tokens, lengths_B, x_BTD.device)
-        at = AttentionContext(here_BT, here_BT, visible, lengths_B, declared_B=declared_B)
-        return self.layers_of(x_BTD, at) if indices_n is None else self.selected_tokens(x_BTD, at, indices_n)
+        at = AttentionContext(positions_BT, positions_BT, visible, lengths_B, declared_B=declared_B)
+        if indices_n is None:
+            return self.layers_of(x_BTD, at)
+        return self.selected_tokens(x_BTD, at, indices_n)
 
     def embed(self, tokens_BT: Tensor, positions_BP: Tensor, declared_B: Tensor | None = None) -> Tensor:
         """Return token embeddings after the encoding's `embed_sequence`, [B, T, D]."""
@@ -108,13 +112,14 @@ class Backbone(nn.Module):
     def _visibility(
         self, tokens: int, lengths_B: Tensor | None, device: torch.device
     ) -> Callable[[int, int], Tensor]:
+        """Return a function that computes rows start .. stop - 1 of the mask [B, T, S], True if visible."""
         keys_S = torch.arange(tokens, device=device)
 
-        def rows(start: int, stop: int) -> Tensor:
+        def visible_rows(start: int, stop: int) -> Tensor:
             if self.shape.causal:  # no real token attends to the padding on its right
                 return (keys_S <= keys_S[start:stop, None])[None]
             if lengths_B is None:
                 return torch.ones(1, stop - start, tokens, dtype=torch.bool, device=device)
             return (keys_S < lengths_B[:, None])[:, None].expand(-1, stop - start, -1)
 
-        return rows
+        return visible_rows

@@ -25,7 +25,7 @@ def seeded_model(
     shape: ModelShape,
     seed: int,
 ) -> Backbone:
-    """Return the untrained model, with torch's generator seeded for backbone and encodings."""
+    """Build an untrained model; PyTorch's generator is seeded for the backbone and for each encoding."""
     index = count()
 
     def make_encoding(shape: ModelShape) -> PositionalEncoding:
@@ -51,18 +51,18 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
                      `torch.nn`.
     """
     one_of(Initialisation, "initialisation", style)
-    drawn: set[int] = set()
+    initialised: set[int] = set()
     for name, module in model.named_modules():
         if name.startswith("encodings") or not isinstance(module, nn.Linear | nn.Embedding):
             continue
         for kind, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in drawn:
-                continue  # a tied head was drawn as the embedding
-            drawn.add(id(parameter))
+            if id(parameter) in initialised:
+                continue  # a tied head shares the embedding's weights
+            initialised.add(id(parameter))
             generator = torch.Generator().manual_seed(named_seed(seed, f"backbone {name}.{kind}"))
             with torch.no_grad():
                 if style == "pytorch":
-                    _pytorch(module, parameter, generator)
+                    _draw_like_pytorch(module, parameter, generator)
                 elif kind == "bias":
                     parameter.zero_()
                 else:
@@ -71,7 +71,10 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
                     parameter.normal_(0.0, std, generator=generator)
 
 
-def _pytorch(module: nn.Linear | nn.Embedding, parameter: nn.Parameter, generator: torch.Generator) -> None:
+def _draw_like_pytorch(
+    module: nn.Linear | nn.Embedding, parameter: nn.Parameter, generator: torch.Generator
+) -> None:
+    """Draw a parameter from the distribution that its module has by default in `torch.nn`."""
     if isinstance(module, nn.Embedding):
         parameter.normal_(0.0, 1.0, generator=generator)
     else:

@@ -22,7 +22,7 @@ from pe_experiments.models.initialisation import Initialisation, initialise_back
 from pe_experiments.models.packing import UNPACKED, Packing, SelectedTokens, Unpacked
 from pe_experiments.terminal.argument_checks import one_of
 
-PADDED = 0.9  # pack if the share of real tokens is lower
+PADDED = 0.9  # padding is removed if the share of real tokens is lower
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["layer", "rms"]
@@ -41,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.
 
 @dataclass(frozen=True)
 class LayerForm:
-    """The options shared by all layers, except sizes; see `Transformer`."""
+    """The options that all layers share, without sizes; see `Transformer`."""
 
     activation: Activation
     norm: Norm
@@ -82,9 +82,9 @@ class Layer(nn.Module):
         self, x_ND: Tensor, encoding: PositionalEncoding, at: AttentionContext, packing: Unpacked
     ) -> Tensor:
         """Return hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
-        read_ND = self.attention_norm(x_ND)
-        here = at.at_layer(self.index, partial(packing.pad, read_ND))
-        x_ND = packing.residual_rows(x_ND) + self.dropout(self.attention(read_ND, encoding, here, packing))
+        normed_ND = self.attention_norm(x_ND)
+        here = at.at_layer(self.index, partial(packing.pad, normed_ND))
+        x_ND = packing.residual_rows(x_ND) + self.dropout(self.attention(normed_ND, encoding, here, packing))
         return x_ND + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_ND)))))
 
 
@@ -93,11 +93,11 @@ class Transformer(Backbone):
 
     Args:
         vocab_size, shape, make_encoding: see `Backbone`.
-        seed: of the backbone's weights, which are the same with every encoding.
-        activation: of the MLP: ``relu``, ``gelu``, or ``swiglu`` with a gate.
+        seed: seed of the backbone's weights, which are the same with every encoding.
+        activation: activation of the MLP: ``relu``, ``gelu``, or ``swiglu`` with a gate.
         norm: ``layer``, or ``rms`` (Zhang and Sennrich 2019, arXiv:1910.07467).
-        biases: of the projections and layer norms; False as in Llama.
-        dropout: rate, applied to the embeddings and to the outputs of attention and MLP in training.
+        biases: whether projections and layer norms have biases; False as in Llama.
+        dropout: dropout rate, applied to the embeddings and to the outputs of attention and MLP in training.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``, with the same result.
@@ -143,20 +143,22 @@ class Transformer(Backbone):
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
         packing = self._packing(x_BTD, at)
-        return packing.pad(self._through(x_BTD, at, packing, packing))
+        return packing.pad(self._run_layers(x_BTD, at, packing, packing))
 
     def selected_tokens(self, x_BTD: Tensor, at: AttentionContext, indices_n: Tensor) -> Tensor:
         packing = self._packing(x_BTD, at)
-        return self._through(x_BTD, at, packing, SelectedTokens(packing, indices_n))
+        return self._run_layers(x_BTD, at, packing, SelectedTokens(packing, indices_n))
 
-    def _through(self, x_BTD: Tensor, at: AttentionContext, packing: Unpacked, last: Unpacked) -> Tensor:
+    def _run_layers(self, x_BTD: Tensor, at: AttentionContext, packing: Unpacked, last: Unpacked) -> Tensor:
+        """Return normed hidden states after all layers; the last layer uses the packing ``last``."""
         x_ND = packing.pack(self.dropout(x_BTD))
         for index, layer in enumerate(self.layers):
-            x_ND = layer(x_ND, self.encoding(index), at, last if layer is self.layers[-1] else packing)
+            layer_packing = last if layer is self.layers[-1] else packing
+            x_ND = layer(x_ND, self.encoding(index), at, layer_packing)
         return self.norm(x_ND)
 
     def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:
-        """Return the packing of rows, which is used in training on a CPU."""
+        """Return how padding is removed, which is done only in training on a CPU."""
         if at.lengths_B is None or x_BTD.device.type != "cpu" or not torch.is_grad_enabled():
             return UNPACKED
         rows, tokens = x_BTD.shape[:2]

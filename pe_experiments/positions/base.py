@@ -1,4 +1,4 @@
-"""The interface of a position policy, which assigns position ids independently of the encoding.
+"""The interface of position policies, which assign position ids independently of the encoding.
 
 Shapes: B rows, P ids. Each row gets ids for its declared length (its tokens with the longest possible
 answer); its tokens use the first of them. Ids therefore do not depend on the length of the actual answer,
@@ -20,7 +20,8 @@ class PositionPolicy:
     """Consecutive ids 0 .. n-1, and the interface of other policies.
 
     Attributes:
-        task_ids: kinds of `Task.position_ids` in order of preference; if empty, ids count tokens.
+        task_ids: kinds of `Task.position_ids` to use, in order of preference; empty if ids do not come from
+            the task.
     """
 
     task_ids: tuple[str, ...] = ()
@@ -49,12 +50,12 @@ class PositionPolicy:
         return torch.arange(int(declared_B.max()))[None]
 
     def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Return the task's ids for training rows, [B, P]; only for policies with ``task_ids``."""
+        """Return the ids of training rows, computed from the task's ids; for policies with ``task_ids``."""
         raise TypeError(f"{type(self).__name__} takes no ids from the task")
 
 
 def sorted_ids(drawn_BP: Tensor, declared_B: Tensor, above: float) -> Tensor:
-    """Return ids below ``above`` in ascending order per row; padding repeats the last one."""
+    """Sort the ids of each row, all below ``above``, in ascending order; padding repeats the last id."""
     padding_BP = torch.arange(drawn_BP.shape[1]) >= declared_B[:, None]
     ids_BP = drawn_BP.masked_fill(padding_BP, above).sort(dim=-1).values
     return torch.minimum(ids_BP, ids_BP.gather(-1, declared_B[:, None] - 1))

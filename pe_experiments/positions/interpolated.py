@@ -11,8 +11,9 @@ from pe_experiments.positions.base import PositionPolicy
 class Interpolated(PositionPolicy):
     """Ids 0 .. n-1, multiplied by L0/n in sequences of n > L0 tokens; L0 is the longest in training.
 
-    No id is larger than in training, but most are fractions, which only some encodings accept. Source: Chen
-    et al. 2023, arXiv:2306.15595 (position interpolation, without fine-tuning).
+    No id is larger than in training. Most ids are fractions, which only some encodings accept.
+
+    Source: Chen et al. 2023, arXiv:2306.15595 (position interpolation, without fine-tuning).
     """
 
     def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:

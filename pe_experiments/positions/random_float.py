@@ -12,8 +12,9 @@ from pe_experiments.terminal.argument_checks import above
 class RandomFloat(PositionPolicy):
     """n real positions drawn uniformly from 0 .. span and sorted; in evaluation (i - 1/2) span / max(n, L0).
 
-    i = 1 .. n, and L0 is the longest sequence in training. No position lies outside the range of training at
-    any length, and spacings vary in training. Most positions are fractions, which only some encodings accept.
+    i = 1 .. n, and L0 is the length of the longest training sequence. At every length all positions lie in
+    the range of training. In training their spacing varies. Most positions are fractions, which only some
+    encodings accept.
 
     Source: Shimizu, Taniguchi and Matsuo 2026, arXiv:2602.14050 (random float sampling), with span 1.
 
@@ -38,4 +39,5 @@ class RandomFloat(PositionPolicy):
         return middles_P * (self._end(train_length) / declared_B.clamp(min=train_length).double())[:, None]
 
     def _end(self, train_length: int) -> float:
+        """Return the end of the range of positions."""
         return train_length if self.span is None else self.span

@@ -16,8 +16,8 @@ Evaluation = Literal["draw", "consecutive"]
 class RandomOffset(PositionPolicy):
     """Ids o .. o+n-1 in training, with a random o per row, so that all ids below the maximum are trained.
 
-    Evaluation starts at 0. Distances between tokens are those of consecutive ids; training only covers more
-    absolute ids. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
+    Evaluation starts at 0. Neighbouring tokens are one id apart, as with consecutive ids; training only
+    covers more absolute ids. Used with learned tables by Huang et al. 2024, arXiv:2410.02140.
 
     Args:
         max_positions: number of ids; None means four times the longest training sequence.
@@ -36,8 +36,8 @@ class RandomOffset(PositionPolicy):
         return positions
 
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        room_B = self.train_positions(train_length) - declared_B + 1
-        offsets_B = (torch.rand(len(declared_B), generator=generator, dtype=torch.float64) * room_B).long()
+        choices_B = self.train_positions(train_length) - declared_B + 1
+        offsets_B = (torch.rand(len(declared_B), generator=generator, dtype=torch.float64) * choices_B).long()
         # The ids of padding are clamped so that they never leave the table.
         ids_BP = offsets_B[:, None] + torch.arange(int(declared_B.max()))
         return torch.minimum(ids_BP, (offsets_B + declared_B - 1)[:, None])
@@ -46,8 +46,8 @@ class RandomOffset(PositionPolicy):
 class RandomSubset(PositionPolicy):
     """n distinct ids drawn uniformly from 0 .. max_positions - 1 and sorted, one draw per row.
 
-    The order of tokens stays, distances do not: training covers the ids and distances of longer sequences.
-    Source: Ruoss et al. 2023, arXiv:2305.16843, where evaluation draws too.
+    Ids keep the order of the tokens but not their distances: training covers the ids and distances of longer
+    sequences. Source: Ruoss et al. 2023, arXiv:2305.16843, who draw ids in evaluation as well.
 
     Args:
         max_positions: ids to draw from; 2,048 as in the source. No sequence may be longer.
@@ -81,25 +81,25 @@ class RandomSubset(PositionPolicy):
         return self._draw(declared_B, generator)
 
     def _draw(self, declared_B: Tensor, generator: torch.Generator) -> Tensor:
-        # The order is random, so that the first n are a random subset.
-        drawn_BP = distinct(len(declared_B), int(declared_B.max()), self.max_positions, generator)
+        # The numbers come in random order, so that the first n of a row are a random subset.
+        drawn_BP = draw_distinct(len(declared_B), int(declared_B.max()), self.max_positions, generator)
         return sorted_ids(drawn_BP, declared_B, self.max_positions)
 
 
-def distinct(rows: int, count: int, among: int, generator: torch.Generator) -> Tensor:
-    """Return ``count`` distinct numbers below ``among`` per row, uniform and in random order."""
-    if 4 * count > among:
-        return torch.rand(rows, among, generator=generator).topk(count, dim=-1).indices
-    # For few of many numbers, draw with replacement and keep the first of equal ones. Rows with too few
-    # distinct numbers are drawn as above, which does not depend on the numbers themselves.
-    drawn_RN = torch.randint(among, (rows, 2 * count), generator=generator)
+def draw_distinct(rows: int, count: int, below: int, generator: torch.Generator) -> Tensor:
+    """Return ``count`` distinct numbers per row, drawn uniformly from 0 .. below - 1, in random order."""
+    if 4 * count > below:
+        return torch.rand(rows, below, generator=generator).topk(count, dim=-1).indices
+    # Few of many numbers are drawn with replacement; of equal numbers the first is kept. Rows with too few
+    # distinct numbers are drawn again as above. This stays uniform, because no number is treated differently.
+    drawn_RN = torch.randint(below, (rows, 2 * count), generator=generator)
     sorted_RN, order_RN = drawn_RN.sort(dim=-1, stable=True)
-    new_RN = torch.ones_like(drawn_RN, dtype=torch.bool)
-    new_RN.scatter_(1, order_RN[:, 1:], sorted_RN[:, 1:] != sorted_RN[:, :-1])
-    enough_R = new_RN.sum(dim=-1) >= count
+    is_first_RN = torch.ones_like(drawn_RN, dtype=torch.bool)
+    is_first_RN.scatter_(1, order_RN[:, 1:], sorted_RN[:, 1:] != sorted_RN[:, :-1])
+    enough_R = is_first_RN.sum(dim=-1) >= count
     chosen_RC = torch.empty(rows, count, dtype=torch.long)
-    first_RN = new_RN & (new_RN.cumsum(dim=-1) <= count)
-    chosen_RC[enough_R] = drawn_RN[first_RN & enough_R[:, None]].view(-1, count)
-    short = int((~enough_R).sum())
-    chosen_RC[~enough_R] = torch.rand(short, among, generator=generator).topk(count, dim=-1).indices
+    chosen_RN = is_first_RN & (is_first_RN.cumsum(dim=-1) <= count)
+    chosen_RC[enough_R] = drawn_RN[chosen_RN & enough_R[:, None]].view(-1, count)
+    redrawn = int((~enough_R).sum())
+    chosen_RC[~enough_R] = torch.rand(redrawn, below, generator=generator).topk(count, dim=-1).indices
     return chosen_RC

@@ -1,4 +1,4 @@
-"""Position ids from the task, which related symbols share."""
+"""Position ids provided by the task, which gives related symbols the same id."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TaskIdKind = Literal["coupling", "abacus"]
 
 
 class TaskProvided(PositionPolicy):
-    """Ids from the task (`Task.position_ids`), which related symbols share; other tokens have id 0.
+    """Ids from the task (`Task.position_ids`): related symbols share an id, and other tokens have id 0.
 
-    In training a random start is added to all ids of a row, so that all ids below the maximum are trained;
-    evaluation uses them as they are, from 1. The ids carry knowledge of the task that no other policy has:
-    compare such runs only with each other.
+    In training a random start is added to the ids of a row, so that all ids below the maximum are trained.
+    In evaluation ids are unchanged and start at 1. The ids carry knowledge of the task that no other policy
+    has: compare such runs only with each other.
 
     Sources: ``coupling``, Cho et al. 2024, arXiv:2405.20671 (digits of one place value, a symbol and its
     copy); ``abacus``, McLeish et al. 2024, arXiv:2405.17399 (index of a digit in its number).
@@ -59,7 +59,7 @@ class TaskProvided(PositionPolicy):
         return 4 * train_length if self.max_positions is None else self.max_positions
 
     def raised(self, ids_BP: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
-        """Return the task's ids [B, P] plus a random start per row, for training; 0 stays 0."""
-        room_B = self.train_positions(train_length) - ids_BP.amax(dim=1)
-        start_B = (torch.rand(len(ids_BP), generator=generator, dtype=torch.float64) * room_B).long()
+        """Add a random start per row to the task's ids [B, P] for training; 0 stays 0."""
+        choices_B = self.train_positions(train_length) - ids_BP.amax(dim=1)
+        start_B = (torch.rand(len(ids_BP), generator=generator, dtype=torch.float64) * choices_B).long()
         return (ids_BP + start_B[:, None]).where(ids_BP > 0, 0)

@@ -11,7 +11,7 @@ import torch
 from pe_experiments.positions import Consecutive
 from pe_experiments.positions.interpolated import Interpolated
 from pe_experiments.positions.random_float import RandomFloat
-from pe_experiments.positions.random_ids import RandomOffset, RandomSubset, distinct
+from pe_experiments.positions.random_ids import RandomOffset, RandomSubset, draw_distinct
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -110,7 +110,7 @@ def test_real_positions_are_evenly_spaced_in_evaluation() -> None:
 @pytest.mark.parametrize(("count", "among"), [(2, 8), (2, 5), (1, 3)])
 def test_every_subset_is_equally_likely(count: int, among: int) -> None:
     """In both ways of drawing; chi-square against equal shares of all ordered choices."""
-    drawn = distinct(60_000, count, among, torch.Generator().manual_seed(3))
+    drawn = draw_distinct(60_000, count, among, torch.Generator().manual_seed(3))
     choices = list(itertools.permutations(range(among), count))
     counts = torch.tensor([int((drawn == torch.tensor(choice)).all(dim=1).sum()) for choice in choices])
     assert counts.sum() == len(drawn), "repeated or outside"
