@@ -39,7 +39,7 @@ def seeded_model(
 
 
 def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int, seed: int) -> None:
-    """Draw every weight of the model except those of its encodings.
+    """Draw all weights of the model except the parameters of its encodings.
 
     Each parameter has its own stream, named by (seed, parameter), and does not depend on the others: the same
     seed gives the same backbone with every encoding.
