@@ -1,9 +1,9 @@
 """Compute the extrapolation curve of a model.
 
 Exact match is the share of examples in which every scored token is correct, including EOS. It is the same
-under teacher forcing and greedy decoding, because up to the first mistake both read the same tokens with the
-same ids and declared length. Token accuracy excludes EOS and differs: after a mistake teacher forcing
-continues from the correct answer, greedy decoding from the model's answer.
+under teacher forcing and greedy decoding, because up to the first mistake the model reads the same tokens
+with the same ids and declared length. Token accuracy excludes EOS and differs: after a mistake teacher
+forcing continues from the correct answer, greedy decoding from the model's answer.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ class Tally:
 
     examples: int = 0
     exact: int = 0
-    without_end: int = 0  # examples with every token but possibly EOS correct
-    tokens: int = 0
+    without_end: int = 0  # examples whose tokens are all correct, except possibly EOS
+    tokens: int = 0  # scored tokens except EOS
     right_tokens: int = 0
-    scored: int = 0
+    scored: int = 0  # scored tokens
     loss_sum: float = 0.0
     by_example: list[Tensor] = field(default_factory=list)  # [E, 3]: exact match, right tokens, tokens
 
     def __add__(self, other: Tally) -> Tally:
-        sums, more = vars(self), vars(other)
-        return Tally(**{name: value + more[name] for name, value in sums.items()})
+        return Tally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
     @property
     def exact_match(self) -> float:
@@ -52,7 +51,7 @@ class Tally:
 
     @property
     def token_accuracy(self) -> float:
-        return self.right_tokens / self.tokens if self.tokens else 1.0  # no example has an answer
+        return self.right_tokens / self.tokens if self.tokens else 1.0  # every answer is empty
 
     @property
     def loss(self) -> float:
@@ -70,9 +69,12 @@ def tally(
 ) -> Tally:
     """Run the model over batches, a bounded number of tokens at a time, and return the counts.
 
-    ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of one input
-    length in a format that feeds back. ``show`` is called with the number of finished examples. On several
-    devices each computes some of the parts, and all return the same counts.
+    On several devices each device computes some of the parts, and all return the same counts.
+
+    Args:
+        decoding: ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of a
+            single input length in a format with ``feeds_back``.
+        show: called with the number of finished examples.
     """
     device = next(model.parameters()).device
     done = 0
@@ -105,24 +107,24 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
 
 
 def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
-    """Return the answers [B, T] of a decoder, token by token; -100 after EOS and outside answers.
+    """Decode greedily and return the answers [B, T]; -100 after EOS and outside answers.
 
-    All rows have one input length and are decoded together, recomputing the whole prefix for every token.
+    All rows have the same input length. Each token is decoded for all rows at once from the whole prefix.
     Decoding stops after the longest target, since later tokens are not scored.
     """
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
     first = int((batch.labels_BT != IGNORE).any(dim=0).nonzero()[0])
-    read_BT = batch.tokens_BT[:, : first + 1]
-    open_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
-    for place in range(first, batch.tokens_BT.shape[1]):
-        hidden_BTD = model.hidden(read_BT, batch.positions_BP, None, batch.declared_B)
+    prefix_BT = batch.tokens_BT[:, : first + 1]
+    unfinished_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
+    for index in range(first, batch.tokens_BT.shape[1]):
+        hidden_BTD = model.hidden(prefix_BT, batch.positions_BP, None, batch.declared_B)
         logits_BV = model.head(hidden_BTD[:, -1]).float()
         next_B = logits_BV.argmax(dim=-1)
-        answers_BT[:, place] = next_B.where(open_B & logits_BV.isfinite().all(dim=-1), IGNORE)
-        open_B = open_B & (next_B != eos)
-        if not open_B.any():
+        answers_BT[:, index] = next_B.where(unfinished_B & logits_BV.isfinite().all(dim=-1), IGNORE)
+        unfinished_B = unfinished_B & (next_B != eos)
+        if not unfinished_B.any():
             break
-        read_BT = torch.cat([read_BT, next_B[:, None]], dim=1)
+        prefix_BT = torch.cat([prefix_BT, next_B[:, None]], dim=1)
     return answers_BT
 
 
@@ -132,6 +134,7 @@ def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
 
 
 def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally:
+    """Return the counts of one batch."""
     if decoding == "greedy":
         answers_BT = greedy_answers(model, batch, eos)
         loss_sum = math.nan
@@ -154,9 +157,9 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
-    """Return counts over held-out examples of the training lengths, which are the same at every call."""
-    needed = -(-examples // batches.batch_size)
-    return tally(model, (batches.batch(i) for i in range(needed)), batches.source.format.eos)
+    """Return counts over held-out examples of the training lengths; every call uses the same examples."""
+    count = -(-examples // batches.batch_size)
+    return tally(model, (batches.batch(i) for i in range(count)), batches.source.format.eos)
 
 
 def extrapolation_curve(
@@ -169,11 +172,16 @@ def extrapolation_curve(
     show: Callable[[int], None] = lambda done: None,
     keep_depths: Callable[[list[Row]], None] = lambda rows: None,
 ) -> Iterator[Row]:
-    """Yield one row per length, when it is measured, with the columns of ``extrapolation.csv``.
+    """Yield one row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
-    Each length is lowered to the nearest that the task has; ``max_length`` is the longest in training.
-    ``loss`` is empty under greedy decoding. ``show`` counts finished examples over all lengths.
-    ``keep_depths`` is called with the rows of ``depth.csv`` of a length, if the task has a depth.
+    ``loss`` is None under greedy decoding.
+
+    Args:
+        lengths: input lengths; each is lowered to the nearest length that the task has.
+        examples: number of examples per length.
+        max_length: longest input length in training.
+        show: called with the number of finished examples over all lengths.
+        keep_depths: called with the rows of ``depth.csv`` of each length, if the task has a depth.
     """
     model.eval()
     for index, length in enumerate(lengths):
@@ -181,15 +189,16 @@ def extrapolation_curve(
         assert content_length is not None, "checked when the configuration was resolved"
         blocks = _Blocks(source, content_length, examples)
 
-        def shown(here: int, before: int = index * examples) -> None:
-            show(before + here)
+        def show_total(done: int, done_before: int = index * examples) -> None:
+            show(done_before + done)
 
-        counts = tally(model, blocks, source.format.eos, decoding, shown)
+        counts = tally(model, blocks, source.format.eos, decoding, show_total)
         if blocks.depths:
             by_example_E3 = torch.cat(counts.by_example)
             keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))
         low, high = wilson_interval(counts.exact, counts.examples)
-        yield point(source, length, content_length, max_length, blocks.largest_id) | {
+        yield {
+            **point(source, length, content_length, max_length, blocks.largest_id),
             "examples": counts.examples,
             "token_accuracy": counts.token_accuracy,
             "exact_match": counts.exact_match,
@@ -203,18 +212,18 @@ def extrapolation_curve(
 
 
 def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]:
-    """Return the rows of ``depth.csv`` of a length, one for each bin of depth with examples."""
+    """Return the rows of ``depth.csv`` of one length: a row for each bin of depth that has examples."""
     bin_E = (depth_E * len(DEPTHS)).long().clamp(max=len(DEPTHS) - 1)
     rows = []
     for index in bin_E.unique().tolist():
-        chosen_e3 = by_example_E3[bin_E == index]
-        exact, right_tokens, tokens = chosen_e3.sum(dim=0).tolist()
+        bin_e3 = by_example_E3[bin_E == index]
+        exact, right_tokens, tokens = bin_e3.sum(dim=0).tolist()
         rows.append(
             {
                 "length": length,
                 "depth": DEPTHS[index],
-                "examples": len(chosen_e3),
-                "exact_match": exact / len(chosen_e3),
+                "examples": len(bin_e3),
+                "exact_match": exact / len(bin_e3),
                 "token_accuracy": right_tokens / tokens if tokens else 1.0,
             }
         )
@@ -223,7 +232,7 @@ def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]
 
 @dataclass
 class _Blocks:
-    """The evaluation examples of a length, their largest position id and their depths."""
+    """The evaluation examples of one length; iterating also records their largest position id and depths."""
 
     source: Source
     length: int
@@ -245,7 +254,7 @@ class _Blocks:
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:
     """Return the columns of ``extrapolation.csv`` that depend on the length but not on the model."""
     answer_tokens = source.task.target_length(content_length)
-    trained = source.positions.largest_trained(source.train_length)
+    largest_trained_id = source.positions.largest_trained(source.train_length)
     return {
         "length": length,
         "content_length": content_length,
@@ -254,12 +263,15 @@ def point(source: Source, length: int, content_length: int, max_length: int, lar
         "answer_tokens": answer_tokens,
         "tokens": source.format.tokens(content_length, answer_tokens),
         "largest_position": largest_id,
-        "untrained_positions": max(0, math.ceil(largest_id - trained)),
+        "untrained_positions": max(0, math.ceil(largest_id - largest_trained_id)),
     }
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return Wilson's 95 % interval for a proportion (1927), the error of sampling examples, not runs."""
+    """Return Wilson's 95 % interval (1927) for a proportion.
+
+    It measures the error of sampling examples, not the variation between runs.
+    """
     share = successes / trials
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

@@ -1,8 +1,10 @@
-"""Evaluate a trained model with the measurements for its kind of task."""
+"""Evaluate a trained model on a text or on a task with answers."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from torch import nn
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.seen import seen_in_training
@@ -19,7 +21,10 @@ Tables = dict[str, Curve]  # further measurements by the name of their CSV file
 def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:
-    """Return the rows of ``extrapolation.csv`` and further tables for this kind of task."""
+    """Return the rows of ``extrapolation.csv`` and further tables by name (``text``, ``corpus``, ``depth``).
+
+    ``steps`` is the number of steps for which the model was trained.
+    """
     lengths = experiment.evaluation_lengths
     examples = experiment.config.evaluation.examples
     source = experiment.evaluation_source
@@ -27,21 +32,27 @@ def evaluate_model(
     seen: dict[int, int] = {}
     if not experiment.other_task:
         content_lengths = [source.task.nearest_length(length) or length for length in lengths]
-        trained = steps * experiment.config.trainer.accumulate_grad_batches
-        seen = seen_in_training(experiment.batches, trained, source, content_lengths, examples)
+        training_batches = steps * experiment.config.trainer.accumulate_grad_batches
+        seen = seen_in_training(experiment.batches, training_batches, source, content_lengths, examples)
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, Text):
         curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
         tables["corpus"] = source.task.listing()
     else:
-        decoding = experiment.decoding
-        step = display.step
         depths: list[Row] = []
-        measured = extrapolation_curve(
-            model, source, lengths, examples, longest, decoding, step, depths.extend
+        curve = list(
+            extrapolation_curve(
+                model,
+                source,
+                lengths,
+                examples,
+                longest,
+                experiment.decoding,
+                show=display.step,
+                keep_depths=depths.extend,
+            )
         )
-        curve = list(measured)
         if depths:
             tables["depth"] = depths
     for row in curve:
@@ -54,5 +65,8 @@ def evaluate_model(
 
 def describe_model(model: Backbone) -> dict[str, Any]:
     """Return the number of parameters of the model and of its encoding."""
-    sizes = {"parameters": model, "encoding_parameters": model.encodings}
-    return {name: sum(p.numel() for p in part.parameters()) for name, part in sizes.items()}
+    return {"parameters": _size(model), "encoding_parameters": _size(model.encodings)}
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

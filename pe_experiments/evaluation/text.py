@@ -1,16 +1,18 @@
 """Evaluate a language model over context length, on the same target bytes at every length.
 
 Every example is a stretch of text as long as the longest context. At each length L it is cut into windows of
-L bytes, as in training. A window scores all its bytes except the first, which is the last of the window
-before it.
+L bytes, as in training. All bytes of a window are scored except the first, which is also the last byte of
+the window before it.
 
-* ``non_overlapping``: all bytes of a stretch except the first, each after 1 to L - 1 bytes of its window.
-* ``sliding``: the last bytes of each stretch (at most `STRIDE`), each after at least L - STRIDE bytes, as
-  with a window that slides by that stride. They are also split by whether they complete a 4-gram that
-  occurred earlier in the stretch (associative recall; Arora et al. 2023, arXiv:2312.04927):
-  ``repeated_near`` within the training length, ``repeated_far`` only farther back, ``new`` not at all.
-* ``copy``: a random key is placed at a random index of the window and again at its end; the second half of
-  its second occurrence is scored.
+* ``non_overlapping``: scores all bytes of a stretch except the first. Each is predicted from the 1 to L - 1
+  bytes before it in its window.
+* ``sliding``: scores the last bytes of each stretch (at most `STRIDE`). Each is predicted from at least
+  L - STRIDE bytes, as with a window that slides by that stride. The bytes are also split by whether they
+  complete a 4-gram that occurred earlier in the stretch (associative recall; Arora et al. 2023,
+  arXiv:2312.04927): ``repeated_near`` within the training length, ``repeated_far`` only farther back, ``new``
+  not at all.
+* ``copy``: places a random key at a random index of the window and again at its end, and scores the second
+  half of the second occurrence.
 
 Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S scored bytes.
 """
@@ -35,28 +37,28 @@ from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
 STRIDE = 64  # bytes by which a window slides, at most a quarter of the shortest length
-GRAM = 4  # bytes
+GRAM = 4  # bytes of a repeated sequence
 KEY = 16  # bytes of a key to copy
-BINS = 32  # of indices in the longest window
-COLUMNS = ("length", "windows", "slice", "first_index", "last_index")  # columns of a kind
+BINS = 32  # bins of the index in the longest window
+COLUMNS = ("length", "windows", "slice", "first_index", "last_index")  # of `Kind`, in ``text.csv``
 
-Kind = tuple[int, str, str, int | None, int | None]  # length, windows, slice, first and last index
+Kind = tuple[int, str, str, int | None, int | None]  # which bytes were scored, and how: `COLUMNS`
 
 
 class Scorer:
-    """Score single bytes under a model; store sums by kind and the largest position id by length."""
+    """Score bytes with a model; store sums of scores by kind and the largest position id by length."""
 
     def __init__(self, model: Backbone, source: Source):
         self.model = model
         self.source = source
-        self.draws = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
+        self.generator = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
-        self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # with the index of their block of stretches
-        self.block = 0
+        self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # with the index of the block
+        self.block = 0  # index of the present block of stretches
 
     @property
     def sums(self) -> dict[Kind, Tally]:
-        """Return the scores of all blocks, including blocks scored by other devices."""
+        """Return the summed scores of all blocks, including blocks scored by other devices."""
         sums: defaultdict[Kind, Tally] = defaultdict(Tally)
         for kind, tally in gathered(self.counts):
             sums[kind] += tally
@@ -64,13 +66,13 @@ class Scorer:
 
     @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss in nats and correctness of the likeliest byte, for bytes 1 .. L - 1, [R, L - 1]."""
+        """Return loss in nats and correctness of the likeliest byte, except for first bytes, [R, L - 1]."""
         source = self.source
         device = next(self.model.parameters()).device
         targets_RL = windows_RL.roll(-1, dims=1)
         targets_RL[:, -1] = IGNORE
         rows = source.format.lay_out(windows_RL, targets_RL)
-        ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.draws)
+        ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.generator)
         length = windows_RL.shape[1]
         self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
         if not belongs_to_this_rank(self.block):  # ids are drawn anyway, to keep the random stream in step
@@ -100,6 +102,7 @@ class Scorer:
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
+        """Add the scores of bytes of a kind to the counts of the present block."""
         if belongs_to_this_rank(self.block):
             count = losses.numel()
             loss_sum = float(losses.sum())
@@ -117,23 +120,28 @@ def evaluate_text(
 ) -> tuple[list[Row], list[Row]]:
     """Evaluate a language model at these context lengths, on the same bytes at each length.
 
-    Return the rows of ``extrapolation.csv`` for non-overlapping windows and the rows of ``text.csv``.
-    Examples are stretches of text; ``show`` is called with the number of finished ones over all lengths.
+    Args:
+        examples: number of stretches of text.
+        max_length: longest context length in training.
+        show: called with the number of finished stretches over all lengths.
+
+    Returns:
+        The rows of ``extrapolation.csv`` for non-overlapping windows, and the rows of ``text.csv``.
     """
     model.eval()
     task = source.task.for_split("evaluation")
     content_lengths = {length: task.nearest_length(length) or length for length in lengths}
     contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
-    draws = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
+    generator = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
     scorer = Scorer(model, source)
     done = 0
     for start in range(0, examples, BLOCK_EXAMPLES):
         count = min(BLOCK_EXAMPLES, examples - start)
-        stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, draws)
-        occurring = stretches_BN.unique()
-        keys_BK = occurring[torch.randint(len(occurring), (BLOCK_EXAMPLES, KEY), generator=draws)]
-        starts_B = torch.rand(BLOCK_EXAMPLES, generator=draws)
+        stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, generator)
+        alphabet = stretches_BN.unique()
+        keys_BK = alphabet[torch.randint(len(alphabet), (BLOCK_EXAMPLES, KEY), generator=generator)]
+        starts_B = torch.rand(BLOCK_EXAMPLES, generator=generator)
         stretches_BN, keys_BK, starts_B = stretches_BN[:count], keys_BK[:count], starts_B[:count]
         slices = slices_of(stretches_BN, stride, max_length)
         for length in contents:
@@ -145,34 +153,36 @@ def evaluate_text(
             if length == contents[-1]:
                 _add_by_index(scorer, length, losses_BS, right_BS)
             if length >= 4 * KEY:
-                scores = scorer.scores(with_copy(stretches_BN[:, -length:], keys_BK, starts_B))
-                scorer.add((length, "copy", "all", None, None), *(part[:, -KEY // 2 :] for part in scores))
+                windows_BL = with_copy(stretches_BN[:, -length:], keys_BK, starts_B)
+                losses_BS, right_BS = scorer.scores(windows_BL)
+                half = slice(-KEY // 2, None)
+                scorer.add((length, "copy", "all", None, None), losses_BS[:, half], right_BS[:, half])
             done += count
             show(done)
         scorer.block += 1
     sums = scorer.sums
-    points = [
-        _point(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
+    curve = [
+        _curve_row(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
     ]
-    return points, _rows(sums)
+    return curve, _text_rows(sums)
 
 
 def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, Tensor]:
-    """Return the slices of the last ``stride`` bytes of stretches, including ``all``, as masks [B, stride].
+    """Return masks [B, stride] over the last ``stride`` bytes of stretches, by the name of the slice.
 
     A byte is ``repeated_near`` if the 4-gram that it ends occurred so recently that every window of the
     training length contains the earlier occurrence.
     """
     near_BS, ever_BS = torch.zeros(2, len(stretches_BN), stride, dtype=torch.bool)
-    total = stretches_BN.shape[1]
-    if total >= GRAM + stride:
+    size = stretches_BN.shape[1]
+    if size >= GRAM + stride:
         grams_BGK = stretches_BN.unfold(1, GRAM, 1)
         index_G = torch.arange(grams_BGK.shape[1])
         for s in range(stride):
             index = grams_BGK.shape[1] - stride + s
             same_BG = (grams_BGK[:, :index] == grams_BGK[:, index, None]).all(dim=-1)
             ever_BS[:, s] = same_BG.any(dim=1)
-            near_BS[:, s] = same_BG[:, index_G[:index] >= total - max_length].any(dim=1)
+            near_BS[:, s] = same_BG[:, index_G[:index] >= size - max_length].any(dim=1)
     return {
         "all": torch.ones_like(ever_BS),
         "repeated_near": near_BS,
@@ -182,16 +192,16 @@ def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, T
 
 
 def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
-    """Return windows with a key at a random index and again at the end; they span at least two keys.
+    """Return windows of at least two keys with the key written at a random index and again at the end.
 
     ``starts_B`` is the start of the first occurrence, as a share of its possible indices.
     """
     width = keys_BK.shape[1]
-    made_BL = windows_BL.clone()
+    copied_BL = windows_BL.clone()
     first_B = (starts_B * (windows_BL.shape[1] - 2 * width + 1)).long()
-    made_BL.scatter_(1, first_B[:, None] + torch.arange(width), keys_BK)
-    made_BL[:, -width:] = keys_BK
-    return made_BL
+    copied_BL.scatter_(1, first_B[:, None] + torch.arange(width), keys_BK)
+    copied_BL[:, -width:] = keys_BK
+    return copied_BL
 
 
 def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tensor) -> None:
@@ -203,7 +213,7 @@ def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tens
         scorer.add(kind, losses_BS[:, part], right_BS[:, part])
 
 
-def _rows(sums: dict[Kind, Tally]) -> list[Row]:
+def _text_rows(sums: dict[Kind, Tally]) -> list[Row]:
     rows = []
     for kind, total in sums.items():
         row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.tokens}
@@ -213,7 +223,7 @@ def _rows(sums: dict[Kind, Tally]) -> list[Row]:
     return sorted(rows, key=lambda row: row["length"])
 
 
-def _point(
+def _curve_row(
     scorer: Scorer, sums: dict[Kind, Tally], length: int, content_length: int, examples: int, max_length: int
 ) -> Row:
     total = sums[content_length, "non_overlapping", "all", None, None]
