@@ -1,4 +1,4 @@
-"""The device a run computes on."""
+"""Choose and prepare the device on which a run computes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def prepare_device(config: Config) -> str:
     trainer, training = config.trainer, config.training
     cores = os.cpu_count() or 1
     if trainer.threads > cores:
-        has = f"this machine has {cores} cores; allowed: 1 to {cores}"
-        raise UserError(f"trainer.threads={trainer.threads}: {has}")
+        raise UserError(
+            f"trainer.threads={trainer.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
+        )
     torch.set_num_threads(trainer.threads)
     on_gpu = trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     _refuse_devices(config, on_gpu)
@@ -52,16 +53,19 @@ def _refuse_devices(config: Config, on_gpu: bool) -> None:
     if trainer.strategy == "fsdp" and not on_gpu:
         raise UserError("trainer.strategy=fsdp needs CUDA devices; allowed without them: auto or ddp")
     if trainer.strategy == "fsdp" and config.training.weight_decay:
-        lost = "sharded parameters lose the shapes that exempt some of them from weight decay"
-        raise UserError(f"trainer.strategy=fsdp: {lost}; allowed: training.weight_decay=0, or trainer=ddp")
+        raise UserError(
+            "trainer.strategy=fsdp: sharded parameters lose the shapes that exempt some of them from weight "
+            "decay; allowed: training.weight_decay=0, or trainer=ddp"
+        )
     if ranks > rows:
         raise UserError(f"training.batch_size={rows} is shared by {ranks} devices; allowed: {ranks} or more")
 
 
 @contextmanager
 def use_device(config: Config) -> Iterator[str]:
-    """Call `prepare_device`, and restore threads and backend of the process at the end of the block."""
-    threads, backend = torch.get_num_threads(), matmul.current_backend()
+    """Call `prepare_device` for a block; afterwards restore the threads and the matmul backend."""
+    threads = torch.get_num_threads()
+    backend = matmul.current_backend()
     try:
         yield prepare_device(config)
     finally:

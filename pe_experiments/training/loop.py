@@ -40,14 +40,14 @@ from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_f
 from pe_experiments.training.ranks import Ranks
 
 RECORD_EVERY = 10  # steps between rows of the training curve
-SCORED_STEP = 16  # scored tokens are padded to a multiple of it, because every new shape sets up kernels
-CHECKPOINT_SECONDS = 3.0  # between checkpoints; a kill loses about as much
-CHECKPOINT_SHARE = 0.02  # of the training time, at most, for writing checkpoints
+SCORED_STEP = 16  # scored tokens are padded to a multiple of 16, because every new shape sets up kernels
+CHECKPOINT_SECONDS = 3.0  # between checkpoints; a killed run loses about as much work
+CHECKPOINT_SHARE = 0.02  # largest share of the training time for writing checkpoints
 KNOWN_WARNINGS = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
 
 
 class TrainingModule(pl.LightningModule):
-    """A model with its loss, its optimizer and the schedule of the learning rate."""
+    """A model with its loss, optimizer and learning rate schedule."""
 
     def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, seed: int):
         super().__init__()
@@ -58,20 +58,23 @@ class TrainingModule(pl.LightningModule):
         self.finished = False  # whether training is complete; saved in every checkpoint
 
     def training_step(self, batch: Part, batch_idx: int) -> Tensor:
-        """Return the loss of a part of a step in nats; the loss of a step is the mean over its parts.
+        """Return the loss of a part of a step in nats; the loss of the step is the mean over its parts.
 
         The parts are the accumulated batches on every device. Lightning averages their gradients.
         """
         rows, parts, scored = batch
         seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
-        loss = batch_loss(self.model, rows) if parts == 1 else batch_loss(self.model, rows, scored) * parts
+        if parts == 1:
+            loss = batch_loss(self.model, rows)
+        else:
+            loss = batch_loss(self.model, rows, scored) * parts
         if self.step_is_recorded:
             self.log("loss", loss, logger=False, sync_dist=world_size() > 1)
         return loss
 
     @property
     def step_is_recorded(self) -> bool:
-        """Return whether the training curve has a row after the present step."""
+        """Return whether the training curve gets a row after the present step."""
         return is_recorded(self.global_step + 1, self.training_config)
 
     def configure_optimizers(self) -> Any:
@@ -101,7 +104,7 @@ class TrainingModule(pl.LightningModule):
 
 
 def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed the random draws of a forward pass, which then depend only on seed and batch, also on resuming.
+    """Seed the random draws of a forward pass, so that a resumed run makes the same draws.
 
     ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step, which takes a
     millisecond and memory that is never freed.
@@ -128,27 +131,30 @@ def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tens
 
 
 def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
-    """Return the summed loss. The head sees only scored tokens, padded to a multiple of SCORED_STEP."""
+    """Return the summed loss, with the head applied only to scored tokens (padded to `SCORED_STEP`)."""
     labels_N = batch.labels_BT.flatten()
-    scored_n = (labels_N != IGNORE).nonzero()[:, 0]
-    filled_n = F.pad(scored_n, (0, rounded_up(len(scored_n), SCORED_STEP) - len(scored_n)))
-    labels_n = labels_N[filled_n]
-    labels_n[len(scored_n) :] = IGNORE
-    hidden_nD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B, filled_n)
+    indices_n = (labels_N != IGNORE).nonzero()[:, 0]
+    scored = len(indices_n)
+    indices_n = F.pad(indices_n, (0, rounded_up(scored, SCORED_STEP) - scored))
+    labels_n = labels_N[indices_n]
+    labels_n[scored:] = IGNORE
+    hidden_nD = model.hidden(
+        batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B, indices_n
+    )
     logits_nV = at_least_float32(model.head(hidden_nD))
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
 class Part(NamedTuple):
-    """The part of a step in one forward pass: the rows of a batch on one device."""
+    """The part of a step that one device computes in one forward pass: rows of a batch."""
 
     rows: Batch
     parts: int  # number of parts of the step, on all devices
     scored: int  # scored tokens of the whole step
 
 
-class StepsFrom(IterableDataset[Part]):
-    """The batches of a training from step ``first`` on; batch i depends only on the seed and i."""
+class TrainingParts(IterableDataset[Part]):
+    """The parts of all steps from step ``first`` on, for this device; each has ``accumulated`` batches."""
 
     def __init__(self, batches: TrainingStream, first: int, accumulated: int):
         self.batches = batches
@@ -156,17 +162,18 @@ class StepsFrom(IterableDataset[Part]):
         self.accumulated = accumulated
 
     def __iter__(self) -> Iterator[Part]:
-        size, start = world_size(), rank()
+        devices = world_size()
+        first_row = rank()
         for step in count(self.first):
-            drawn = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
-            scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in drawn)
-            for batch in drawn:
-                rows = batch.rows(slice(start, None, size)) if size > 1 else batch
-                yield Part(rows, self.accumulated * size, scored)
+            batches = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
+            scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in batches)
+            for batch in batches:
+                rows = batch.rows(slice(first_row, None, devices)) if devices > 1 else batch
+                yield Part(rows, self.accumulated * devices, scored)
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
-    """Return whether the training curve has a row after a step."""
+    """Return whether the training curve gets a row after a step."""
     return step % RECORD_EVERY == 0 or is_checked(step, config)
 
 
@@ -178,7 +185,10 @@ def is_checked(step: int, config: TrainingConfig) -> bool:
 class Recorder(Callback):
     """Record the training curve, and validate on fresh examples in distribution every ``check_every`` steps.
 
-    ``record`` is called with each row, ``show`` with the number of each finished step.
+    Args:
+        validation: batches of the training lengths that training does not use.
+        record: called with each row of the training curve.
+        show: called with the number of each finished step.
     """
 
     def __init__(
@@ -216,38 +226,49 @@ class Recorder(Callback):
             "gradient_norm": float(trainer.callback_metrics["gradient_norm"]),
         }
         if is_checked(step, self.training):
-            validation = self._check(module)
-            module.log_dict(validation, logger=False)
-            row |= validation
-            enough = self.training.stop_at_exact_match
-            trainer.should_stop |= enough is not None and validation.get("exact_match", -1.0) >= enough
+            metrics = self._validate(module)
+            module.log_dict(metrics, logger=False)
+            row |= metrics
+            target = self.training.stop_at_exact_match
+            if target is not None and metrics.get("exact_match", -1.0) >= target:
+                trainer.should_stop = True
         self.record(row)
 
-    def _check(self, module: pl.LightningModule) -> dict[str, float]:
+    def _validate(self, module: pl.LightningModule) -> dict[str, float]:
+        """Return the validation metrics of the present model."""
         assert isinstance(module, TrainingModule)
         module.eval()
         counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
         module.train()
-        exact = {"exact_match": counts.exact_match} if self.validation.source.task.exact else {}
-        return {"validation_loss": counts.loss, **exact, "token_accuracy": counts.token_accuracy}
+        metrics = {"validation_loss": counts.loss}
+        if self.validation.source.task.exact:
+            metrics["exact_match"] = counts.exact_match
+        return metrics | {"token_accuracy": counts.token_accuracy}
 
 
 def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
-    """Raise `Diverged` with the step of the first of these losses that is not finite."""
-    finite = losses.isfinite().tolist()
-    if not all(finite):
-        batches_since = len(finite) - 1 - finite.index(False)
+    """Raise `Diverged` with the step of the first loss that is not finite.
+
+    ``losses`` are the losses of the latest batches, the last one from the present step.
+    """
+    is_finite = losses.isfinite().tolist()
+    if not all(is_finite):
+        batches_since = len(is_finite) - 1 - is_finite.index(False)
         raise Diverged(trainer.global_step - batches_since // trainer.accumulate_grad_batches)
 
 
 class Checkpointer(Checkpoint):
-    """Keep one checkpoint, replaced atomically every few seconds, and at the end by the weights alone."""
+    """Save a checkpoint every few seconds, which replaces the last one; at the end save only the weights.
 
-    def __init__(self, path: Path, training: TrainingConfig, others: Sequence[Component] = ()):
+    Args:
+        user_callbacks: the user's callbacks, whose states may be unreadable; checked at the first checkpoint.
+    """
+
+    def __init__(self, path: Path, training: TrainingConfig, user_callbacks: Sequence[Component] = ()):
         self.path = path
         self.training = training
-        self.due = time.monotonic() + CHECKPOINT_SECONDS
-        self.others = others  # callbacks of the user, whose states may not be readable
+        self.next_save = time.monotonic() + CHECKPOINT_SECONDS
+        self.unchecked_callbacks = user_callbacks
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -255,17 +276,16 @@ class Checkpointer(Checkpoint):
         # The loss is known to be finite only after a recorded step.
         recorded = ends_step(trainer, batch_idx) and is_recorded(trainer.global_step, self.training)
         last = trainer.should_stop or trainer.global_step == self.training.steps
-        due = recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.due)
-        if due:
+        if recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.next_save):
             started = time.monotonic()
-            save_atomically(trainer, self.path, others=self.others)
-            self.others = ()
-            cost = time.monotonic() - started
-            self.due = time.monotonic() + max(CHECKPOINT_SECONDS, cost / CHECKPOINT_SHARE)
+            save_atomically(trainer, self.path, callbacks=self.unchecked_callbacks)
+            self.unchecked_callbacks = ()
+            seconds = time.monotonic() - started
+            self.next_save = time.monotonic() + max(CHECKPOINT_SECONDS, seconds / CHECKPOINT_SHARE)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not all(parameter.isfinite().all() for parameter in module.parameters()):
-            raise Diverged(trainer.global_step)  # by the last update, after the last loss
+            raise Diverged(trainer.global_step)  # in the last update, which no loss follows
         assert isinstance(module, TrainingModule)
         module.finished = True
         save_atomically(trainer, self.path, weights_only=True)
@@ -277,44 +297,49 @@ def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
 
 
 def save_atomically(
-    trainer: pl.Trainer, path: Path, weights_only: bool = False, others: Sequence[Component] = ()
+    trainer: pl.Trainer, path: Path, weights_only: bool = False, callbacks: Sequence[Component] = ()
 ) -> None:
-    """Save a checkpoint so that a kill at any moment leaves either the old or the new one.
+    """Save a checkpoint so that a kill at any moment leaves either the old or the new file.
 
-    ``weights_only`` omits the state of the optimizer, two thirds of the file.
+    Args:
+        weights_only: omit the state of the optimizer, two thirds of the file.
+        callbacks: callbacks of the user; with any of them, check that the checkpoint is readable.
 
     Raises:
-        UserError: with the states of these callbacks the checkpoint could not be read again.
+        UserError: the state of a callback makes the checkpoint unreadable.
     """
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
     try:
         trainer.save_checkpoint(draft, weights_only=weights_only)
         if trainer.is_global_zero:
-            if others:
-                _require_readable(draft, others)
+            if callbacks:
+                _require_readable(draft, callbacks)
             os.replace(draft, path)
     finally:
         if trainer.is_global_zero:
-            draft.unlink(missing_ok=True)  # after an error, such as a full disk
+            draft.unlink(missing_ok=True)  # exists only after an error, such as a full disk
 
 
 def _require_readable(checkpoint: Path, callbacks: Sequence[Component]) -> None:
+    """Raise a UserError if a checkpoint with the states of these callbacks cannot be loaded."""
     try:
         torch.load(checkpoint, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        named = few([callback.cls.__name__ for callback in callbacks])
-        plain = "allowed in state_dict: numbers, texts, tensors, lists and mappings"
+        names = few([callback.cls.__name__ for callback in callbacks])
         raise UserError(
-            f"trainer.callbacks: a run with the state of {named} cannot be resumed; {plain}"
+            f"trainer.callbacks: a run with the state of {names} cannot be resumed; "
+            f"allowed in state_dict: numbers, texts, tensors, lists and mappings"
         ) from error
 
 
 def strategy_for(ranks: Ranks) -> str | DDPStrategy | FSDPStrategy:
-    """Return Lightning's strategy; it allows unused parameters, such as those of long distances."""
+    """Return Lightning's strategy, which allows unused parameters, such as parameters of long distances."""
     if ranks.size == 1:
         return "auto"
-    return FSDPStrategy() if ranks.trainer.strategy == "fsdp" else DDPStrategy(find_unused_parameters=True)
+    if ranks.trainer.strategy == "fsdp":
+        return FSDPStrategy()
+    return DDPStrategy(find_unused_parameters=True)
 
 
 def train_model(
@@ -328,10 +353,15 @@ def train_model(
     ranks: Ranks | None = None,
     loggers: Iterable[Logger] = (),
 ) -> int:
-    """Train in place, from the start or from the checkpoint of step ``first``; return the last step.
+    """Train a model in place and return the last step.
 
-    On several devices every rank calls this function with its ``ranks``. ``record`` is called with each row
-    of ``metrics.csv``, ``show`` with the number of each finished step. The user's callbacks use ``loggers``.
+    Args:
+        checkpoint: path of the checkpoint, which is read if ``first`` is not 0.
+        first: 0, or the step of the checkpoint from which to continue.
+        record: called with each row of ``metrics.csv``.
+        show: called with the number of each finished step.
+        ranks: the processes of the run; on several devices every process calls this function.
+        loggers: Lightning's loggers, for the user's callbacks.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -365,18 +395,18 @@ def train_model(
             logger=[DummyLogger()] if ranks.rank and experiment.config.logger.used else list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
-            plugins=[ranks],  # this number of processes, whatever Slurm's variables suggest
+            plugins=[ranks],  # determines the number of processes, whatever Slurm's variables say
         )
-        on_interrupt = signal.getsignal(signal.SIGINT)
+        interrupt_handler = signal.getsignal(signal.SIGINT)
         try:
-            steps = StepsFrom(experiment.batches, first, config.accumulate_grad_batches)
-            data = DataLoader(steps, batch_size=None)
+            parts = TrainingParts(experiment.batches, first, config.accumulate_grad_batches)
+            data = DataLoader(parts, batch_size=None)
             trainer.fit(module, data, ckpt_path=checkpoint if first else None, weights_only=True)
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning reacts to Ctrl-C
                 raise KeyboardInterrupt from error
             raise RuntimeError(f"a part ends the program with {error!r}") from error
         finally:
-            if signal.getsignal(signal.SIGINT) is not on_interrupt:  # Lightning leaves the signal ignored
-                signal.signal(signal.SIGINT, on_interrupt)
+            if signal.getsignal(signal.SIGINT) is not interrupt_handler:  # Lightning ignores the signal
+                signal.signal(signal.SIGINT, interrupt_handler)
     return trainer.global_step

@@ -17,11 +17,11 @@ from pe_experiments.terminal.errors import UserError
 
 Backend = Literal["default", "onednn"]
 
-# Rows, summed columns and columns of the products of a small transformer, forward and backward.
+# Sizes m, k, n of the products [m, k] @ [k, n] in a small transformer.
 SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
-HEADS = (128, 40, 16)  # sequences times heads, tokens and head_dim of the products inside attention
+HEADS = (128, 40, 16)  # sequences * heads, tokens and head_dim of the products in attention
 SMALL = 1_000_000  # size below which oneDNN's set-up for every new shape outweighs its speed
-SAME_ERROR = 4.0  # largest ratio to the default's error; with bfloat16 it is about 10,000
+SAME_ERROR = 4.0  # largest allowed ratio to the default's error; with bfloat16 it is about 10,000
 # The setting that selects oneDNN; None if this PyTorch has no oneDNN or no such setting.
 _ONEDNN = torch.backends.mkldnn
 _SETTING: Any = getattr(_ONEDNN, "matmul", None) if _ONEDNN.is_available() else None
@@ -34,21 +34,32 @@ def set_backend(backend: Backend) -> None:
 
 
 def current_backend() -> Backend:
+    """Return the backend that this process uses."""
     in_use = _SETTING is not None and _SETTING.fp32_precision == "bf16"
     return "onednn" if in_use else "default"
 
 
 def select(choice: str, size: int) -> Backend:
-    """Apply ``trainer.matmul`` without timing; ``size`` is symbols of a batch * d_model^2."""
-    backend = "default" if choice == "default" or (choice == "auto" and size < SMALL) else faster_backend()
+    """Use the backend of the option ``trainer.matmul`` and return it.
+
+    Args:
+        choice: ``auto``, ``onednn`` or ``default``.
+        size: symbols of a batch * d_model^2; ``auto`` uses oneDNN only from `SMALL` on.
+    """
+    backend: Backend = "default"
+    if choice == "onednn" or (choice == "auto" and size >= SMALL):
+        backend = faster_backend()
     if choice == "onednn" and backend != "onednn":
-        here = "oneDNN is not available here or computes float32 products in bfloat16"
-        raise UserError(f"trainer.matmul=onednn: {here}; allowed here: auto, default")
+        raise UserError(
+            "trainer.matmul=onednn: oneDNN is not available here or computes float32 products in bfloat16; "
+            "allowed here: auto, default"
+        )
     set_backend(backend)
     return backend
 
 
 def faster_backend() -> Backend:
+    """Return oneDNN if it computes float32 products exactly here, else the default."""
     return "onednn" if onednn_keeps_float32() else "default"
 
 
@@ -58,18 +69,19 @@ def onednn_keeps_float32() -> bool:
     generator = torch.Generator().manual_seed(0)
     pairs: list[tuple[Tensor, Tensor]] = []
     for m, k, n in SHAPES:  # forward, and backward for input and weight of a linear layer
-        a, b = torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
+        a = torch.randn(m, k, generator=generator)
+        b = torch.randn(k, n, generator=generator)
         pairs += [(a, b.T.contiguous().T), (a, b), (a.T.contiguous().T, b)]
     query, key = (torch.randn(HEADS, generator=generator) for _ in range(2))
     pairs += [(query, key.mT), (query @ key.mT, key)]
-    before = current_backend()
+    previous_backend = current_backend()
     errors: dict[Backend, float] = {}
     try:
         for backend in get_args(Backend):
             set_backend(backend)
             errors[backend] = max(_error(left, right) for left, right in pairs)
     finally:
-        set_backend(before)
+        set_backend(previous_backend)
     return _SETTING is not None and errors["onednn"] <= SAME_ERROR * errors["default"]
 
 

@@ -1,4 +1,4 @@
-"""Check a run before it writes anything: its memory, its examples and its model."""
+"""Check the memory, the examples and the model of a run before it writes anything."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, se
 from pe_experiments.training.optimizer import TrainingOptimizer
 
 PARAMETER_BYTES = 16  # weight, gradient and AdamW's two averages
-DRAWN_BYTES = 16 * 24  # for each token: 16 batches are drawn at once, with labels and positions
-TRIED_TOKENS = 1024  # checked tokens of a longer evaluated row
+DRAWN_BYTES = 16 * 24  # per token: 16 batches are drawn at once, with labels and positions
+CHECKED_TOKENS = 1024  # of a longer evaluation row
 ROWS = 8  # checked examples, and rows whose later tokens are changed
-MOVED = 1e-4  # smallest change, relative to the largest logit, that counts as look-ahead
+LOOK_AHEAD = 1e-4  # larger changes, relative to the largest logit, count as look-ahead
 SOLVED_LENGTH = 20  # largest length at which `Task.solve`, which may be slow, checks answers
 
 
 def preflight(experiment: Experiment) -> list[str]:
-    """Raise an error for a run that would fail later or give wrong results; return the encodings' remarks.
+    """Raise an error for a run that would fail later or give wrong results; return remarks of its encodings.
 
     The run must fit into memory. Targets must agree with `Task.solve`. An untrained model must give finite
     logits for a training batch and for a row of the longest evaluation, and in a decoder no token may depend
@@ -42,56 +42,62 @@ def preflight(experiment: Experiment) -> list[str]:
         UserError: the run must not start.
     """
     refuse_large(experiment)
-    _refuse_unread_rate(experiment.config.training)
+    _refuse_unused_rate(experiment.config.training)
     source = experiment.source
     for task in dict.fromkeys((source.task, experiment.evaluation_task)):
         _refuse_wrong_answers(task, source.train_lengths)
     with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = experiment.batches.batch(0)
-        _refuse_telling_ids(source)
+        _refuse_revealing_ids(source)
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths)) or 0
     last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
     with user_errors("evaluation", "makes no examples"):
-        row = _both_ends(experiment.evaluation_source.evaluation_block(longest, last_block))
+        row = _shortened_row(experiment.evaluation_source.evaluation_block(longest, last_block))
     model = experiment.untrained_model()
-    for training, tried, where in (
+    for training, examples, where in (
         (True, batch, "on a training batch"), (False, row, f"at evaluation length {longest}")
     ):  # fmt: skip
         with user_errors("pe", f"fails {where}"), torch.no_grad():
-            _require_finite(model.train(training), tried, where)
+            _require_finite(model.train(training), examples, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
         _refuse_looking_ahead(model.eval(), batch.rows(torch.arange(ROWS) % len(batch.tokens_BT)), source)
     _refuse_optimizer(experiment, model)
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
-    remarks = [(encoding, encoding.remark or overridden_hooks(encoding)[1]) for encoding in encodings]
-    return list(
-        dict.fromkeys(f"{type(encoding).__name__}: {remark}" for encoding, remark in remarks if remark)
-    )
+    remarks: dict[str, None] = {}
+    for encoding in encodings:
+        remark = encoding.remark or overridden_hooks(encoding)[1]
+        if remark:
+            remarks[f"{type(encoding).__name__}: {remark}"] = None
+    return list(remarks)
 
 
-def _refuse_unread_rate(training: TrainingConfig) -> None:
-    """Refuse a final learning rate that a constant schedule does not read."""
-    usual = read_choice("training", "default")["final_learning_rate"]
-    if training.schedule == "constant" and training.final_learning_rate != usual:
-        given = f"training.final_learning_rate={training.final_learning_rate}"
-        raise NotApplicable(f"{given}: training.schedule=constant ends at the rate it has; allowed: {usual}")
+def _refuse_unused_rate(training: TrainingConfig) -> None:
+    """Raise an error if a final learning rate is set that a constant schedule does not use."""
+    default = read_choice("training", "default")["final_learning_rate"]
+    if training.schedule == "constant" and training.final_learning_rate != default:
+        raise NotApplicable(
+            f"training.final_learning_rate={training.final_learning_rate}: training.schedule=constant ends "
+            f"at the rate it has; allowed: {default}"
+        )
 
 
 def refuse_large(experiment: Experiment) -> None:
     """Raise an error if training needs too much memory, estimated to a factor of two or three."""
     gpu = experiment.config.trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    need, have = needed_bytes(experiment), memory_bytes(gpu)
-    if have is not None and need > have:
-        of_parameters = PARAMETER_BYTES * parameters(experiment)
+    needed = needed_bytes(experiment)
+    available = memory_bytes(gpu)
+    if available is not None and needed > available:
+        parameter_bytes = PARAMETER_BYTES * parameters(experiment)
         raise UserError(
-            f"training needs about {need / 1e9:,.1f} GB of memory ({of_parameters / 1e9:,.1f} for the "
-            f"parameters, the rest for a batch), this machine has {have / 1e9:,.1f}; lower model.d_model, "
-            f"model.num_layers, task.vocab_size, training.batch_size, training.max_length or pe's own sizes"
+            f"training needs about {needed / 1e9:,.1f} GB of memory ({parameter_bytes / 1e9:,.1f} for the "
+            f"parameters, the rest for a batch), this machine has {available / 1e9:,.1f}; lower "
+            f"model.d_model, model.num_layers, task.vocab_size, training.batch_size, training.max_length "
+            f"or pe's own sizes"
         )
 
 
 def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
-    """Raise an error if the optimizer needs more than gradients, such as a closure, by taking a step."""
+    """Raise an error if a step of the optimizer needs more than gradients, such as a closure."""
     component = experiment.components["optimizer"]
     if component.choice in shipped("optimizer"):
         return
@@ -102,21 +108,22 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
     except UserError:
         raise
     except Exception as error:
-        needs = f"it needs more than the gradients of a batch ({sentence(error)})"
-        cure = "allowed: one that does not, such as torch.optim.AdamW"
-        raise UserError(f"optimizer._target_={component.target}: {needs}; {cure}") from error
+        raise UserError(
+            f"optimizer._target_={component.target}: it needs more than the gradients of a batch "
+            f"({sentence(error)}); allowed: one that does not, such as torch.optim.AdamW"
+        ) from error
 
 
 def parameters(experiment: Experiment) -> int:
     """Return the number of parameters, counted on the meta device without allocating memory."""
     shape = experiment.shape
     vocabulary = experiment.format.vocab_size
-    of_backbone = 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
-    with suppress(Exception), torch.device("meta"):  # some encodings cannot be built there
+    backbone_size = 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2
+    with suppress(Exception), torch.device("meta"):  # some encodings cannot be built on this device
         encoding = experiment.components["pe"].build(shape)
-        count = sum(values.numel() for values in (*encoding.parameters(), *encoding.buffers()))
-        return of_backbone + count * (shape.num_layers if encoding.per_layer else 1)
-    return of_backbone
+        encoding_size = sum(values.numel() for values in (*encoding.parameters(), *encoding.buffers()))
+        return backbone_size + encoding_size * (shape.num_layers if encoding.per_layer else 1)
+    return backbone_size
 
 
 def needed_bytes(experiment: Experiment) -> int:
@@ -140,21 +147,24 @@ def memory_bytes(gpu: bool) -> int | None:
 
 
 def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
+    """Raise an error if examples of a task at two of these lengths break a rule, see `broken_rule`."""
     short = [length for length in lengths if length <= SOLVED_LENGTH] or lengths[:1]
     for length in {task.nearest_length(short[0]), task.nearest_length(short[-1])} - {None, 0}:
         assert length
         with user_errors("task", f"fails at length {length}"), suppress(NotImplementedError):
             examples = task.sample(length, ROWS, torch.Generator().manual_seed(length))
-            if rule := broken_rule(task, length, *examples):
-                raise ValueError(f"{type(task).__name__} at length {length}: {rule}")
+            mistake = broken_rule(task, length, *examples)
+            if mistake:
+                raise ValueError(f"{type(task).__name__} at length {length}: {mistake}")
 
 
 def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
-    """Return the first mistake in examples: a shape, dtype or symbol, or a target that `solve` denies."""
+    """Return the first mistake in examples (shape, dtype, symbol or target), or an empty string."""
     scored = targets != IGNORE
     width = task.target_length(length)
-    if unknown := set(task.formats) - set(FORMATS):
-        return f"formats {allowed(sorted(unknown))}, expected {allowed(FORMATS)}"
+    unknown_formats = set(task.formats) - set(FORMATS)
+    if unknown_formats:
+        return f"formats {allowed(sorted(unknown_formats))}, expected {allowed(FORMATS)}"
     if inputs.shape != (len(targets), length):
         return f"inputs of shape {tuple(inputs.shape)}"
     if targets.shape != (len(inputs), width):
@@ -168,28 +178,35 @@ def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str
         return f"symbols {int(symbols.min())} to {int(symbols.max())} of {task.vocab_size}"
     if "aligned" not in task.formats and (scored.long().diff(dim=1) > 0).any():
         return "targets of -100 before others"
-    if torch.equal(solved := task.solve(inputs), targets):
+    answers = task.solve(inputs)
+    if torch.equal(answers, targets):
         return ""
-    row = int((solved != targets).any(dim=1).nonzero()[0]) if solved.shape == targets.shape else 0
-    return f"{inputs[row].tolist()} -> {targets[row].tolist()}, and solve says {solved[row].tolist()}"
+    row = 0
+    if answers.shape == targets.shape:
+        row = int((answers != targets).any(dim=1).nonzero()[0])
+    return f"{inputs[row].tolist()} -> {targets[row].tolist()}, and solve says {answers[row].tolist()}"
 
 
-def _refuse_telling_ids(source: Source) -> None:
-    """Raise an error if position ids of a task reveal its answer."""
+def _refuse_revealing_ids(source: Source) -> None:
+    """Raise an error if the position ids of a task depend on its answers."""
     task = source.task
     if not source.positions.task_ids:
         return
     inputs_BN, targets_BM = task.sample(max(source.train_lengths), ROWS, torch.Generator().manual_seed(0))
-    others_BM = torch.where(targets_BM == IGNORE, IGNORE, (targets_BM + 1) % task.vocab_size)
-    ids, others = task.position_ids(inputs_BN, targets_BM), task.position_ids(inputs_BN, others_BM)
+    changed_BM = torch.where(targets_BM == IGNORE, IGNORE, (targets_BM + 1) % task.vocab_size)
+    ids = task.position_ids(inputs_BN, targets_BM)
+    changed_ids = task.position_ids(inputs_BN, changed_BM)
     for kind in set(ids) & set(source.positions.task_ids):
-        pairs = zip(ids[kind], others[kind], strict=True)
+        pairs = zip(ids[kind], changed_ids[kind], strict=True)
         if not all(torch.equal(torch.as_tensor(first), torch.as_tensor(second)) for first, second in pairs):
-            which = f"the {kind} ids of {type(task).__name__} depend on the values of its answers"
-            raise UserError(f"task: {which}; they may depend only on the inputs and the number of targets")
+            raise UserError(
+                f"task: the {kind} ids of {type(task).__name__} depend on the values of its answers; they "
+                f"may depend only on the inputs and the number of targets"
+            )
 
 
 def _require_finite(model: Backbone, batch: Batch, where: str) -> None:
+    """Raise an error if the logits of a token are NaN or infinite; padding is ignored."""
     real_BT = torch.arange(batch.tokens_BT.shape[1]) < batch.lengths_B[:, None]
     if not _logits(model, batch)[real_BT].isfinite().all():
         raise ValueError(f"its outputs {where} are NaN or infinite before any training")
@@ -207,32 +224,35 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
         noise = 0.1 * torch.randn(parameter.shape, generator=generator)
         parameter.copy_(torch.where(parameter == 0, noise.to(parameter.dtype), parameter))
     cuts_B = 1 + torch.arange(ROWS) * (batch.lengths_B - 2).clamp(min=0) // (ROWS - 1)
-    before_BT = torch.arange(batch.tokens_BT.shape[1]) < cuts_B[:, None]
+    unchanged_BT = torch.arange(batch.tokens_BT.shape[1]) < cuts_B[:, None]
     vocabulary = source.format.vocab_size
     tokens_BT = batch.tokens_BT
     others_BT = (tokens_BT + torch.randint(1, vocabulary, tokens_BT.shape, generator=generator)) % vocabulary
-    changed = batch._replace(tokens_BT=torch.where(before_BT, tokens_BT, others_BT))
+    changed = batch._replace(tokens_BT=torch.where(unchanged_BT, tokens_BT, others_BT))
     torch.manual_seed(0)
     logits = _logits(model, batch)
     torch.manual_seed(0)
-    difference = (logits - _logits(model, changed))[before_BT].abs().max() / logits.abs().max()
-    if difference > MOVED:
+    difference = (logits - _logits(model, changed))[unchanged_BT].abs().max() / logits.abs().max()
+    if difference > LOOK_AHEAD:
         names = allowed(dict.fromkeys(type(part).__name__ for part in encodings))
-        how = f"later tokens change earlier predictions (by {float(difference):.1g} of the"
-        cure = "if this is intended, set looks_ahead = True"
-        raise ValueError(f"{names} looks ahead: in a decoder, {how} largest logit); {cure}")
+        raise ValueError(
+            f"{names} looks ahead: in a decoder, later tokens change earlier predictions (by "
+            f"{float(difference):.1g} of the largest logit); if this is intended, set looks_ahead = True"
+        )
 
 
-def _both_ends(batch: Batch) -> Batch:
-    """Return the first row; of a long row, its first tokens and its last four at their distance."""
+def _shortened_row(batch: Batch) -> Batch:
+    """Return the first row, or the first and the last four tokens of a long row, with their position ids."""
     tokens_BT, labels_BT, lengths_B, _, positions_BP = batch.rows(slice(1))
-    every = torch.arange(int(lengths_B[0]))
-    tried = every if len(every) <= TRIED_TOKENS else torch.cat([every[: TRIED_TOKENS - 4], every[-4:]])
-    length_B = torch.tensor([len(tried)])
-    return Batch(tokens_BT[:, tried], labels_BT[:, tried], length_B, length_B, positions_BP[:, tried])
+    index = torch.arange(int(lengths_B[0]))
+    if len(index) > CHECKED_TOKENS:
+        index = torch.cat([index[: CHECKED_TOKENS - 4], index[-4:]])
+    length_B = torch.tensor([len(index)])
+    return Batch(tokens_BT[:, index], labels_BT[:, index], length_B, length_B, positions_BP[:, index])
 
 
 def _logits(model: Backbone, batch: Batch) -> Tensor:
+    """Return the logits [B, T, V] of a batch; raise an error if the model returns another shape."""
     logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
     if logits_BTV.shape[:2] != batch.tokens_BT.shape:
         shape = tuple(logits_BTV.shape[:2])

@@ -40,11 +40,11 @@ Work = Callable[..., None]  # called by a rank with picklable arguments
 
 
 class RankLost(RuntimeError):
-    """Another process of the run has ended too early."""
+    """Another process of the run failed or was killed."""
 
 
 class Ranks(LightningEnvironment):
-    """The ranks of a run from the view of one of them, also for Lightning."""
+    """The processes of a run, seen from one of them; also tells Lightning about them."""
 
     def __init__(self, trainer: TrainerConfig, device: str, local_rank: int = 0, port: int | None = None):
         super().__init__()
@@ -52,13 +52,16 @@ class Ranks(LightningEnvironment):
         self.size = trainer.devices * trainer.num_nodes
         self.device = device
         self.started_by = _started_by(self.size)  # None if rank 0 starts the others
-        self._in_step = True  # whether existing processes wait for the next order
+        self._others_wait = True  # whether processes started by Slurm or torchrun wait for the next order
         self._local_rank = self.started_by.local_rank() if self.started_by else local_rank
-        if known := self.started_by.main_port if self.started_by else port:
-            self._main_port = known
+        main_port = self.started_by.main_port if self.started_by else port
+        if main_port:
+            self._main_port = main_port
         if trainer.num_nodes > 1 and not self.started_by:
-            how = "start one process for each device, with srun or torchrun"
-            raise UserError(f"trainer.num_nodes={trainer.num_nodes}: {how}")
+            raise UserError(
+                f"trainer.num_nodes={trainer.num_nodes}: start one process for each device, with srun or "
+                f"torchrun"
+            )
 
     @property
     def creates_processes_externally(self) -> bool:
@@ -80,7 +83,7 @@ class Ranks(LightningEnvironment):
         return self.node_rank() * self.trainer.devices + self.local_rank()
 
     def join(self) -> None:
-        """Connect to the other ranks and return when all are connected."""
+        """Connect to the other ranks; return when all ranks are connected."""
         on_gpu = self.device == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.local_rank())
@@ -93,54 +96,57 @@ class Ranks(LightningEnvironment):
 
     @contextmanager
     def run_on_all(self, work: Work, *arguments: Any) -> Iterator[None]:
-        """Let the other ranks call ``work(ranks, *arguments)`` while rank 0 does the same in the block.
+        """Let the other ranks call ``work(ranks, *arguments)``, while rank 0 does the same work in the block.
 
         Raises:
-            RankLost: another rank has ended too early.
+            RankLost: another rank failed or was killed.
         """
         if self.size == 1:
             yield
             return
         if self.started_by:
             distributed.broadcast_object_list([(work, arguments)])
-            self._in_step = False
+            self._others_wait = False
             yield
-            self._in_step = True
+            self._others_wait = True
             return
-        given = (self.trainer, self.device, self.main_port, process.command, work, arguments)
-        members = [SPAWN.Process(target=_follow, args=(n, *given), daemon=True) for n in range(1, self.size)]
+        shared = (self.trainer, self.device, self.main_port, process.command, work, arguments)
+        others = [
+            SPAWN.Process(target=_run_rank, args=(n, *shared), daemon=True) for n in range(1, self.size)
+        ]
         done = threading.Event()
         try:
-            for member in members:
-                member.start()
-            threading.Thread(target=_end_without, args=(members, done), daemon=True).start()
+            for other in others:
+                other.start()
+            threading.Thread(target=_exit_if_rank_is_lost, args=(others, done), daemon=True).start()
             self.join()
             yield
-            for member in members:
-                member.join()
+            for other in others:
+                other.join()
         except RuntimeError as error:
-            if lost := _first_lost(members):
-                raise RankLost(f"{lost}; the same command goes on from the last checkpoint") from error
+            lost_rank = _find_lost_rank(others)
+            if lost_rank:
+                raise RankLost(f"{lost_rank}; the same command goes on from the last checkpoint") from error
             raise
         finally:
             done.set()
-            for member in members:
-                member.kill()
+            for other in others:
+                other.kill()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
     @contextmanager
     def assembled(self) -> Iterator[None]:
-        """Connect processes that Slurm or torchrun has started; only rank 0 enters the block.
+        """Connect the processes that Slurm or torchrun has started; only rank 0 enters the block.
 
-        The other ranks do the work given to `run_on_all` and exit.
+        The other ranks do the work that rank 0 passes to `run_on_all`, and exit.
         """
         if not self.started_by:
             yield
             return
         self.join()
         if self.rank:
-            while order := _received():
+            while order := _receive_order():
                 work, arguments = order
                 work(self, *arguments)
             distributed.destroy_process_group()
@@ -148,17 +154,17 @@ class Ranks(LightningEnvironment):
         try:
             yield
         finally:
-            if self._in_step:  # else they wait within their work and end with the connection
+            if self._others_wait:  # otherwise they are still at work and end when the connection closes
                 distributed.broadcast_object_list([None])
             distributed.destroy_process_group()
 
 
 def _started_by(size: int) -> ClusterEnvironment | None:
-    """Return the environment that has started a process for each device, if any."""
-    kinds = (TorchElasticEnvironment, SLURMEnvironment)
+    """Return the environment that has started a process for each device; None without one."""
+    environments = (TorchElasticEnvironment, SLURMEnvironment)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The `srun` command is available")  # which is not needed
-        detected = [kind for kind in kinds if size > 1 and kind.detect()]
+        warnings.filterwarnings("ignore", "The `srun` command is available")  # srun is not needed
+        detected = [environment for environment in environments if size > 1 and environment.detect()]
     if not detected:
         return None
     try:
@@ -171,13 +177,14 @@ def _started_by(size: int) -> ClusterEnvironment | None:
     return environment if environment.world_size() > 1 else None
 
 
-def _received() -> Any:
+def _receive_order() -> Any:
+    """Return the work and arguments that rank 0 passes to the others, or None at the end."""
     order = [None]
     distributed.broadcast_object_list(order)
     return order[0]
 
 
-def _follow(
+def _run_rank(
     local_rank: int,
     trainer: TrainerConfig,
     device: str,
@@ -186,7 +193,7 @@ def _follow(
     work: Work,
     arguments: tuple[Any, ...],
 ) -> None:
-    """Do the work of a rank other than 0 in a separate process, which ends when rank 0 does."""
+    """Do the work of a rank other than 0 in this process, which ends when the process of rank 0 ends."""
     process.follow_parent(signal.SIGINT, signal.SIGTERM)
     process.set_up(command)
     ranks = Ranks(trainer, device, local_rank, port)
@@ -195,21 +202,22 @@ def _follow(
     distributed.destroy_process_group()
 
 
-def _end_without(others: Sequence[BaseProcess], done: threading.Event) -> None:
-    """End this process if another rank is lost while the main thread still waits for it."""
+def _exit_if_rank_is_lost(others: Sequence[BaseProcess], done: threading.Event) -> None:
+    """Kill this process if another rank is lost and the main thread does not notice in time."""
     while not done.wait(1.0):
-        if lost := _first_lost(others, 0.0):
+        lost_rank = _find_lost_rank(others, 0.0)
+        if lost_rank:
             if not done.wait(NOTICE_SECONDS):
-                complain(lost)
+                complain(lost_rank)
                 os.kill(os.getpid(), signal.SIGKILL)
             return
 
 
-def _first_lost(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
-    """Return a sentence on a rank that fails or is killed within these seconds, or an empty string."""
-    wait([worker.sentinel for worker in others], timeout=seconds)
+def _find_lost_rank(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
+    """Return a sentence about a rank that fails or is killed within these seconds, or an empty string."""
+    wait([other.sentinel for other in others], timeout=seconds)
     with _exit_code_lock:
-        codes = [worker.exitcode for worker in others]
+        codes = [other.exitcode for other in others]
     for rank, code in enumerate(codes, 1):
         if code:
             how = "was killed" if code < 0 else "failed"

@@ -110,7 +110,7 @@ def test_two_threads_learn_at_once_how_a_process_ended() -> None:
 
 
 def _first_lost_of(process: BaseProcess) -> str:
-    while not (lost := ranks._first_lost([process], 0.0)):
+    while not (lost := ranks._find_lost_rank([process], 0.0)):
         pass
     return lost
 
