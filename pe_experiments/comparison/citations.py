@@ -16,13 +16,16 @@ STATISTICS = ("1905.06208",)  # Gaffke's interval
 
 
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
-    """Return BibTeX keys of the works behind each encoding and its position policy, and all their entries."""
+    """Return the BibTeX keys of the papers behind each encoding, by label, and the text of all entries.
+
+    The papers are those cited by the classes of the encoding and of its position policy.
+    """
     entries = known_entries()
     keys: dict[str, list[str]] = {}
     cited: set[str] = set()
     for label, rows in runs.runs.groupby("label"):
         trained = runs.saved[rows["name"].iloc[0]]["identity"]["trained"]
-        numbers = {*_cited(trained["pe"]), *_cited(trained["positions"])} & set(entries)
+        numbers = {*_cited_papers(trained["pe"]), *_cited_papers(trained["positions"])} & set(entries)
         keys[str(label)] = [entries[number][0] for number in sorted(numbers)]
         cited |= numbers
     if int(runs.runs.groupby(["protocol", "label"]).size().max()) >= FEWEST:
@@ -31,19 +34,19 @@ def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
 
 
 def known_entries() -> dict[str, tuple[str, str]]:
-    """Return the shipped entries by arXiv identifier: key and text."""
+    """Return key and text of the shipped BibTeX entries by arXiv identifier."""
     entries = re.findall(r"(^@\w+\{(\S+),$.*?eprint = \{(\S+)\}.*?^}$)", ENTRIES.read_text(), re.M | re.S)
     return {number: (key, text) for text, key, number in entries}
 
 
-def _cited(component: Any) -> Iterator[str]:
-    """Yield the papers cited by the classes of a config section, and by their changed arguments."""
+def _cited_papers(component: Any) -> Iterator[str]:
+    """Yield the papers cited by the classes in a config section and by their arguments, if not at default."""
     if isinstance(component, list):
         component = dict(enumerate(component))
     if not isinstance(component, dict):
         return
     for value in component.values():
-        yield from _cited(value)
+        yield from _cited_papers(value)
     cls = _shipped_class(str(component.get("_target_", "")))
     if cls is None:
         return
@@ -57,19 +60,20 @@ def _cited(component: Any) -> Iterator[str]:
 
 
 def _shipped_class(target: str) -> type | None:
-    """Return a class of this package; others are not imported just because a run names them."""
-    module, _, name = target.rpartition(".")
+    """Return the named class if it is part of this package; other modules are not imported."""
     if not OURS.fullmatch(target):
         return None
+    module, _, name = target.rpartition(".")
     try:
         cls: type | None = getattr(importlib.import_module(module), name, None)
-    except ImportError:  # of a version of the package that had the module
+    except ImportError:  # the run is from a version of the package that had this module
         return None
     return cls
 
 
 def cites(docstring: str) -> dict[str, list[str]]:
-    """Return the arXiv identifiers in a class's docstring by argument; ``""`` holds those of the class."""
+    """Return the arXiv identifiers in a class's docstring by argument, outside the arguments under ``""``."""
     description, _, arguments = docstring.partition("\nArgs:")
-    described = re.findall(r"^    (\w+)[^:\n]*: (.*?)(?=^ {,4}\S|\Z)", arguments, re.M | re.S)
-    return {name: re.findall(r"arXiv:(\d+\.\d+)", text) for name, text in [("", description), *described]}
+    texts = {"": description}
+    texts |= dict(re.findall(r"^    (\w+)[^:\n]*: (.*?)(?=^ {,4}\S|\Z)", arguments, re.M | re.S))
+    return {argument: re.findall(r"arXiv:(\d+\.\d+)", text) for argument, text in texts.items()}

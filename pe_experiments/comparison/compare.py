@@ -18,7 +18,7 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import make_folder, write_atomically
 
-# Columns of runs.csv that come from the environment of each run.
+# Columns of runs.csv and the keys of a run's environment that they contain.
 RECORDED = {"version": "pe_experiments", "commit": "commit", "device": "device", "command": "command"}
 
 
@@ -34,8 +34,8 @@ def compare(
 ) -> Comparison:
     """Compare encodings over seeds; with ``out`` also write tables, figures and pages there.
 
-    Runs are grouped by protocol (everything that determines a training except encoding, position policy and
-    seed) and never pooled across protocols. The files are deterministic.
+    Runs are grouped by protocol: everything that determines a training except encoding, position policy and
+    seed. Runs of different protocols are never pooled. The files are deterministic.
 
     Args:
         results_dir, study, pe, display: as in `read_runs`.
@@ -56,21 +56,22 @@ def compare(
             )
     runs = read_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
-        reasons = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
-        why = f" ({few(reasons)})" if reasons else ""
-        raise UserError(f"results_dir={results_dir}: there is no finished run to compare{why}")
+        exclusions = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
+        details = f" ({few(exclusions)})" if exclusions else ""
+        raise UserError(f"results_dir={results_dir}: there is no finished run to compare{details}")
     comparison = compared(runs, metric, baseline)
-    title = f"Comparison: {study}" if study else "Comparison of positional encodings"
     if out is None:
         return comparison
+    title = f"Comparison: {study}" if study else "Comparison of positional encodings"
     return write_comparison(comparison, title, output_folder(out, results_dir), display)
 
 
 def output_of(results_dir: str | Path, study: str | None) -> Path:
-    """Return the folder of a comparison: that of the study, or another one if that holds published runs."""
+    """Return the study's folder; if a published study is there, another folder for the comparison."""
     folder = Path(results_dir, study or "comparison")
-    comparisons = Path(results_dir, "comparison")
-    return comparisons / folder.relative_to(results_dir) if is_published(folder) else folder
+    if is_published(folder):
+        return Path(results_dir, "comparison") / folder.relative_to(results_dir)
+    return folder
 
 
 def is_published(folder: Path) -> bool:
@@ -85,8 +86,12 @@ def write_comparison(
     runs = comparison.runs
     figures = draw_all(comparison, make_folder(folder / "figures"), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
-    tables |= {name: table for name, table in {"text": runs.text, "depth": runs.depth}.items() if len(table)}
-    texts = {f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()} | {
+    if len(runs.text):
+        tables["text"] = runs.text
+    if len(runs.depth):
+        tables["depth"] = runs.depth
+    texts = {
+        **{f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()},
         "runs.csv": runs_csv(runs),
         "table.tex": table_latex(comparison),
         "references.bib": cite(runs)[1],
@@ -98,11 +103,11 @@ def write_comparison(
 
 
 def runs_csv(runs: Runs) -> str:
-    """Return the runs as CSV, with version, source, device and command of each."""
+    """Return the table of runs as CSV, with the version, commit, device and command of each run."""
     table = runs.runs.copy()
     for column, key in RECORDED.items():
         table[column] = [runs.environments[name].get(key) for name in table["name"]]
-    table["command"] = [shlex.join(typed or []) for typed in table["command"]]
+    table["command"] = [shlex.join(command or []) for command in table["command"]]
     return table.to_csv(index=False)
 
 
@@ -118,9 +123,9 @@ def show(comparison: Comparison) -> None:
     for name, reason in comparison.runs.left_out.items():
         say(f"excluded: {name}: {reason}")
     written = {path.name: path for path in comparison.files}
-    for name, what in {"table.csv": "table", "report.html": "page"}.items():
+    for name, label in {"table.csv": "table", "report.html": "page"}.items():
         if name in written:
-            say(f"{what}: {written[name]}")
+            say(f"{label}: {written[name]}")
     figures = [path for path in comparison.files if path.suffix == ".png"]
     if figures:
         say(f"figures: {figures[0].parent} ({len(figures)})")

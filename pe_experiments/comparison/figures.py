@@ -1,4 +1,4 @@
-"""Draw figures for papers: values over input length, by task and for all tasks."""
+"""Draw the figures of a comparison: metrics over input length, for each task and for all tasks."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
-PANELS_FIT = 24  # most tasks in a figure of small multiples, so that it fits a page
+MAX_PANELS = 24  # tasks in the figure of all tasks, so that it fits on a page
 
-Rows = Sequence[Row]  # of the table, of one protocol
+Rows = Sequence[Row]  # rows of one protocol in the table of encodings
 
 
 def draw_all(comparison: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
@@ -49,12 +49,14 @@ def draw_all(comparison: Comparison, folder: Path, display: Display | None = Non
 
 
 def _figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
+    """Yield the file name and the figure of every figure for which there is data."""
     for protocol in comparison.protocols:
         yield protocol.slug, curves_figure(comparison, [protocol])
-    if 1 < len(comparison.protocols) <= PANELS_FIT:
+    if 1 < len(comparison.protocols) <= MAX_PANELS:
         yield "tasks", curves_figure(comparison, comparison.protocols)
     for protocol in comparison.protocols:
-        if depths := comparison.depths(protocol):
+        depths = comparison.depths(protocol)
+        if depths:
             yield f"{protocol.slug}-depth", depth_figure(protocol, depths)
     if comparison.runs.text.empty:
         return
@@ -65,35 +67,34 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
 
 
 def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figure:
-    """Draw values over input length: a line per encoding for the mean over seeds, and a dot per seed.
+    """Draw metrics over input length: a line per encoding for the mean over seeds, and a dot per seed.
 
-    An encoding is dashed if most of its runs did not solve the training lengths, and listed below the figure
-    if this holds in every panel.
+    A line is dashed if most runs of the encoding did not solve the training lengths. The legend marks the
+    encodings whose line is dashed in every panel.
     """
-    alone = len(protocols) == 1
+    single = len(protocols) == 1
     figure, columns = _panels(len(protocols))
     for protocol, panels in zip(protocols, columns, strict=True):
         rows = comparison.rows(protocol)
         for axes, metric in zip(panels, protocol.drawn(comparison.metric), strict=True):
             _draw_parents(axes, protocol, metric)
             _draw_means(axes, protocol, rows, metric, comparison)
-            metric_axis(axes, protocol.curves, protocol.max_length, metric, words=alone)
-        if alone:
+            metric_axis(axes, protocol.curves, protocol.max_length, metric, words=single)
+        if single:
             title = f"{protocol.title}, trained to {protocol.max_length}; {_seeds(rows)}"
             figure.suptitle("\n".join(wrap(text(title, 200), 115)))
         else:
             panels[0].set_title("\n".join(wrap(text(protocol.title, 60), 25)))
-    drawn = [row for protocol in protocols for row in comparison.rows(protocol)]
-    present = {row["encoding"] for row in drawn}
-    unlearned = present - {row["encoding"] for row in drawn if learned(row)}
-    legend_below(
-        figure, comparison.styles, [name for name in comparison.encodings if name in present], unlearned
-    )
+    all_rows = [row for protocol in protocols for row in comparison.rows(protocol)]
+    drawn = {row["encoding"] for row in all_rows}
+    unlearned = drawn - {row["encoding"] for row in all_rows if learned(row)}
+    names = [name for name in comparison.encodings if name in drawn]
+    legend_below(figure, comparison.styles, names, unlearned)
     return figure
 
 
 def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
-    """Return two panels per protocol: side by side for one protocol, else stacked and four in a row."""
+    """Return a figure and its panels [protocols, 2], side by side for one protocol, else in stacked pairs."""
     if protocols == 1:
         figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
         return figure, figure.subplots(1, 2, squeeze=False)
@@ -107,6 +108,7 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
 
 
 def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, comparison: Comparison) -> None:
+    """Draw the mean curve of each encoding and the values of its runs."""
     for index, row in enumerate(rows):
         colour, marker = comparison.styles[row["encoding"]]
         curves = protocol.curves[protocol.curves["label"] == row["encoding"]]
@@ -120,7 +122,7 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, compari
 
 
 def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
-    """Draw the mean curve of the runs that these continue, with its label."""
+    """Draw and label the mean curves of the parents: the runs that the runs of the protocol continue."""
     for label, curves in protocol.parents.groupby("label"):
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(means.index, means, color=GREY, linestyle=(0, (1, 1)), linewidth=1.2, zorder=2)
@@ -129,16 +131,17 @@ def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
 
 
 def _seeds(rows: Rows) -> str:
+    """Return the number of seeds per encoding and the diverged runs as text."""
     seeds = seeds_in_words(row["seeds"] for row in rows)
     diverged = ", ".join(f"{row['diverged']} of {row['encoding']}" for row in rows if row["diverged"])
     if not diverged:
         return f"{seeds} per encoding"
-    where = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
-    return f"{seeds} per encoding; diverged (drawn {where}): {diverged}"
+    drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
+    return f"{seeds} per encoding; diverged (drawn {drawn}): {diverged}"
 
 
 def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw exact match by input length and depth, a heatmap for each encoding."""
+    """Draw a heatmap of exact match by input length and depth for each encoding."""
     columns = min(len(depths), 4)
     rows = math.ceil(len(depths) / columns)
     figure = Figure(figsize=(WIDTH, 0.7 + 1.6 * rows), layout="constrained")
@@ -161,20 +164,20 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
 
 
 def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:
-    """Draw means over seeds: bits per byte over length, by index and of repeated 4-grams, and copying."""
+    """Draw the four metrics of language models: bits per byte by length, index and slice, and copying."""
     figure = Figure(figsize=(WIDTH, 0.72 * WIDTH), layout="constrained")
     diverged = int(protocol.runs["status"].eq(DIVERGED).sum())
-    without = f"; without {diverged} diverged runs" if diverged else ""
+    exclusion = f"; without {diverged} diverged runs" if diverged else ""
     figure.suptitle(
-        f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length{without}"
+        f"{protocol.title}, trained to {protocol.max_length}: the same bytes at every length{exclusion}"
     )
     sliding = text_rows["windows"] == "sliding"
-    part = text_rows["slice"]
+    slices = text_rows["slice"]
     repeated = "bits per byte, repeated 4-grams"
     panels = (
-        ("length", "bits_per_byte", "bits per byte, sliding windows", sliding & (part == "all")),
-        ("last_index", "bits_per_byte", "bits per byte, longest windows", part == "index"),
-        ("length", "bits_per_byte", repeated, sliding & part.isin(["repeated_near", REPEATED_FAR])),
+        ("length", "bits_per_byte", "bits per byte, sliding windows", sliding & (slices == "all")),
+        ("last_index", "bits_per_byte", "bits per byte, longest windows", slices == "index"),
+        ("length", "bits_per_byte", repeated, sliding & slices.isin(["repeated_near", REPEATED_FAR])),
         ("length", "accuracy", "token accuracy, copied key", text_rows["windows"] == "copy"),
     )
     for axes, (x, y, name, mask) in zip(figure.subplots(2, 2).flat, panels, strict=True):
@@ -185,12 +188,12 @@ def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.Dat
         ticks = [rows[x].min(), *text_rows["length"].unique()]
         length_axis(axes, ticks, protocol.max_length, name, accuracy=y == "accuracy")
         axes.set_xlabel("context length (bytes)" if x == "length" else "index in the window")
-        for (label, of_slice), points in rows.groupby(["label", "slice"]):
+        for (label, slice_name), points in rows.groupby(["label", "slice"]):
             colour, marker = comparison.styles[str(label)]
             means = points.groupby(x)[y].mean()
             axes.plot(means.index, means, color=colour, marker=marker, markersize=3.5,
                       markevery=max(1, len(means) // 8),
-                      linestyle="--" if of_slice == REPEATED_FAR else "-")  # fmt: skip
+                      linestyle="--" if slice_name == REPEATED_FAR else "-")  # fmt: skip
         if name == repeated:
             axes.set_title(
                 "solid: repeated within the training length; dashed: only farther back", fontsize=6

@@ -1,4 +1,4 @@
-"""Write encodings x tasks as a LaTeX table, with a citation per encoding and a legend."""
+"""Write a LaTeX table of encodings by tasks, with a citation for each encoding and a legend."""
 
 import re
 from functools import cache
@@ -21,7 +21,7 @@ ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 
 
 def table_latex(comparison: Comparison) -> str:
-    """Return one table per model from ``table.tex.j2``, in which Jinja uses <% %> and << >>."""
+    """Return one table per model from ``table.tex.j2``, in which Jinja's delimiters are <% %> and << >>."""
     environment = Environment(
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined,
         loader=FileSystemLoader(TEMPLATES),
@@ -56,7 +56,8 @@ def printed(label: str) -> str:
     parts = []
     for part in label.split("+"):
         name, bracket, arguments = part.partition("(")
-        parts.append(f"{_names().get(name, name)}{' ' if bracket else ''}{bracket}{arguments}")
+        printed_name = _names().get(name, name)
+        parts.append(f"{printed_name} ({arguments}" if bracket else printed_name)
     return ", ".join(parts)
 
 

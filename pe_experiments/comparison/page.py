@@ -1,4 +1,4 @@
-"""Render a comparison as one HTML file that opens without a server and embeds its data as JSON."""
+"""Render a comparison as a single HTML file that contains its data and opens without a server."""
 
 import json
 import math
@@ -19,8 +19,8 @@ from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 from pe_experiments.tasks import DEPTHS
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
-POINTS = 24  # shown of a training curve
-DIGITS = 6  # after the decimal point
+POINTS = 24  # points shown of a training curve
+DIGITS = 6  # decimal places of the data
 
 Json = dict[str, Any]
 
@@ -30,7 +30,8 @@ def render_page(comparison: Comparison, title: str) -> str:
     column = words.column_of(comparison.metric)
     lower = lower_is_better(comparison.metric)
     style_of = style_indices(comparison.encodings)
-    content = {
+    depths = [_depth(comparison, protocol) for protocol in comparison.protocols]
+    data = {
         "metric": {
             "column": comparison.metric,
             "words": words.metric_in_words(comparison.metric),
@@ -44,7 +45,7 @@ def render_page(comparison: Comparison, title: str) -> str:
     }
     return render(
         TEMPLATE,
-        content,
+        data,
         title=title,
         metric=words.metric_in_words(comparison.metric),
         accuracy=words.WORDS[column],
@@ -53,13 +54,14 @@ def render_page(comparison: Comparison, title: str) -> str:
         reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(words.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
-        depths=[depth for protocol in comparison.protocols if (depth := _depth(comparison, protocol))],
+        depths=[depth for depth in depths if depth],
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
         **_methods(comparison),
     )
 
 
 def _methods(comparison: Comparison) -> Json:
+    """Return the variables of the template that describe the methods."""
     cited, bibtex = cite(comparison.runs)
     return {
         "cited": cited,
@@ -81,14 +83,17 @@ def _methods(comparison: Comparison) -> Json:
 
 
 def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
+    """Return the data of a protocol; encodings are indices into the list of encodings."""
     index = {encoding: number for number, encoding in enumerate(comparison.encodings)}
     rows = comparison.rows(protocol)
     pairs = comparison.rows(protocol, pairs=True)
-    several = len({protocol.model for protocol in comparison.protocols}) > 1
+    heading = [protocol.task, *protocol.distinctive]
+    if len({protocol.model for protocol in comparison.protocols}) > 1:
+        heading.insert(1, protocol.model)
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
     drawn = protocol.drawn(comparison.metric)
     return {
-        "heading": [protocol.task, *[protocol.model] * several, *protocol.distinctive],
+        "heading": heading,
         "slug": protocol.slug,
         "title": protocol.title,
         "sentence": comparison.sentences[protocol.title],
@@ -111,7 +116,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
 
 
 def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:
-    """Return the heatmaps of a protocol: its title and lengths, and the rows of each encoding by depth."""
+    """Return the heatmaps of a protocol, rows of exact match by depth for each encoding; None without any."""
     depths = comparison.depths(protocol)
     if not depths:
         return None
@@ -127,17 +132,19 @@ def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
+    """Return columns and data of a table, with encodings by index and without empty columns."""
     encodings = {key: table[key].map(index) for key in ("encoding", "other") if key in table}
-    known = table.assign(**encodings).dropna(axis="columns", how="all")
-    cells: Json = json.loads(known.to_json(orient="split", index=False, double_precision=DIGITS))
+    filled = table.assign(**encodings).dropna(axis="columns", how="all")
+    cells: Json = json.loads(filled.to_json(orient="split", index=False, double_precision=DIGITS))
     return cells
 
 
 def _by_run(
     rows: pd.DataFrame, x: str, column: str, points: Sequence[float], index: Mapping[str, int]
 ) -> dict[int, list[list[float | None]]]:
-    once = rows.drop_duplicates(["name", x])
-    lines = once.pivot(index=["label", "name"], columns=x, values=column).reindex(columns=list(points))
+    """Return the values of a column at these points of ``x``, a list per run, by index of the encoding."""
+    unique_rows = rows.drop_duplicates(["name", x])
+    lines = unique_rows.pivot(index=["label", "name"], columns=x, values=column).reindex(columns=list(points))
     return {
         index[str(label)]: json.loads(runs.astype(float).to_json(orient="values", double_precision=DIGITS))
         for label, runs in lines.groupby("label")
@@ -145,9 +152,9 @@ def _by_run(
 
 
 def _parents(protocol: Protocol, column: str) -> list[Json]:
-    """Return the mean curves of the runs that these continue."""
-    known = protocol.parents.dropna(subset=[column])
-    means = known.groupby(["label", "content_length"])[column].mean().round(DIGITS).reset_index()
+    """Return the mean curves of the parents: the runs that the runs of the protocol continue."""
+    measured = protocol.parents.dropna(subset=[column])
+    means = measured.groupby(["label", "content_length"])[column].mean().round(DIGITS).reset_index()
     return [
         {"name": f"{label}, before", "points": rows[["content_length", column]].to_numpy().tolist()}
         for label, rows in means.groupby("label")
@@ -155,14 +162,15 @@ def _parents(protocol: Protocol, column: str) -> list[Json]:
 
 
 def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, int]) -> Json | None:
-    """Return loss and exact match over steps, one line per run, thinned to about `POINTS` points."""
+    """Return loss and exact match over steps, thinned to about `POINTS` points; None if not recorded."""
     if training.empty:
         return None
     of_protocol = training[training["protocol"] == protocol.hash]
     curves = {}
     for column in ("loss", "exact_match"):
-        known = of_protocol.dropna(subset=[column])
-        every = sorted(map(int, known["step"].unique()))
-        steps = every[:: -max(1, round(len(every) / POINTS))][::-1]  # always with the last step
-        curves[column] = {"steps": steps, "values": _by_run(known, "step", column, steps, index)}
+        recorded = of_protocol.dropna(subset=[column])
+        all_steps = sorted(map(int, recorded["step"].unique()))
+        stride = max(1, round(len(all_steps) / POINTS))
+        steps = all_steps[::-stride][::-1]  # backwards, to include the last step
+        curves[column] = {"steps": steps, "values": _by_run(recorded, "step", column, steps, index)}
     return curves if any(curve["steps"] for curve in curves.values()) else None

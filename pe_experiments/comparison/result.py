@@ -23,11 +23,11 @@ class Comparison:
     Attributes:
         table: one row per protocol and encoding.
         pairs: one row per protocol and pair of encodings.
-        runs: the tables of runs, of curves and of training, and the excluded runs.
-        protocols: the runs that were compared with each other.
-        metric: the column in which encodings are compared.
+        runs: the tables of runs, curves and training, and the excluded runs.
+        protocols: the groups of runs that were compared with each other.
+        metric: the metric in which encodings are compared, a column of ``table``.
         baseline: the encoding against which the others are tested; None if all pairs are tested.
-        files: the written files.
+        files: the files that were written.
     """
 
     table: pd.DataFrame
@@ -40,22 +40,22 @@ class Comparison:
 
     @property
     def encodings(self) -> list[str]:
-        """Return the encodings in the order of the table."""
+        """Return the labels of the encodings in the order of the table."""
         return list(map(str, self.table["encoding"].unique()))
 
     @cached_property
     def styles(self) -> dict[str, Style]:
-        """Return colour and marker by encoding."""
+        """Return the colour and marker of each encoding."""
         return styles(self.encodings)
 
     def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
-        """Return the rows of a protocol in the table of encodings, or of pairs."""
+        """Return the rows of a protocol in ``table``, or with ``pairs`` in the table of pairs."""
         table = self.pairs if pairs else self.table
         rows: list[Any] = table[table["protocol"] == protocol.hash].to_dict("records")
         return rows
 
     def depths(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
-        """Return mean exact match over seeds by encoding, depth and length; diverged runs count as 0."""
+        """Return mean exact match [depth, length] for each encoding; diverged runs count as 0."""
         if self.runs.depth.empty:
             return {}
         runs = protocol.runs[["name", "label", "status"]]
@@ -64,29 +64,29 @@ class Comparison:
         diverged = runs[runs["status"] == DIVERGED].merge(cells, how="cross").assign(exact_match=0.0)
         rows = pd.concat([measured, diverged])
         labels = [label for label in self.encodings if label in set(rows["label"])]
-        of_label = (rows[rows["label"] == label] for label in labels)
-        return {
-            label: part.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
-            for label, part in zip(labels, of_label, strict=True)
-        }
+        tables = {}
+        for label in labels:
+            encoding_rows = rows[rows["label"] == label]
+            tables[label] = encoding_rows.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
+        return tables
 
     @cached_property
     def sentences(self) -> dict[str, str]:
-        """Return the result of each protocol in one sentence, by its title."""
+        """Return a sentence with the result of each protocol, by the title of the protocol."""
         return {protocol.title: result_in_words(protocol, self.rows(protocol)) for protocol in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:
-        """Return the caveats, each preceded by its tasks."""
+        """Return the caveats, each preceded by the protocols to which it applies."""
         titles: dict[str, list[str]] = {}
         for protocol in self.protocols:
             for caveat in caveats(protocol, self.rows(protocol), self.runs.tuning):
                 titles.setdefault(caveat, []).append(protocol.title)
-        everywhere = len(self.protocols) if len(self.protocols) > 1 else None
-        return [
-            f"{'all tasks' if len(about) == everywhere else '; '.join(about)}: {caveat}"
-            for caveat, about in titles.items()
-        ]
+        notes = []
+        for caveat, affected in titles.items():
+            applies_to_all = len(affected) == len(self.protocols) > 1
+            notes.append(f"{'all tasks' if applies_to_all else '; '.join(affected)}: {caveat}")
+        return notes
 
 
 def compared(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:

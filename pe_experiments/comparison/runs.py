@@ -1,4 +1,4 @@
-"""Read many run directories into tables; exclude invalid or unfinished runs and record the reason."""
+"""Read run directories into tables, and record why a run is excluded (unfinished or invalid)."""
 
 from __future__ import annotations
 
@@ -26,26 +26,37 @@ from pe_experiments.terminal.files import read_text
 ACCURACIES = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
+# Keys of an evaluation that must be as in the run, with the words for messages.
 EVALUATION = {"pe": "encoding", "task": "task", "decoding": "decoding", "examples": "number of examples"}
-KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")  # of a run, in all tables
+KEYS = (
+    "name",
+    "label",
+    "seed",
+    "task",
+    "model",
+    "protocol",
+    "status",
+)  # first columns of the tables of runs, curves and training
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend only on the task
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Attributes:
-    runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
-    curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
-        summary uses the length (``in_summary``). A diverged run is 0 throughout.
-    left_out: the reasons for excluded runs by name (unfinished or damaged runs, copies, and evaluations
-        with another encoding, task, decoding or number of examples).
-    training: one row per run and recorded step: loss, and exact match if measured.
-    saved: the saved configuration of each run by name.
-    environments: versions, machine and command of each run, by name.
-    tuning: one entry per tuned option and encoding (see `tuning`).
-    text: the rows of ``text.csv`` of language models, with the name of the run.
-    depth: the rows of ``depth.csv`` of tasks with a depth, including later evaluations, with the name of the
-        run.
+    """Runs as tables, and the reasons for excluded runs.
+
+    Attributes:
+        runs: one row per run: its `KEYS`, and the summary over the lengths that all runs of a protocol share.
+        curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
+            summary uses the length (``in_summary``). A diverged run has accuracy 0 and the loss of guessing.
+        left_out: the reason for each excluded run by name: unfinished or damaged runs, copies, and
+            evaluations with another encoding, task, decoding or number of examples.
+        training: one row per run and recorded step: loss, and accuracies if measured.
+        saved: the saved configuration of each run by name.
+        environments: versions, machine and command of each run by name.
+        tuning: one entry per tuned option and encoding (see `tuning`).
+        text: the rows of ``text.csv`` of language models, with the name of the run.
+        depth: the rows of ``depth.csv`` of tasks with a depth, with the name of the run, including later
+            evaluations.
     """
 
     runs: pd.DataFrame
@@ -61,12 +72,14 @@ class Runs:
 
 @dataclass
 class _Run:
+    """The contents of one finished run directory."""
+
     directory: RunDirectory
     row: Row
-    curve: dict[int, Row]  # by length
+    curve: dict[int, Row]  # rows of extrapolation.csv by length
     saved: Row
     examples: int
-    evaluations: list[RunDirectory] = field(default_factory=list)  # whose lengths are in the curve, too
+    evaluations: list[RunDirectory] = field(default_factory=list)  # later ones that extend the curve
 
 
 def read_runs(
@@ -76,9 +89,13 @@ def read_runs(
     pe: Collection[str] | None = None,
     display: Display | None = None,
 ) -> Runs:
-    """Read every run under ``results_dir/runs``, or the runs listed by a study.
+    """Read all runs under ``results_dir/runs``, or the runs listed by a study.
 
-    ``pe`` keeps only the encodings with these labels; ``display`` shows the progress.
+    Args:
+        results_dir: folder that contains the folders of runs and studies.
+        study: name of a study; None means all runs.
+        pe: labels of the encodings to keep; None keeps all.
+        display: shows the progress.
 
     Raises:
         UserError: the directory, study or encoding does not exist.
@@ -92,14 +109,14 @@ def read_runs(
     display.start("reading runs", len(paths))
     for number, path in enumerate(paths):
         display.step(number)
-        with _or_left_out(path.name, left_out):
+        with _exclude_on_error(path.name, left_out):
             finished.append(_read_run(RunDirectory(path), tuned, left_out))
     display.stop()
     best, tuning = best_of_each(finished, tuned)
     finished = [run for run in finished if run.directory.name in best]
     if not finished:
         return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
-    table = _labelled(_without_duplicates(finished, left_out), pe)
+    table = _with_unique_labels(_without_duplicates(finished, left_out), pe)
     by_name = {run.directory.name: run for run in finished}
     runs = {name: by_name[name] for name in table["name"]}
     for _, names in table.groupby("protocol")["name"]:
@@ -123,11 +140,12 @@ def read_runs(
 
 def _with_keys(table: pd.DataFrame, rows: Mapping[str, Sequence[Row]]) -> pd.DataFrame:
     """Return the rows of every run, preceded by its `KEYS`."""
-    named = pd.DataFrame([{"name": name} | row for name, of_run in rows.items() for row in of_run])
+    named = pd.DataFrame([{"name": name, **row} for name, run_rows in rows.items() for row in run_rows])
     return table[[*KEYS]].merge(named, on="name") if len(named) else named
 
 
 def _directories(results_dir: Path, study: str | None, manifest: Mapping[str, Any]) -> list[Path]:
+    """Return the directories of all runs, or of the runs in the manifest of a study."""
     if study is not None:
         if any(Path(name).name != name for name in manifest["runs"]):
             raise UserError(f"study={study}: its manifest lists an invalid run name")
@@ -139,7 +157,8 @@ def _directories(results_dir: Path, study: str | None, manifest: Mapping[str, An
 
 
 @contextmanager
-def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
+def _exclude_on_error(name: str, left_out: dict[str, str]) -> Iterator[None]:
+    """Record an error in the block as the reason why ``name`` is excluded."""
     try:
         yield
     except UserError as error:
@@ -149,6 +168,11 @@ def _or_left_out(name: str, left_out: dict[str, str]) -> Iterator[None]:
 
 
 def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:
+    """Read a run directory; record excluded evaluations in ``left_out``.
+
+    Raises:
+        UserError: the run is unfinished, damaged or not a run.
+    """
     directory.restore()
     if not (directory.config.exists() or directory.result.exists()):
         raise UserError("not a run directory: config.yaml and result.json are missing")
@@ -160,10 +184,10 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     saved = directory.read_config()
     identity = saved["identity"]
     trained = identity["trained"]
-    of_result = f"{result['name']}, seed {result['seed']}"
-    of_config = f"{identity['name']}, seed {trained['seed']}"
-    if of_result != of_config:
-        raise UserError(f"its result.json belongs to {of_result}, and its config.yaml to {of_config}")
+    result_run = f"{result['name']}, seed {result['seed']}"
+    config_run = f"{identity['name']}, seed {trained['seed']}"
+    if result_run != config_run:
+        raise UserError(f"its result.json belongs to {result_run}, and its config.yaml to {config_run}")
     if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
         raise UserError(f"{directory.config} is damaged: a section is not a mapping")
     examples = int(result["evaluation"]["examples"])
@@ -181,44 +205,51 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
-        return _Run(directory, row, {n: {} for n in saved["derived"]["evaluation_lengths"]}, saved, examples)
-    curve = {point["content_length"]: point for point in _sound_curve(directory, result)}
+        unmeasured: dict[int, Row] = {length: {} for length in saved["derived"]["evaluation_lengths"]}
+        return _Run(directory, row, unmeasured, saved, examples)
+    curve = {point["content_length"]: point for point in _read_valid_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples)
-    with _or_left_out(f"{directory.name}/evaluations", left_out):
+    with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
-            with _or_left_out(f"{directory.name}/evaluations/{name}", left_out):
+            with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
                 _add_evaluation(run, directory.evaluation(name), result["evaluation"])
     run.curve = dict(sorted(run.curve.items()))
     return run
 
 
 def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> tuple[str, str]:
-    """Return a hash of what compared runs must share, and a hash of the encoding.
+    """Return a hash of the configuration that compared runs must share, and a hash of the encoding.
 
     Args:
         hashed: `Identity.hashed` of a run.
         examples: number of evaluation examples per length.
-        tuned: options that may differ, such as ``training.learning_rate``.
+        tuned: options in which compared runs may differ, such as ``training.learning_rate``.
     """
-    config, classes = hashed["config"], hashed["classes"]
+    config = hashed["config"]
+    classes = hashed["classes"]
 
-    def content(group: str) -> list[Any]:
+    def section(group: str) -> list[Any]:
         untuned = {key: value for key, value in config[group].items() if f"{group}.{key}" not in tuned}
         return [untuned, classes.get(group)]
 
-    shared = {group: content(group) for group in ("task", "model", "training", "trainer", "optimizer")}
-    compared: Row = {group: content(group) for group in ("pe", "positions")}
-    if "parent" in config:  # of another seed it is another run, and the same encoding
-        compared["parent"] = config["parent"]["family"]
-    return short_hash([shared, hashed["data"], examples]), short_hash(compared)
+    protocol = {group: section(group) for group in ("task", "model", "training", "trainer", "optimizer")}
+    encoding: Row = {group: section(group) for group in ("pe", "positions")}
+    if "parent" in config:  # parents that differ only in their seed count as the same encoding
+        encoding["parent"] = config["parent"]["family"]
+    return short_hash([protocol, hashed["data"], examples]), short_hash(encoding)
 
 
 def _finite(value: Any) -> float | None:
+    """Return a finite number, or None for any other value."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
-    """Add the lengths of a later evaluation; exclude it if it differs in more than its lengths."""
+    """Add the lengths of a later evaluation to the curve.
+
+    Raises:
+        UserError: the evaluation differs in more than its lengths, or is damaged.
+    """
     result = later.read_result()
     if result is None:
         return
@@ -230,50 +261,54 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
         raise UserError(
             f"evaluated with a different {differences} than the run; its values are in {later.curve}"
         )
-    points = {point["content_length"]: point for point in _sound_curve(later, result)}
+    points = {point["content_length"]: point for point in _read_valid_curve(later, result)}
     if any(point["exact_match"] is None for point in points.values()):
-        ends = (min(run.curve), max(run.curve))
-        if (min(points), max(points)) != ends:
+        shortest = min(run.curve)
+        longest = max(run.curve)
+        if (min(points), max(points)) != (shortest, longest):
             raise UserError(
-                f"a text is cut by the shortest and longest length; allowed to add: {ends[0]} to {ends[1]}"
+                f"a text is cut by the shortest and longest length; allowed to add: {shortest} to {longest}"
             )
     run.curve = points | run.curve
     run.evaluations.append(later)
 
 
-def _sound_curve(directory: RunDirectory, result: Row) -> list[Row]:
+def _read_valid_curve(directory: RunDirectory, result: Row) -> list[Row]:
+    """Return the curve of a run or an evaluation; raise a UserError if it is damaged."""
     rows = read_curve(directory.curve)
     if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
-        differ = "its lengths differ from result.json"
-        raise UserError(f"{directory.curve} is damaged: {differ}; add rerun=true")
+        raise UserError(f"{directory.curve} is damaged: its lengths differ from result.json; add rerun=true")
     return rows
 
 
 def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
-    """Return the training curve; exclude a damaged one."""
-    with _or_left_out(f"{directory.name}/{directory.metrics.name}", left_out):
+    """Return the training curve, or no rows if the file is damaged."""
+    with _exclude_on_error(f"{directory.name}/{directory.metrics.name}", left_out):
         metrics = read_metrics(directory.metrics)
         return [{key: float(row.get(key, "nan")) for key in TRAINING} for row in metrics]
     return []
 
 
 def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of ``text.csv``; exclude a damaged one."""
+    """Return the rows of ``text.csv``, or an empty table if the file is missing or damaged."""
     numbers = ["length", "bits_per_byte", "accuracy"]
-    return _table(directory.path / "text.csv", numbers, directory.name, left_out)
+    return _read_table(directory.path / "text.csv", numbers, directory.name, left_out)
 
 
 def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of ``depth.csv`` of a run and its later evaluations; exclude a damaged one."""
+    """Return the rows of ``depth.csv`` of a run and its later evaluations, without damaged files."""
     paths = [directory.path / "depth.csv" for directory in (run.directory, *run.evaluations)]
     numbers = ["length", "depth", "examples", "exact_match", "token_accuracy"]
-    table = pd.concat([_table(path, numbers, run.directory.name, left_out) for path in paths])
+    table = pd.concat([_read_table(path, numbers, run.directory.name, left_out) for path in paths])
     return table.drop_duplicates(["length", "depth"]) if len(table) else table
 
 
-def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of a CSV file of a run, with its name as first column; empty without the file."""
-    with _or_left_out(f"{name}/{path.name}", left_out):
+def _read_table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:
+    """Return a CSV file of a run with the run's name as first column; empty if it is missing or damaged.
+
+    A file is damaged if the columns ``numbers`` are not numeric.
+    """
+    with _exclude_on_error(f"{name}/{path.name}", left_out):
         if path.exists():
             table = pd.read_csv(io.StringIO(read_text(path)))
             table[numbers].astype(float)
@@ -282,69 +317,81 @@ def _table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) 
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of the runs, one per training: of the latest `NUMERICS`, and named after the run."""
+    """Return the rows of the runs, one per configuration and seed.
+
+    The run with the latest `NUMERICS` is kept; if several have it, the one whose directory has the original
+    name.
+    """
     numerics = {run.directory.name: run.saved["identity"]["hashed"].get("numerics", 0) for run in runs}
 
-    def place(run: _Run) -> tuple[int, bool]:
+    def priority(run: _Run) -> tuple[int, bool]:
         return -numerics[run.directory.name], run.directory.name != run.saved["identity"]["name"]
 
-    table = pd.DataFrame([run.row for run in sorted(runs, key=place)])
+    table = pd.DataFrame([run.row for run in sorted(runs, key=priority)])
     original = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
     copies = table["name"] != original
-    for name, same in zip(table.loc[copies, "name"], original[copies], strict=True):
-        older = f"trained with NUMERICS {numerics[name]}, and {same} with {numerics[same]}"
-        left_out[name] = f"a duplicate of {same}" if numerics[name] == numerics[same] else older
+    for name, original_name in zip(table.loc[copies, "name"], original[copies], strict=True):
+        if numerics[name] == numerics[original_name]:
+            left_out[name] = f"a duplicate of {original_name}"
+        else:
+            left_out[name] = (
+                f"trained with NUMERICS {numerics[name]}, and {original_name} with {numerics[original_name]}"
+            )
     return table[~copies].sort_values("name", ignore_index=True)
 
 
-def _labelled(table: pd.DataFrame, labels: Collection[str] | None) -> pd.DataFrame:
-    """Return the wanted encodings, with exactly one label per encoding."""
+def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> pd.DataFrame:
+    """Return the rows with a single label per encoding; ``labels`` selects encodings by these labels."""
     by_encoding = table.groupby(["protocol", "encoding"])["label"]
     table["label"] = by_encoding.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
     if labels:
-        known = set(table["label"])
+        available = set(table["label"])
         for label in labels:
-            if label not in known:
-                raise UserError(f"pe={label}: no finished run has this encoding.{nearest(label, known)}")
+            if label not in available:
+                raise UserError(f"pe={label}: no finished run has this encoding.{nearest(label, available)}")
         table = table[table["label"].isin(labels)].reset_index(drop=True)
-    several = table.groupby("label")["encoding"].transform("nunique") > 1  # ``label=``, or edited source
+    # Encodings can have the same label through the option ``label`` or edited source code.
+    ambiguous = table.groupby("label")["encoding"].transform("nunique") > 1
     with_hash = table["label"] + " [" + table["encoding"].str[:4] + "]"
-    return table.assign(label=table["label"].mask(several, with_hash))
+    return table.assign(label=table["label"].mask(ambiguous, with_hash))
 
 
 def _fill_diverged(runs: list[_Run]) -> None:
     """Give diverged runs a curve over the shared lengths: accuracy 0 and the loss of a uniform guess."""
     completed = [run for run in runs if run.row["status"] == COMPLETED]
-    known = {length: point for run in completed for length, point in run.curve.items()}
+    measured = {length: point for run in completed for length, point in run.curve.items()}
     lengths = sorted(set.intersection(*(set(run.curve) for run in completed or runs)))
     for run in runs:
         if run.row["status"] == DIVERGED:
-            run.curve = {
-                n: {
-                    "length": n,
-                    "content_length": n,
-                    "split": "in_distribution" if n <= run.row["max_length"] else "extrapolation",
-                    "examples": run.examples,
-                    "exact_match": None if n in known and known[n]["exact_match"] is None else 0.0,
-                    "token_accuracy": 0.0,
-                    **{key: known[n][key] for key in OF_THE_TASK if n in known},
-                    "loss": guessing_loss(known.get(n, {})),
-                }
-                for n in lengths
-            }
+            run.curve = {length: _diverged_point(run, length, measured.get(length)) for length in lengths}
+
+
+def _diverged_point(run: _Run, length: int, measured: Row | None) -> Row:
+    """Return the row of a diverged run at a length; ``measured`` is the row of a completed run, if any."""
+    has_exact_match = measured is None or measured["exact_match"] is not None
+    return {
+        "length": length,
+        "content_length": length,
+        "split": "in_distribution" if length <= run.row["max_length"] else "extrapolation",
+        "examples": run.examples,
+        "exact_match": 0.0 if has_exact_match else None,
+        "token_accuracy": 0.0,
+        **({} if measured is None else {key: measured[key] for key in OF_THE_TASK}),
+        "loss": guessing_loss(measured or {}),
+    }
 
 
 def shared(curves: pd.DataFrame) -> pd.Series:
-    """Return whether all runs of the protocol have the length, so that areas cover the same lengths."""
+    """Return for each row whether all runs of its protocol have its length."""
     runs_with_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
     return runs_with_length == curves.groupby("protocol")["name"].transform("nunique")
 
 
 def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with the summaries computed from the shared lengths of their curves."""
-    known = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
+    """Return the runs with summaries of their curves over the lengths that all runs share."""
+    shared_rows = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
     points: dict[str, list[Any]] = {name: [] for name in runs["name"]}
-    for point in known.to_dict("records"):
+    for point in shared_rows.to_dict("records"):
         points[point["name"]].append(point)
     rows = runs[["name", "max_length", "status"]].itertuples(index=False)
     summaries = [_summary(points[name], int(longest), status) for name, longest, status in rows]
@@ -352,10 +399,11 @@ def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _summary(points: Sequence[Row], max_length: int, status: str) -> Row:
-    """Return the summary with NaN for unknown values; past training a diverged run scores 0."""
-    known = summarise(points, max_length)
-    summary = {key: math.nan if value is None else value for key, value in known.items()}
-    for metric in (f"{accuracy}_extrapolation" for accuracy in ACCURACIES):
+    """Return the summary of a curve, with NaN for unknown values and 0 past training for a diverged run."""
+    metrics = summarise(points, max_length)
+    summary = {key: math.nan if value is None else value for key, value in metrics.items()}
+    for accuracy in ACCURACIES:
+        metric = f"{accuracy}_extrapolation"
         if status == DIVERGED and not math.isnan(summary[metric]):
             summary[metric] = 0.0
     return summary

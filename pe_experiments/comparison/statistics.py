@@ -16,9 +16,9 @@ from scipy import optimize, stats
 LEVEL = 0.95  # confidence level of every interval
 ALPHA = 1 - LEVEL  # significance level of every test
 FEWEST = 3  # seeds needed for an interval or a test
-RESAMPLES = 200_000  # permutations: all of them up to 10 against 10 seeds, else a sample of this size
+RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; below that, all of them
 RANK_DRAWS = 10_000  # bootstrap samples of configurations
-ROUNDING = 1e-12  # closer values are equal
+ROUNDING = 1e-12  # values closer than this count as equal
 
 
 @dataclass(frozen=True)
@@ -33,46 +33,50 @@ class Interval:
 def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> Interval:
     """Return the mean of a variable between ``lowest`` and 1, with Gaffke's 95 % interval.
 
-    The upper end is a quantile of the mean of the values and 1 under random weights (uniform on the simplex).
-    The lower end is one of the mean of the values and ``lowest``. For values 0 and 1 this is the
-    Clopper-Pearson interval. No distribution is known for which its coverage falls below 95 % (Gaffke 2005;
-    Learned-Miller and Thomas 2019, arXiv:1905.06208). It is wide: five seeds of value 1 do not exclude 0.48.
+    The upper end is a quantile of the randomly weighted mean of the values and 1, with weights uniform on the
+    simplex. The lower end is a quantile of the randomly weighted mean of the values and ``lowest``. For
+    values 0 and 1 this is the Clopper-Pearson interval. No distribution is known for which its coverage falls
+    below 95 % (Gaffke 2005; Learned-Miller and Thomas 2019, arXiv:1905.06208). It is wide: five seeds of
+    value 1 do not exclude 0.48.
     """
-    x = np.asarray(values, dtype=float)
-    mean = float(x.mean())
-    if not _enough(x):
+    sample = np.asarray(values, dtype=float)
+    mean = float(sample.mean())
+    if not _enough(sample):
         return Interval(mean)
-    below, above = (tuple(sorted([*x.tolist(), end])) for end in (lowest, 1.0))
-    return Interval(mean, _quantile(below, ALPHA / 2), _quantile(above, 1 - ALPHA / 2))
+    with_lowest = tuple(sorted([*sample.tolist(), lowest]))
+    with_highest = tuple(sorted([*sample.tolist(), 1.0]))
+    return Interval(mean, _quantile(with_lowest, ALPHA / 2), _quantile(with_highest, 1 - ALPHA / 2))
 
 
 def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
     """Return the mean of a smooth, unbounded variable such as a loss, with Student's interval."""
-    x = np.asarray(values, dtype=float)
-    mean = float(x.mean())
-    if not _enough(x):
+    sample = np.asarray(values, dtype=float)
+    mean = float(sample.mean())
+    if not _enough(sample):
         return Interval(mean)
-    half = float(stats.t.ppf(1 - alpha / 2, len(x) - 1) * x.std(ddof=1) / math.sqrt(len(x)))
-    return Interval(mean, mean - half, mean + half)
+    quantile = stats.t.ppf(1 - alpha / 2, len(sample) - 1)
+    half_width = float(quantile * sample.std(ddof=1) / math.sqrt(len(sample)))
+    return Interval(mean, mean - half_width, mean + half_width)
 
 
 def paired_t_tests(differences: Sequence[np.ndarray]) -> list[tuple[Interval, float]]:
     """Return the mean of each set of paired differences, and its p-value adjusted by Holm's method.
 
-    An interval has the level of its test, so that it leaves out 0 where the test is significant: Bonferroni's
-    for the tests that Holm's method still counts there.
+    The level of each interval is 1 - ALPHA / n, where n is the number of tests left at its step of Holm's
+    method, so that the interval excludes 0 if the test is significant.
     """
     p_values = np.array([stats.ttest_1samp(values, 0).pvalue for values in differences])
     adjusted = holm(p_values.tolist())
     significant = np.sum(np.array(adjusted) <= ALPHA)
-    tests_left = len(p_values) - np.minimum(p_values.argsort().argsort(), significant)
-    levels = (ALPHA / tests_left).tolist()
-    return [*zip(map(t_interval, differences, levels), adjusted, strict=True)]
+    ranks = p_values.argsort().argsort()
+    tests_left = len(p_values) - np.minimum(ranks, significant)
+    alphas = (ALPHA / tests_left).tolist()
+    return [*zip(map(t_interval, differences, alphas), adjusted, strict=True)]
 
 
-def _enough(x: np.ndarray) -> bool:
-    """Return whether there are enough seeds for an interval or a test, all of them measured."""
-    return len(x) >= FEWEST and not np.isnan(x).any()
+def _enough(sample: np.ndarray) -> bool:
+    """Return whether there are enough values for an interval, and none is missing."""
+    return len(sample) >= FEWEST and not np.isnan(sample).any()
 
 
 def mean_below_p(values: Sequence[float], mean: float) -> float:
@@ -85,15 +89,15 @@ def _share_below(points: tuple[float, ...], value: float) -> float:
     above = [point - value for point in points if point > value]
     shares = [1.0] + [0.0] * len(above)
     for point in points[: len(points) - len(above)]:
-        short = value - point
-        for index, over in enumerate(above, start=1):
-            shares[index] = (over * shares[index] + short * shares[index - 1]) / (over + short)
+        deficit = value - point
+        for index, excess in enumerate(above, start=1):
+            shares[index] = (excess * shares[index] + deficit * shares[index - 1]) / (excess + deficit)
     return shares[-1]
 
 
 @lru_cache(maxsize=10_000)
 def _quantile(points: tuple[float, ...], share: float) -> float:
-    """Return the inverse of `_share_below`."""
+    """Return the value below which `_share_below` is ``share``."""
     if points[-1] - points[0] < 1e-9:
         return points[0]
     return float(optimize.brentq(lambda value: _share_below(points, value) - share, points[0], points[-1]))
@@ -118,25 +122,26 @@ def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] |
     if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
         return math.nan
     rounding = ROUNDING * max(1.0, float(np.abs(pooled).max()))
-    if abs(np.mean(first) - np.mean(second)) <= rounding:
+    observed = abs(np.mean(first) - np.mean(second))
+    if observed <= rounding:
         return 1.0
-    # `stats.permutation_test` takes 1.6 s for ten against ten seeds, 20 minutes for all pairs of twelve
-    # encodings on twelve tasks.
+    # `stats.permutation_test` would take 1.6 s for ten against ten seeds, and 20 minutes for all pairs of
+    # twelve encodings on twelve tasks.
     splits = _splits(len(first), len(second))
     first_sums = pooled @ splits
     differences = np.abs(first_sums / len(first) - (pooled.sum() - first_sums) / len(second))
-    return float((differences >= abs(np.mean(first) - np.mean(second)) - rounding).mean())
+    return float((differences >= observed - rounding).mean())
 
 
 @cache
 def _splits(first: int, second: int) -> np.ndarray:
-    """Return membership in the first group [seeds, splits]: all splits, or the real one and a sample."""
+    """Return the members of the first group [seeds, splits]: in all splits, or the real one and a sample."""
     seeds = first + second
     if math.comb(seeds, first) <= RESAMPLES:
         members = np.array(list(itertools.combinations(range(seeds), first)))
     else:
-        drawn = np.random.default_rng(0).random((RESAMPLES, seeds)).argsort(axis=1)
-        members = np.vstack([np.arange(seeds), drawn])[:, :first]
+        permutations = np.random.default_rng(0).random((RESAMPLES, seeds)).argsort(axis=1)
+        members = np.vstack([np.arange(seeds), permutations])[:, :first]
     splits = np.zeros((seeds, len(members)))
     np.put_along_axis(splits, members.T, 1.0, axis=0)
     return splits
@@ -147,7 +152,9 @@ def paired_ps(differences: np.ndarray) -> np.ndarray:
 
     A p-value is at least 2 / 2^pairs. NaN marks a missing pair.
     """
-    means = np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T  # 0 changes no p
+    means = (
+        np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T
+    )  # a difference of 0 does not change p
     beyond = np.minimum((means <= ROUNDING).sum(axis=1), (means >= -ROUNDING).sum(axis=1))
     return np.minimum(1.0, 2 * (1 + beyond) / (1 + means.shape[1]))
 
@@ -157,11 +164,12 @@ def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = AL
 
     With too few pairs to reject any mean the interval is from -1 to 1.
     """
-    d = np.asarray(differences, dtype=float)
-    means = np.sort(_subset_means(len(d)) @ d)
+    sample = np.asarray(differences, dtype=float)
+    means = np.sort(_subset_means(len(sample)) @ sample)
     end = int(alpha / 2 * (1 + len(means)) + ROUNDING)
-    low, high = (means[end - 1], means[-end]) if end else (-1.0, 1.0)
-    return Interval(float(d.mean()), float(low), float(high))
+    if end == 0:
+        return Interval(float(sample.mean()), -1.0, 1.0)
+    return Interval(float(sample.mean()), float(means[end - 1]), float(means[-end]))
 
 
 def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
@@ -175,22 +183,23 @@ def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
         The rank of each encoding (equal means share the mean of their ranks), and the share of the draws in
         which it has the highest mean (divided among equal means).
     """
-    settings = len(scores)
-    drawn = np.random.default_rng(0).multinomial(settings, np.full(settings, 1 / settings), RANK_DRAWS)
-    means = (drawn @ scores / settings).round(9)
+    size = len(scores)
+    counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RANK_DRAWS)
+    means = (counts @ scores / size).round(9)
     ranks = stats.rankdata(-means, axis=1)
     low, high = np.quantile(ranks, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
     observed = stats.rankdata(-scores.mean(axis=0).round(9))
-    highest = means == means.max(axis=1, keepdims=True)
-    first = (highest / highest.sum(axis=1, keepdims=True)).mean(axis=0)
-    return [Interval(*map(float, ends)) for ends in zip(observed, low, high, strict=True)], first
+    intervals = [Interval(*map(float, rank)) for rank in zip(observed, low, high, strict=True)]
+    is_highest = means == means.max(axis=1, keepdims=True)
+    share_of_first = (is_highest / is_highest.sum(axis=1, keepdims=True)).mean(axis=0)
+    return intervals, share_of_first
 
 
 @cache
 def _subset_means(pairs: int) -> np.ndarray:
     """Return one row per non-empty subset of pairs; its product with values is the mean of the subset."""
-    chosen = np.array(list(itertools.product((0.0, 1.0), repeat=pairs))[1:])
-    weights: np.ndarray = chosen / chosen.sum(axis=1, keepdims=True)
+    members = np.array(list(itertools.product((0.0, 1.0), repeat=pairs))[1:])
+    weights: np.ndarray = members / members.sum(axis=1, keepdims=True)
     return weights
 
 
@@ -202,6 +211,6 @@ def smallest_p(first: int, second: int) -> float:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by Holm's method (1979). NaN (not tested) stays NaN and is not counted."""
     p = np.array(p_values, dtype=float)
-    known = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
-    p[known] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(known), 0, -1) * p[known]))
+    order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
+    p[order] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(order), 0, -1) * p[order]))
     return p.tolist()

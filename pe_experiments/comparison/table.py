@@ -28,19 +28,21 @@ PAIRS = ["section", "protocol", "metric", "encoding", "other", "seeds", "other_s
 def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     """Return one row per protocol and encoding, the best past training first.
 
-    A mean over seeds ``X``, such as ``exact_match@20`` (at length 20), has the interval ``X_low`` to
-    ``X_high``. ``reached@20`` is the number of seeds with an exact match of at least 0.9 at length 20, with
-    the interval of its share; ``solved`` is the same for the training lengths. ``compared`` says whether the
-    encoding is tested; past training, at least half of its runs must have solved the training lengths. Losses
-    have columns if encodings are compared in a loss or exact match was not measured. ``seconds_per_step`` is
-    the median over runs, if all runs of the protocol used the same kind of machine.
+    * A mean over seeds ``X``, such as ``exact_match@20`` (at length 20), has the interval ``X_low`` to
+      ``X_high``.
+    * ``reached@20`` is the number of seeds with an exact match of at least 0.9 at length 20; its interval is
+      the interval of the share of seeds. ``solved`` is the same for the training lengths.
+    * ``compared`` says whether the encoding is tested. For metrics past training, at least half of its runs
+      must have solved the training lengths.
+    * Losses have columns if encodings are compared in a loss or if exact match was not measured.
+    * ``seconds_per_step`` is the median over runs, if all runs of the protocol used the same kind of machine.
     """
     metrics = (*METRICS, *LOSSES)
     if metric not in metrics:
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, metrics)}")
     rows = []
     for protocol in protocols:
-        rows += sorted(_rows(protocol, metric), key=_rank)
+        rows += sorted(_encoding_rows(protocol, metric), key=_sort_key)
     table = pd.DataFrame(rows).fillna(math.nan)  # also replaces None
     by_length = [str(column) for column in table if "@" in str(column)]
     by_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))
@@ -52,19 +54,21 @@ def _values(protocol: Protocol, metric: str) -> dict[str, np.ndarray]:
     return {str(label): values.to_numpy(float) for label, values in protocol.runs.groupby("label")[metric]}
 
 
-def _rank(row: Row) -> tuple[float, str]:
-    best = -row["exact_match_extrapolation"]
-    if math.isnan(best) or lower_is_better(row["metric"]):
-        best = row.get("loss_extrapolation", math.nan)
-    return math.inf if math.isnan(best) else best, row["encoding"]
+def _sort_key(row: Row) -> tuple[float, str]:
+    """Return the key that sorts the best encoding past training first."""
+    score = -row["exact_match_extrapolation"]
+    if math.isnan(score) or lower_is_better(row["metric"]):
+        score = row.get("loss_extrapolation", math.nan)
+    return math.inf if math.isnan(score) else score, row["encoding"]
 
 
-def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
-    lowest = {name: _lowest(protocol, name) for name in METRICS}
-    known = protocol.curves.reindex(columns=["content_length", *BOUNDS]).astype(float)
-    bounds = known.groupby("content_length").mean()  # NaN where unknown
+def _encoding_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
+    """Yield the row of each encoding of a protocol, see `encoding_table`."""
+    lowest = {name: _lowest_value(protocol, name) for name in METRICS}
+    bound_columns = protocol.curves.reindex(columns=["content_length", *BOUNDS]).astype(float)
+    bounds = bound_columns.groupby("content_length").mean()  # NaN where unknown
     shared = protocol.curves[protocol.curves["in_summary"]]
-    loss = not protocol.exact or lower_is_better(metric)
+    with_loss = not protocol.exact or lower_is_better(metric)
     for label, runs in protocol.runs.groupby("label"):
         solved = runs["solved_in_distribution"].eq(True)
         timed = protocol.timed and len(runs) > 1
@@ -78,7 +82,7 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             "encoding": str(label),
             "seeds": len(runs),
             "diverged": int(runs["status"].eq(DIVERGED).sum()),
-            **_count("solved", solved),
+            **_count_columns("solved", solved),
             "metric": metric,
             "compared": unmeasured or metric.endswith("in_distribution") or bool(solved.mean() >= 0.5),
             "horizon": runs["horizon"].astype(float).mean(),
@@ -87,16 +91,18 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             "seconds_per_step": runs["seconds_per_step"].astype(float).median() if timed else math.nan,
         }
         for name in METRICS:
-            row |= _cells(name, statistics.mean_interval(runs[name].to_numpy(float), lowest[name]))
-        for name in LOSSES if loss else ():
-            row |= _cells(name, statistics.t_interval(runs[name].to_numpy(float)))
+            row |= _interval_columns(name, statistics.mean_interval(runs[name].to_numpy(float), lowest[name]))
+        for name in LOSSES if with_loss else ():
+            row |= _interval_columns(name, statistics.t_interval(runs[name].to_numpy(float)))
         for length, points in shared[shared["label"] == label].groupby("content_length"):
             for accuracy in ACCURACIES:
                 mean = statistics.mean_interval(points[accuracy].to_numpy(float))
-                row |= _cells(f"{accuracy}@{length}", mean)
-            if loss:
-                row |= _cells(f"loss@{length}", statistics.t_interval(points["loss"].to_numpy(float)))
-            row |= _count(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
+                row |= _interval_columns(f"{accuracy}@{length}", mean)
+            if with_loss:
+                row |= _interval_columns(
+                    f"loss@{length}", statistics.t_interval(points["loss"].to_numpy(float))
+                )
+            row |= _count_columns(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
             row |= {f"{bound}@{length}": bounds.at[length, bound] for bound in BOUNDS}
         if not protocol.exact:  # without exact match no length counts as solved
             row |= {key: math.nan for key in row if key.startswith("reached")}
@@ -105,18 +111,19 @@ def _rows(protocol: Protocol, metric: str) -> Iterator[Row]:
         yield row
 
 
-def _cells(name: str, interval: Interval) -> Row:
+def _interval_columns(name: str, interval: Interval) -> Row:
+    """Return the columns of an estimate and its interval."""
     return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
-def _count(name: str, holds: pd.Series) -> Row:
-    """Return the number of seeds for which a condition holds, and the interval of its share."""
+def _count_columns(name: str, holds: pd.Series) -> Row:
+    """Return the columns of the number of seeds that meet a condition, with the interval of their share."""
     count = int(holds.sum())
-    return _cells(name, statistics.share_interval(count, len(holds))) | {name: count}
+    return _interval_columns(name, statistics.share_interval(count, len(holds))) | {name: count}
 
 
-def _lowest(protocol: Protocol, metric: str) -> float:
-    """Return the smallest value of a metric, which is negative past training if guessing scores above 0."""
+def _lowest_value(protocol: Protocol, metric: str) -> float:
+    """Return the lowest value of a metric; a chance level above 0 makes it negative past training."""
     if not metric.endswith("extrapolation"):
         return 0.0
     past = protocol.curves[protocol.curves["content_length"] > protocol.max_length]
@@ -128,11 +135,11 @@ def _lowest(protocol: Protocol, metric: str) -> float:
 def pair_table(
     protocols: Sequence[Protocol], table: pd.DataFrame, metric: str, baseline: str | None = None
 ) -> pd.DataFrame:
-    """Return one row per protocol and pair of encodings, or with ``baseline`` per difference from it.
+    """Return one row per protocol and pair of encodings, or only the pairs with ``baseline``.
 
-    ``p`` is from the permutation test of the two sets of seeds. ``p_holm`` is adjusted by Holm's method over
-    the tests of the protocol; ``separated`` says whether it is significant. ``not_tested`` says why there is
-    no test.
+    ``p`` is the p-value of the permutation test of the two sets of seeds. ``p_holm`` is adjusted by Holm's
+    method over the tests of the protocol. ``separated`` says whether the difference is significant, and
+    ``not_tested`` why there is no test.
     """
     encodings = sorted(set(table["encoding"]))
     if baseline is not None and baseline not in encodings:
@@ -153,7 +160,7 @@ def pair_table(
 
 
 def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """Return the best encoding followed by those tied with it, and the significantly different ones.
+    """Return the best encoding followed by the encodings tied with it, and the significantly different ones.
 
     The best is tested against each other encoding that learned the task, with Holm's adjustment over these
     tests. Both lists are empty if the best mean is 0 or has too few seeds. ``rows`` are the rows of the
@@ -180,25 +187,26 @@ def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
     """Return the test of a pair of encodings, or the reason why it was not tested."""
     pooled = np.concatenate([values[first], values[second]])
     unlearned = [name for name in (first, second) if not learned[name]]
-    why = None
+    reason = None
     if unlearned:
-        why = f"{' and '.join(unlearned)} did not learn the task"
+        reason = f"{' and '.join(unlearned)} did not learn the task"
     elif min(len(values[first]), len(values[second])) < FEWEST:
-        why = "under three seeds"
+        reason = "under three seeds"
     elif np.isnan(pooled).any():
-        why = "not measured"
+        reason = "not measured"
     elif np.ptp(pooled) <= ROUNDING:
-        why = SAME
+        reason = SAME
     return {
         "encoding": first,
         "other": second,
         "seeds": len(values[first]),
         "other_seeds": len(values[second]),
-        "not_tested": why,
+        "not_tested": reason,
         "difference": sum(values[first]) / len(values[first]) - sum(values[second]) / len(values[second]),
-        "p": math.nan if why else statistics.permutation_p(values[first], values[second]),
+        "p": math.nan if reason else statistics.permutation_p(values[first], values[second]),
     }
 
 
 def finite(value: Any) -> bool:
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float | np.number) and math.isfinite(value)

@@ -1,6 +1,6 @@
-"""Tune options such as the learning rate: compare each encoding at its best value.
+"""Choose the best value of tuned options, such as the learning rate, for each encoding.
 
-The best value has the lowest mean loss over seeds on fresh examples of the *training* lengths. Values past
+The best value has the lowest mean loss over seeds on fresh examples of the *training* lengths. Results past
 training are not used.
 """
 
@@ -15,28 +15,32 @@ from pe_experiments.store.csv_files import Row, validation_loss
 from pe_experiments.store.directory import DIVERGED
 
 Choice = dict[str, Any]
-# The same in all rows of a grid.
+# A grid is a table of the runs of an encoding at several values of an option. These columns are constant:
 TUNED = ["protocol", "family", "encoding", "task", "model", "settings", "setting"]
+# These columns differ between its rows:
 TRIED = ["name", "seed", "value", "loss"]
 
 
 def best_of_each(runs: Sequence[Any], tuned: Collection[str]) -> tuple[set[str], list[Choice]]:
     """Return the names of the runs at the best value of each encoding, and how each value was chosen.
 
-    The runs are those of `read_runs`, grouped by protocol (without the tuned options) and encoding.
+    ``runs`` are finished runs read by `read_runs`. Runs with the same encoding form a grid if their protocols
+    differ only in tuned options.
     """
-    names = {run.directory.name for run in runs}
-    choices = []
+    best_names = {run.directory.name for run in runs}
+    choices: list[Choice] = []
     for setting in tuned:
         table = pd.DataFrame([_grid_row(run, setting) for run in runs])
         for _, grid in table.groupby(["protocol", "family"], sort=False):
             if grid["value"].nunique() > 1:
-                choices.append(choose(grid))
-                names -= set(grid.loc[grid["value"] != choices[-1]["chosen"], "name"])
-    return names, choices
+                choice = choose(grid)
+                choices.append(choice)
+                best_names -= set(grid.loc[grid["value"] != choice["chosen"], "name"])
+    return best_names, choices
 
 
 def _grid_row(run: Any, setting: str) -> Row:
+    """Return the row of a run in the grid of an option, with the columns `TUNED` and `TRIED`."""
     diverged = run.row["status"] == DIVERGED
     return {
         "protocol": run.row["protocol"],
@@ -51,7 +55,7 @@ def _grid_row(run: Any, setting: str) -> Row:
 
 
 def choose(grid: pd.DataFrame) -> Choice:
-    """Return the value with the lowest mean loss; of equal ones the smallest.
+    """Return the value with the lowest mean loss, of equal values the smallest, and the grid.
 
     Values with fewer seeds than others are not considered.
 
@@ -61,7 +65,7 @@ def choose(grid: pd.DataFrame) -> Choice:
     """
     losses = grid["loss"].astype(float).fillna(math.inf)
     by_value = losses.groupby(grid["value"]).agg(["mean", "size"])
-    means = by_value["mean"].sort_index(key=lambda values: values.map(_number))
+    means = by_value["mean"].sort_index(key=lambda values: values.map(_as_number))
     complete = by_value["size"] == by_value["size"].max()
     finite_losses = losses.astype(object).where(losses < math.inf, None)
     return {
@@ -75,7 +79,7 @@ def choose(grid: pd.DataFrame) -> Choice:
 
 
 def grid_of(choices: Iterable[Choice]) -> pd.DataFrame:
-    """Return the rows from which `choose` made these choices."""
+    """Return the grids from which `choose` returned these choices, as one table."""
     rows = []
     for choice in choices:
         settings = {"settings": json.dumps(choice["settings"])}
@@ -83,7 +87,8 @@ def grid_of(choices: Iterable[Choice]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*TUNED, *TRIED])
 
 
-def _number(text: str) -> float:
+def _as_number(text: str) -> float:
+    """Return a text as a number, or infinity if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -91,14 +96,16 @@ def _number(text: str) -> float:
 
 
 def option_value(config: Mapping[str, Any], setting: str) -> str:
-    """Return the value of an option such as ``training.learning_rate`` as it is written in a grid."""
+    """Return the value of an option such as ``training.learning_rate`` as text."""
     section, _, key = setting.partition(".")
     return str(config[section].get(key))
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
     """Return the options that have several values in these configurations."""
-    sections = list(configs)
-    return [
-        setting for setting in settings if len({option_value(section, setting) for section in sections}) > 1
-    ]
+    configs = list(configs)
+
+    def varies(setting: str) -> bool:
+        return len({option_value(config, setting) for config in configs}) > 1
+
+    return [setting for setting in settings if varies(setting)]

@@ -1,4 +1,4 @@
-"""Format values as text, and write one sentence and the caveats of each protocol."""
+"""Format values as text, and describe the result and the caveats of a protocol in sentences."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,17 +30,18 @@ SMALLEST_P = (
 
 
 def column_of(metric: str) -> str:
-    """Return the column of the curves that the metric summarises."""
+    """Return the column of the curves that a metric summarises."""
     return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
 
 
 def metric_in_words(metric: str) -> str:
-    """Return ``exact match past the training lengths`` for ``exact_match_extrapolation``."""
+    """Return a metric in words, such as ``exact match past the training lengths``."""
     column = column_of(metric)
     return f"{WORDS[column]} {WORDS[metric.removeprefix(f'{column}_')]}"
 
 
 def number(value: Any, style: str = ".2f") -> str:
+    """Return a number as text, without the sign of -0.00; a dash for anything but a finite number."""
     if not finite(value):
         return NO_NUMBER
     text = f"{value:{style}}"
@@ -48,42 +49,45 @@ def number(value: Any, style: str = ".2f") -> str:
 
 
 def mean(row: Mapping[Any, Any], column: str) -> str:
-    """Return ``0.32 [0.08, 0.70]``, or the mean alone if there is no interval."""
+    """Return a mean with its interval, such as ``0.32 [0.08, 0.70]``, or alone if it has none."""
     estimate, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
     return estimate if low == NO_NUMBER else f"{estimate} [{low}, {high}]"
 
 
 def digits(metric: str) -> str:
-    """Return the number format; losses have three digits, because good encodings differ in the third."""
+    """Return the number format of a metric; good encodings differ in the third digit of the loss."""
     return ".3f" if lower_is_better(metric) else ".2f"
 
 
 def counts_in_words(counts: Iterable[int]) -> str:
-    """Return ``3 to 5``."""
+    """Return the range of counts as text, such as ``3 to 5``."""
     distinct = sorted(set(counts))
     return str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
 
 
 def seeds_in_words(counts: Iterable[int]) -> str:
-    """Return ``3 to 5 seeds``."""
+    """Return the range of numbers of seeds as text, such as ``3 to 5 seeds``."""
     text = counts_in_words(counts)
     return "1 seed" if text == "1" else f"{text} seeds"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return ``a, b and c``."""
+    """Return names as a list in a sentence, such as ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def learned(row: Mapping[Any, Any]) -> bool:
     """Return whether at least half of the runs solved the training lengths, or this was not measured."""
-    return not finite(row["exact_match_in_distribution"]) or row["solved"] >= row["seeds"] / 2
+    if not finite(row["exact_match_in_distribution"]):
+        return True
+    return row["solved"] >= row["seeds"] / 2
 
 
 def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
-    """Return a sentence on the best encoding and those that differ significantly from it."""
+    """Return a sentence about the best encoding and the encodings that differ significantly from it."""
     metric = str(rows[0]["metric"])
-    in_words, lower = metric_in_words(metric), lower_is_better(metric)
+    in_words = metric_in_words(metric)
+    lower = lower_is_better(metric)
     compared = [row for row in rows if row["compared"] and finite(row[metric])]
     if not any(row["compared"] for row in rows):
         return "No encoding learned the task."
@@ -95,12 +99,14 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
     if len(compared) == 1:
         return f"{best['encoding']}: {in_words} {mean(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
-        who = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
-        return f"{who} have the same mean {in_words}, {number(best[metric], digits(metric))}."
+        subject = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
+        return f"{subject} have the same mean {in_words}, {number(best[metric], digits(metric))}."
     tied, separated = best_encodings(protocol, rows)
     others = [row for row in compared if row is not best]
-    tested = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
-    least = len(tested) * min(smallest_p(best["seeds"], seeds) for seeds in tested) if tested else 1.0
+    seed_counts = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
+    smallest_adjusted_p = 1.0
+    if seed_counts:
+        smallest_adjusted_p = len(seed_counts) * min(smallest_p(best["seeds"], n) for n in seed_counts)
     if all(row["seeds"] < FEWEST for row in compared):
         template = FEW_SEEDS
     elif separated:
@@ -108,7 +114,7 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
     elif not tied:
         template = BEST + "."
     else:
-        template = TOO_FEW_SEEDS if least > ALPHA else TIED
+        template = TOO_FEW_SEEDS if smallest_adjusted_p > ALPHA else TIED
     return template.format(
         best=best["encoding"],
         highest="lowest" if lower else "highest",
@@ -121,15 +127,20 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
 
 
 def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Return the caveats of a protocol; ignore entries of ``tuning`` (of `Runs`) for other protocols."""
+    """Return the caveats of a protocol.
+
+    Args:
+        rows: the rows of the protocol in the table of encodings.
+        tuning: `Runs.tuning`; entries of other protocols are ignored.
+    """
     notes = []
     unlearned = [str(row["encoding"]) for row in rows if not learned(row)]
     if unlearned:
         notes.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
     few = [str(row["encoding"]) for row in rows if row["seeds"] < FEWEST]
     if few:
-        who = "every encoding" if len(few) == len(rows) else listed(few)
-        notes.append(f"No intervals or tests, because of fewer than three seeds: {who}.")
+        names = "every encoding" if len(few) == len(rows) else listed(few)
+        notes.append(f"No intervals or tests, because of fewer than three seeds: {names}.")
     unshared = [str(length) for length in protocol.lengths(shared=False)]
     if not protocol.lengths():
         notes.append("The runs share no evaluated length; add the missing lengths with evaluate.py.")
@@ -139,24 +150,25 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
             notes.append(
                 "The runs were measured on different bytes, since a text is cut by the evaluated lengths."
             )
-    return notes + [EDGE.format_map(edge) for edge in _edges(protocol, tuning)]
+    notes += [EDGE.format_map(choice) for choice in _choices_at_an_end(protocol, tuning)]
+    return notes
 
 
-def _edges(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Yield the choices of a protocol whose best value is the smallest or largest of its grid."""
+def _choices_at_an_end(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Yield the tuned options of a protocol whose best value is the smallest or largest of its grid."""
     for choice in tuning:
         if choice["protocol"] != protocol.hash:
             continue
         try:
             tried = sorted(map(float, choice["tried"]))
-        except ValueError:  # values that are not numbers have no ends
+        except ValueError:  # values that are not numbers have no order
             continue
         if float(choice["chosen"]) in (tried[0], tried[-1]):
             yield {**choice, "tried": ", ".join(f"{value:g}" for value in tried)}
 
 
 def mixed_versions(runs: Runs) -> str:
-    """Return a sentence if the runs come from several versions, else an empty string."""
+    """Return a sentence if the runs come from several versions of code or PyTorch, else an empty string."""
     environments = [runs.environments.get(name, {}) for name in runs.saved]
     versions = {
         "commits": {str(environment.get("commit") or "")[:8] for environment in environments},
@@ -165,23 +177,24 @@ def mixed_versions(runs: Runs) -> str:
             str(environment.get("libraries", {}).get("torch", "")) for environment in environments
         },
     }
-    several = [
-        f"{what} {listed(sorted(filter(None, values)))}"
-        for what, values in versions.items()
-        if len(values - {""}) > 1
-    ]
-    return f"The runs were trained with different {'; '.join(several)}." if several else ""
+    differences = []
+    for name, values in versions.items():
+        recorded = sorted(values - {""})
+        if len(recorded) > 1:
+            differences.append(f"{name} {listed(recorded)}")
+    return f"The runs were trained with different {'; '.join(differences)}." if differences else ""
 
 
 def limits(pairs: Sequence[Row]) -> list[str]:
-    """Return the limits of the tests of a protocol, and why pairs were not tested."""
+    """Return notes on a protocol: whether tests can be significant, and why pairs were not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]
     if not tested:
         return []
     notes = []
-    least = len(tested) * min(smallest_p(int(pair["seeds"]), int(pair["other_seeds"])) for pair in tested)
-    if least > ALPHA:
-        notes.append(SMALLEST_P.format(tests=len(tested), least=min(least, 1)))
+    smallest_ps = [smallest_p(int(pair["seeds"]), int(pair["other_seeds"])) for pair in tested]
+    smallest_adjusted_p = len(tested) * min(smallest_ps)
+    if smallest_adjusted_p > ALPHA:
+        notes.append(SMALLEST_P.format(tests=len(tested), least=min(smallest_adjusted_p, 1)))
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
     if reasons:
         notes.append(f"Not tested: {'; '.join(reasons)}.")
