@@ -1,4 +1,4 @@
-"""Shared fixtures: small configurations, a results directory of one's own, wandb kept inside it."""
+"""Shared fixtures: small configurations, an empty results directory, wandb files in a temporary folder."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ TINY = (
 
 
 def pytest_runtest_setup() -> None:
-    """PyTorch computes with one thread, processes are forked (`tests.processes`), and waiting is short."""
+    """Use one PyTorch thread, fork processes (`tests.processes`), and poll workers often."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
         if name in sys.modules:
             sys.modules[name].SPAWN = CONTEXT
-    if hydra := sys.modules.get("hydra._internal.defaults_list"):
-        _make_no_unused_maps(hydra)
+    if "hydra._internal.defaults_list" in sys.modules:
+        _skip_unused_maps(sys.modules["hydra._internal.defaults_list"])
     if "pe_experiments.sweeps.engines" in sys.modules:
         sys.modules["pe_experiments.sweeps.engines"].LocalEngine.look_seconds = 0.05
 
 
-def _make_no_unused_maps(hydra: Any) -> None:
-    """Hydra spends half of its time on a map for each file that only ``${...}`` needs; make it only then."""
-    make = hydra._create_interpolation_map
-    if make.__module__ != __name__:
+def _skip_unused_maps(hydra: Any) -> None:
+    """Make Hydra's interpolation maps only for files with ``${...}``: they take half of its time."""
+    create_map = hydra._create_interpolation_map
+    if create_map.__module__ != __name__:
 
-        def make_if_used(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
+        def create_map_if_used(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
             used = "${" in str([*map(vars, defaults), overrides.known_choices])
-            return make(overrides, defaults, self_added) if used else None
+            return create_map(overrides, defaults, self_added) if used else None
 
-        hydra._create_interpolation_map = make_if_used
+        hydra._create_interpolation_map = create_map_if_used
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _wandb_stays_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _wandb_in_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     home = tmp_path_factory.mktemp("wandb_home")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("CACHE", "DATA", "CONFIG"):
@@ -107,7 +107,7 @@ Script = Callable[..., Outcome]
 
 
 def assert_one_sentence(outcome: Outcome, *words: str) -> None:
-    """Assert that a command ended with one line of error, which contains these words."""
+    """Assert that a command failed with one line of error that contains these words."""
     assert outcome.code == 1, outcome.err
     assert outcome.err.startswith("error: "), outcome.err
     assert outcome.err.count("\n") == 1, outcome.err
@@ -117,9 +117,9 @@ def assert_one_sentence(outcome: Outcome, *words: str) -> None:
 
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """Runs a script of ``scripts/`` in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
+    """Return a function that runs a script in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
     import pe_experiments.sweeps.engines
-    import pe_experiments.training.ranks  # noqa: F401  # both to be set up
+    import pe_experiments.training.ranks  # noqa: F401  # pytest_runtest_setup changes both
 
     pytest_runtest_setup()
 
@@ -129,7 +129,7 @@ def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         capsys.readouterr()
         with pytest.raises(SystemExit) as stop:
             runpy.run_path(sys.argv[0], run_name="__main__")
-        logging.getLogger().setLevel(logging.WARNING)  # hydra.verbose of one command is not that of the next
+        logging.getLogger().setLevel(logging.WARNING)  # a command may have set hydra.verbose
         logging.getLogger("hydra").setLevel(logging.WARNING)
         out, err = capsys.readouterr()
         return Outcome(int(stop.value.code or 0), out, err)

@@ -6,12 +6,12 @@ from pe_experiments.terminal.console import Display
 
 
 class StopAt(Display):
-    """Raises at a step, as a crash or Ctrl-C would."""
+    """Raises an error at a step, as a crash or Ctrl-C would."""
 
     def __init__(self, step: int, error: BaseException):
-        self.at = step
+        self.last_step = step
         self.error = error
 
     def step(self, done: int) -> None:
-        if done == self.at:
+        if done == self.last_step:
             raise self.error

@@ -1,7 +1,6 @@
-"""Processes that need not import PyTorch, which takes seconds: they are forked from one that has.
+"""Processes forked from a server that has imported PyTorch already, which takes seconds.
 
-Nothing of this package is imported before the fork, so each has the code, the environment and the folder that
-it is given.
+The server imports nothing of this package, so each process has its own code, environment and folder.
 """
 
 from __future__ import annotations
@@ -24,13 +23,19 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-ON_FILES = ((Path, "rename"), (Path, "unlink"), (Path, "rmdir"), (os, "replace"), (shutil, "rmtree"),
-            (shutil, "copyfile"))  # fmt: skip
+FILE_OPERATIONS = (
+    (Path, "rename"),
+    (Path, "unlink"),
+    (Path, "rmdir"),
+    (os, "replace"),
+    (shutil, "rmtree"),
+    (shutil, "copyfile"),
+)
 LIBRARIES = ["pytorch_lightning", "hydra", "pandas", "pydantic", "scipy.stats", "matplotlib.pyplot", "jinja2"]
 
 
-class _AsSpawned:
-    """With the environment of whoever starts it."""
+class _Process(ForkServerProcess):
+    """A forked process with the environment of whoever starts it, not of the server."""
 
     def __init__(self, *arguments: Any, environment: Mapping[str, str] | None = None, **options: Any):
         super().__init__(*arguments, **options)
@@ -39,46 +44,47 @@ class _AsSpawned:
     def run(self) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
-        super().run()  # type: ignore[misc]
+        super().run()
 
 
-class _Served(_AsSpawned, ForkServerProcess):
-    pass
-
-
-class _Serving(ForkServerContext):
-    Process = _Served
+class _Context(ForkServerContext):
+    Process = _Process
 
 
 KILLED = 77  # exit code
-PATIENCE = 600  # seconds that a busy machine may take for what an idle one does at once
-# In place of ``multiprocessing.get_context("spawn")``.
-CONTEXT = _Serving()
+PATIENCE = 600  # seconds, enough on a busy machine
+# Replaces ``multiprocessing.get_context("spawn")``.
+CONTEXT = _Context()
 CONTEXT.set_forkserver_preload(LIBRARIES)
-# Read when NumPy is imported: its threads would wait for those of the other tests that run.
+# NumPy reads this when it is imported. With more threads, tests that run side by side slow each other down.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when PyTorch is imported; commands set it before
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # PyTorch reads it when it is imported
 
 
 class Started:
-    """A script of Python in a forked process and a session of its own.
+    """A Python script in a forked process, which leads a new session.
 
-    ``path`` are folders that come first on its path. What it spawns is forked, too, if ``forks``.
+    Args:
+        command: the script and its arguments.
+        cwd: working directory.
+        path: folders to put first on ``sys.path``.
+        environment: instead of this process's.
+        forks: whether processes that the script spawns are forked, too.
     """
 
     def __init__(
         self,
-        *words: str | Path,
+        *command: str | Path,
         cwd: Path,
         path: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         forks: bool = False,
     ):
-        self.args = [str(word) for word in words]
+        self.args = [str(word) for word in command]
         self._folder = Path(mkdtemp())
         self._outputs = [self._folder / name for name in ("out", "err")]
-        asked = (self.args, cwd, [str(one) for one in path], self._outputs, forks)
-        self._process = CONTEXT.Process(target=_script, args=asked, environment=environment)
+        arguments = (self.args, cwd, [str(folder) for folder in path], self._outputs, forks)
+        self._process = CONTEXT.Process(target=_run_script, args=arguments, environment=environment)
         self._process.start()
         atexit.register(self._process.kill)  # if the test fails before its end
         self.pid = self._process.pid or 0
@@ -88,14 +94,14 @@ class Started:
 
     @property
     def stdout(self) -> str:
-        """What it has said so far."""
+        """The output so far."""
         return self._outputs[0].read_text() if self._outputs[0].exists() else ""
 
     def kill(self) -> None:
         self._process.kill()
 
     def end(self) -> subprocess.CompletedProcess[str]:
-        """Wait for its end."""
+        """Wait for the end of the process and return its exit code and output."""
         self._process.join()
         out, err = (output.read_text() for output in self._outputs)
         shutil.rmtree(self._folder)
@@ -103,28 +109,28 @@ class Started:
         return subprocess.CompletedProcess(self.args, self._process.exitcode, out, err)
 
 
-def run_script(*words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """What ``subprocess.run`` gives of a `Started`."""
-    return Started(*words, cwd=cwd, **options).end()
+def run_script(*command: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a Python script as `Started` does and wait for its end."""
+    return Started(*command, cwd=cwd, **options).end()
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | Started | None = None) -> None:
-    """Return when a condition holds; the process must not end before."""
+    """Wait until a condition holds; the process must not end before."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert process is None or process.poll() is None, "it ended too early"
-        assert time.monotonic() < deadline, "nothing happens"
+        assert process is None or process.poll() is None, "the process ended before the condition held"
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.02)
 
 
 def killed_at(operation: int, work: Callable[[], object]) -> bool:
-    """Do work on files in a forked process that is killed before its n-th operation; whether it was."""
+    """Do work in a forked process that dies before its n-th file operation; return whether it got so far."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python warns of a fork beside threads; this child starts none
+        warnings.simplefilter("ignore")  # Python warns of forks beside threads; the child starts no thread
         child = os.fork()
     if child == 0:
         try:
-            _die_at(operation)
+            _exit_before(operation)
             work()
             os._exit(0)
         except BaseException:
@@ -136,27 +142,27 @@ def killed_at(operation: int, work: Callable[[], object]) -> bool:
     return code == KILLED
 
 
-def _die_at(operation: int) -> None:
-    left = operation
+def _exit_before(operation: int) -> None:
+    remaining = operation
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
+            nonlocal remaining
+            remaining -= 1
+            if remaining < 0:
                 os._exit(KILLED)
             return function(*arguments, **options)
 
         return call
 
-    for place, name in ON_FILES:
-        setattr(place, name, counted(getattr(place, name)))
+    for owner, name in FILE_OPERATIONS:
+        setattr(owner, name, counted(getattr(owner, name)))
 
 
-def _script(command: list[str], cwd: Path, path: list[str], outputs: list[Path], forks: bool) -> None:
+def _run_script(command: list[str], cwd: Path, path: list[str], outputs: list[Path], forks: bool) -> None:
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background ignores it
-    if forks:  # with the server that has forked this process
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes of a shell ignore it
+    if forks:  # use the running server
         forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
         multiprocessing.get_context = lambda method=None: CONTEXT  # type: ignore[assignment]
     for stream, output in zip((1, 2), outputs, strict=True):

@@ -1,4 +1,4 @@
-"""Streams: pure functions of their names, disjoint within a run."""
+"""Random streams: pure functions of their names, and distinct within a run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from pe_experiments.data.randomness import STREAMS, block_index, named_seed, stream
 
 
-def first(seed: int, name: str, index: int) -> float:
+def first_number(seed: int, name: str, index: int) -> float:
     return torch.rand((), generator=stream(seed, name, index), dtype=torch.float64).item()
 
 
 def test_a_stream_is_a_pure_function() -> None:
-    assert first(3, "training", 7) == first(3, "training", 7)
-    assert first(3, "training", 7) != first(4, "training", 7)
+    assert first_number(3, "training", 7) == first_number(3, "training", 7)
+    assert first_number(3, "training", 7) != first_number(4, "training", 7)
 
 
 def test_no_two_streams_of_a_run_share_a_generator() -> None:

@@ -1,4 +1,4 @@
-"""The learned table: GPT-2's, with a stated behaviour past its last trained row."""
+"""Learned positions and their values beyond the last trained row."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ def table(beyond: str, seed: int = 0) -> Learned:
 
 
 def test_clamp_wrap_and_zero() -> None:
-    encoding = table("clamp")
-    torch.testing.assert_close(encoding.vectors(IDS)[0], encoding.table[[0, 5, 11, 11, 11, 11]])
-    encoding = table("wrap")
-    torch.testing.assert_close(encoding.vectors(IDS)[0], encoding.table[[0, 5, 11, 0, 1, 4]])
+    for beyond, rows in (("clamp", [0, 5, 11, 11, 11, 11]), ("wrap", [0, 5, 11, 0, 1, 4])):
+        encoding = table(beyond)
+        torch.testing.assert_close(encoding.vectors(IDS)[0], encoding.table[rows])
     encoding = table("zero")
     torch.testing.assert_close(encoding.vectors(IDS)[0, :3], encoding.table[[0, 5, 11]])
     assert (encoding.vectors(IDS)[0, 3:] == 0).all()
 
 
-def test_untrained_rows_follow_from_seed_and_row() -> None:
+def test_untrained_rows_depend_only_on_seed_and_row() -> None:
     encoding = table("untrained")
     far = encoding.vectors(torch.tensor([[500, 40]]))
     near = encoding.vectors(IDS)
     torch.testing.assert_close(far[0, 1], near[0, 5], rtol=0, atol=0)
-    again = table("untrained")
-    torch.testing.assert_close(again.vectors(IDS), near, rtol=0, atol=0)
+    torch.testing.assert_close(table("untrained").vectors(IDS), near, rtol=0, atol=0)
     assert not torch.equal(table("untrained", seed=1).vectors(IDS)[0, 5], near[0, 5])
     rows = encoding.untrained_rows(2000)
     assert float(rows.std()) == pytest.approx(0.5, rel=0.02)
@@ -41,12 +39,12 @@ def test_untrained_rows_follow_from_seed_and_row() -> None:
     assert len(rows.unique(dim=0)) == 2000
 
 
-def test_untrained_rows_come_with_the_checkpoint() -> None:
+def test_untrained_rows_are_saved_with_the_weights() -> None:
     encoding = table("untrained")
-    other = table("untrained", seed=1)
-    other.vectors(IDS)
-    other.load_state_dict(encoding.state_dict())
-    torch.testing.assert_close(other.vectors(IDS), encoding.vectors(IDS), rtol=0, atol=0)
+    loaded = table("untrained", seed=1)
+    loaded.vectors(IDS)  # would cache rows of the other seed
+    loaded.load_state_dict(encoding.state_dict())
+    torch.testing.assert_close(loaded.vectors(IDS), encoding.vectors(IDS), rtol=0, atol=0)
 
 
 def test_interpolation_stretches_the_table_over_the_row() -> None:
@@ -57,7 +55,7 @@ def test_interpolation_stretches_the_table_over_the_row() -> None:
     torch.testing.assert_close(long[1::2], (encoding.table[:-1] + encoding.table[1:]) / 2)
 
 
-def test_error_names_key_value_and_what_is_allowed() -> None:
+def test_beyond_error_refuses_untrained_positions() -> None:
     encoding = table("error")
     torch.testing.assert_close(encoding.vectors(IDS[:, :3])[0], encoding.table[[0, 5, 11]])
     with pytest.raises(ValueError, match=r"position 40 .* 12 trained rows .*beyond=error.*clamp"):
@@ -65,17 +63,15 @@ def test_error_names_key_value_and_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("ids", [torch.tensor([[0.5, 1.0]]), torch.tensor([[-1, 0]])])
-def test_ids_without_a_row_are_refused(ids: torch.Tensor) -> None:
+def test_fractional_and_negative_ids_are_refused(ids: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=r"fraction|at least 0"):
         table("untrained").vectors(ids)
 
 
-@pytest.mark.parametrize("beyond", ["untrained", "clamp", "wrap", "zero", "interpolate"])
-def test_rows_of_different_length_do_not_disturb_each_other(beyond: str) -> None:
-    """Also where the policy looks at the length of a row (interpolate)."""
+def test_interpolation_in_a_batch_goes_by_the_length_of_each_row() -> None:
     model = Transformer(
-        9, small_shape(), lambda shape: Learned(shape, beyond=beyond), initialisation="pytorch"
-    )  # type: ignore[arg-type]
+        9, small_shape(), lambda shape: Learned(shape, beyond="interpolate"), initialisation="pytorch"
+    )
     words = torch.randint(9, (2, 40), generator=torch.Generator().manual_seed(0))
     together = model(words, None, torch.tensor([20, 40]))
     torch.testing.assert_close(together[:1, :20], model(words[:1, :20]), rtol=0, atol=1e-5)

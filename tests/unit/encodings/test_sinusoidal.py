@@ -22,27 +22,21 @@ def scalar_loop(position: float, width: int, base: float) -> list[float]:
 
 @pytest.mark.parametrize("width", [1, 2, 4, 7, 64, 129])
 @pytest.mark.parametrize("base", [10_000.0, 500.0])
-def test_equals_the_formula_at_gaps_and_fractions(width: int, base: float) -> None:
+def test_vectors_equal_the_formula(width: int, base: float) -> None:
     positions = [0, 1, 2, 17, 4095, 0.5, 1234.25]
     expected = torch.tensor([scalar_loop(p, width, base) for p in positions], dtype=torch.float64)
-    got = sinusoid_vectors(torch.tensor(positions, dtype=torch.float64), width, base)
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+    vectors = sinusoid_vectors(torch.tensor(positions, dtype=torch.float64), width, base)
+    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-11)
 
 
-def test_angles_keep_their_precision_far_out() -> None:
+def test_angles_are_precise_at_large_positions() -> None:
     encoding = Sinusoidal(small_shape(d_model=64, num_heads=1))
     far = torch.tensor([[4095, 100_003]])
     expected = torch.tensor([scalar_loop(p, 64, 10_000.0) for p in far[0].tolist()])
     torch.testing.assert_close(encoding.vectors(far)[0], expected, rtol=0, atol=1e-7)
 
 
-def test_nothing_is_learned_and_nothing_is_stored() -> None:
-    encoding = Sinusoidal(small_shape())
-    assert list(encoding.parameters()) == []
-    assert encoding.state_dict() == {}
-
-
-def test_concatenation_fills_the_columns_it_announces() -> None:
+def test_concatenation_fills_its_columns() -> None:
     encoding = Sinusoidal(small_shape(), combine="concat", width=9)
     assert encoding.position_width == 9
     joined = encoding.embed(torch.ones(2, 5, 23), torch.arange(5)[None])
@@ -52,13 +46,13 @@ def test_concatenation_fills_the_columns_it_announces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("arguments", "message"),
     [
         ({"base": 1.0}, "base=1.0"),
         ({"combine": "concat", "width": 32}, "width=32"),
         ({"width": 4}, "width=4"),
     ],
 )
-def test_impossible_arguments_are_named(arguments: dict, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_impossible_arguments_are_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Sinusoidal(small_shape(), **arguments)

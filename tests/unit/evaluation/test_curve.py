@@ -1,4 +1,4 @@
-"""Every figure of the evaluation, on curves made by hand, and the counting behind it."""
+"""The metrics of a curve, how answers are counted, and the batches of training and evaluation."""
 
 from __future__ import annotations
 
@@ -42,86 +42,87 @@ def test_summary_of_a_curve() -> None:
     assert summary["horizon_censored"] is False
 
 
-def test_what_a_summary_leaves_open() -> None:
-    """Of lengths past training alone; a length that several requests give counts once; a loss that is NaN."""
-    alone = summarise(curve({100: 0.5}), 20)
-    assert (alone["horizon"], alone["exact_match_in_distribution"]) == (None, None)
-    twice = summarise([*curve({9: 1.0}), *curve({9: 1.0}), *curve({18: 0.4})], 20)
-    assert twice["exact_match_in_distribution"] == pytest.approx(0.7)
-    rows = [
-        row | {"loss": loss}
-        for row, loss in zip(curve({9: 1.0, 18: 1.0, 36: 0.5}), (1, 2, math.nan), strict=True)
-    ]
-    losses = summarise(rows, 18)
-    assert (losses["loss_in_distribution"], losses["loss_at_2x"], losses["loss_extrapolation"]) == (
-        1.5,
-        None,
-        None,
-    )
+def test_metrics_that_the_lengths_do_not_determine_are_none() -> None:
+    within = summarise(curve({5: 1.0, 20: 1.0}), 20)
+    assert (within["exact_match_at_2x"], within["exact_match_extrapolation"]) == (None, None)
+    beyond = summarise(curve({100: 0.5}), 20)
+    for metric in ("exact_match_in_distribution", "solved_in_distribution", "horizon"):
+        assert beyond[metric] is None
+    assert summarise(curve({20: 1.0, 320: 0.5}), 20)["exact_match_extrapolation"] is None  # past 8x
+
+
+def test_a_length_that_several_requests_give_counts_once() -> None:
+    summary = summarise([*curve({9: 1.0}), *curve({9: 1.0}), *curve({18: 0.4})], 20)
+    assert summary["exact_match_in_distribution"] == pytest.approx(0.7)
+
+
+def test_losses_that_are_not_finite_leave_metrics_open() -> None:
+    losses = {9: 1.0, 18: 2.0, 36: math.nan}
+    rows = [row | {"loss": losses[row["content_length"]]} for row in curve({9: 1.0, 18: 1.0, 36: 0.5})]
+    summary = summarise(rows, 18)
+    assert summary["loss_in_distribution"] == 1.5
+    assert (summary["loss_at_2x"], summary["loss_extrapolation"]) == (None, None)
 
 
 @pytest.mark.slow
-def test_a_length_with_one_possible_answer_is_no_damage(tiny: Callable[..., Experiment]) -> None:
+def test_a_length_with_one_possible_answer_has_no_score(tiny: Callable[..., Experiment]) -> None:
     result = run_experiment(tiny("task=sqrt", "training.max_length=8", "evaluation.lengths=[1,2,8,16]"))
     assert [row["chance"] for row in result.curve[:2]] == [1.0, 1.0]
     assert result.status == "completed"
 
 
-@pytest.mark.parametrize("grid", [(24, 160), (24, 40, 80, 160), (21, 160), (40,), (320,)])
-def test_the_area_has_no_floor_and_ends_at_one(grid: tuple[int, ...]) -> None:
-    for level in (0.0, 1.0):
-        summary = summarise(curve({20: 1.0} | dict.fromkeys(grid, level)), 20)
-        expected = None if grid == (320,) else level
-        assert summary["exact_match_extrapolation"] == expected
-        assert summary["token_accuracy_extrapolation"] == expected
+@pytest.mark.parametrize(
+    ("points", "area"),
+    [
+        ({20: 1.0, 40: 0.8, 160: 0.0}, 0.4),  # a straight line over log length
+        ({20: 0.0, 40: 0.8, 80: 0.4, 160: 0.0}, 0.4),  # on the same line; training lengths do not count
+        ({20: 1.0, 40: 1.0, 80: 1.0, 320: 0.0}, (1 + (1 + 0.5) / 2) / 2),  # up to 8x
+        ({20: 1.0, 40: 0.5, 80: 0.0}, 0.25),  # up to the longest length
+        ({20: 1.0, 40: 0.5}, 0.5),
+    ],
+)
+def test_the_area_is_over_log_length_from_the_first_length_not_trained(
+    points: dict[int, float], area: float
+) -> None:
+    summary = summarise(curve(points), 20)
+    assert summary["exact_match_extrapolation"] == pytest.approx(area)
+    assert summary["token_accuracy_extrapolation"] == pytest.approx(area)
 
 
-def test_the_area_is_over_log_length_from_the_first_length_not_trained() -> None:
-    first = summarise(curve({20: 1.0, 40: 0.8, 160: 0.0}), 20)["exact_match_extrapolation"]
-    assert first == pytest.approx(0.4)  # a straight line over log length
-    dense = summarise(curve({20: 0.0, 40: 0.8, 80: 0.4, 160: 0.0}), 20)["exact_match_extrapolation"]
-    assert dense == pytest.approx(first)  # points on the same line, and nothing of the training lengths
-    farther = summarise(curve({20: 1.0, 40: 1.0, 80: 1.0, 320: 0.0}), 20)["exact_match_extrapolation"]
-    assert farther == pytest.approx((1 + (1 + 0.5) / 2) / 2)  # nothing past 8x counts
-    early = summarise(curve({20: 1.0, 40: 0.5, 80: 0.0}), 20)["exact_match_extrapolation"]
-    assert early == pytest.approx(0.25)  # a grid that ends early is taken up to there
-
-
-def test_guessing_scores_nothing() -> None:
-    """Exact match has a chance level where the answer is one token, and only there."""
+def test_guessing_scores_zero() -> None:
+    """Exact match has a chance level only where the answer is one token."""
 
     def rows(answer_tokens: int) -> list[dict[str, Any]]:
         points = curve({20: 1.0, 40: 0.5, 160: 0.5})
         return [{**row, "chance": 0.5, "answer_tokens": answer_tokens} for row in points]
 
-    one, many = summarise(rows(1), 20), summarise(rows(20), 20)
-    assert one["exact_match_extrapolation"] == one["token_accuracy_extrapolation"] == 0.0
-    assert many["token_accuracy_extrapolation"] == 0.0
-    assert many["exact_match_extrapolation"] == 0.5
+    one_token, many_tokens = summarise(rows(1), 20), summarise(rows(20), 20)
+    assert one_token["exact_match_extrapolation"] == one_token["token_accuracy_extrapolation"] == 0.0
+    assert many_tokens["token_accuracy_extrapolation"] == 0.0
+    assert many_tokens["exact_match_extrapolation"] == 0.5
     lower = [{**row, "exact_match": 0.25} for row in rows(1)]
     assert summarise(lower, 20)["exact_match_extrapolation"] == -0.5  # below chance is not cut off
-    assert one["exact_match_at_2x"] == 0.5  # a value at one length is as measured
+    assert one_token["exact_match_at_2x"] == 0.5  # a value at one length is as measured
 
 
-def test_the_horizon_is_where_exact_match_crosses() -> None:
-    crossing = summarise(curve({10: 1.0, 20: 1.0, 40: 0.8, 80: 1.0}), 20)
-    assert crossing["horizon"] == pytest.approx(20 * 2**0.5)
-    assert crossing["horizon_censored"] is False
-    assert summarise(curve({10: 0.9, 20: 0.0}), 20)["horizon"] == pytest.approx(10)
-    below = summarise(curve({10: 0.89, 20: 1.0}), 20)
-    assert (below["horizon"], below["horizon_censored"]) == (0, False)
-    never = summarise(curve({10: 1.0, 20: 0.95}), 20)
-    assert (never["horizon"], never["horizon_censored"]) == (20, True)
+@pytest.mark.parametrize(
+    ("points", "horizon", "censored"),
+    [
+        ({10: 1.0, 20: 1.0, 40: 0.8, 80: 1.0}, 20 * 2**0.5, False),
+        ({10: 0.9, 20: 0.0}, 10, False),
+        ({10: 0.89, 20: 1.0}, 0, False),
+        ({10: 1.0, 20: 0.95}, 20, True),
+    ],
+)
+def test_the_horizon_is_where_exact_match_first_falls_below_90_percent(
+    points: dict[int, float], horizon: float, censored: bool
+) -> None:
+    summary = summarise(curve(points), 20)
+    assert summary["horizon"] == pytest.approx(horizon)
+    assert summary["horizon_censored"] is censored
 
 
-def test_what_the_grid_cannot_tell_is_none() -> None:
-    summary = summarise(curve({5: 1.0, 20: 1.0}), 20)
-    assert summary["exact_match_at_2x"] is None
-    assert summary["exact_match_extrapolation"] is None
-    assert summarise(curve({40: 1.0}), 20)["solved_in_distribution"] is None
-
-
-def test_lengths_seen_in_training_do_not_weigh() -> None:
+def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
     points = curve({2: 1.0, 5: 0.5, 10: 0.3})
 
     def mean(*seen: int | None) -> float:
@@ -130,12 +131,12 @@ def test_lengths_seen_in_training_do_not_weigh() -> None:
 
     assert mean(100, 49, 0) == pytest.approx(0.4)
     assert mean(100, 50, 0) == pytest.approx(0.3)
-    assert mean(100, 100, 100) == pytest.approx(0.6)  # nothing else to go by
+    assert mean(100, 100, 100) == pytest.approx(0.6)  # unless all were
     assert mean(None, None, None) == pytest.approx(0.6)
 
 
 def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) -> None:
-    """Against every token sequence of the training and of the evaluation, laid out."""
+    """The reference lists every input of training and of evaluation."""
     source = tiny("training.max_length=10", "positions=random_offset").source
     for batching, steps in (("mixed", 50), ("single_length", 41)):
         stream = TrainingStream(source, 8, batching)
@@ -149,29 +150,28 @@ def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) ->
 
 
 def test_inputs_of_accumulated_batches_count_as_seen(tiny: Callable[..., Experiment]) -> None:
-    seen = []
+    seen_counts = []
     for steps, accumulated in ((48, 1), (12, 4)):
         options = (f"training.steps={steps}", f"trainer.accumulate_grad_batches={accumulated}")
         experiment = tiny(*options, "evaluation.lengths=[2,3]", "evaluation.examples=100")
         rows, _ = evaluate_model(experiment, experiment.untrained_model(), steps, Display())
-        seen.append([row["seen"] for row in rows])
-    assert seen[0] == seen[1]
-    assert 0 < seen[0][1] < 100
+        seen_counts.append([row["seen"] for row in rows])
+    assert seen_counts[0] == seen_counts[1]
+    assert 0 < seen_counts[0][1] < 100
 
 
 def _rows_of(batch: Batch) -> list[tuple[list[int], int]]:
-    """Token rows of copying, BOS x SEP y, with their lengths: the first half is BOS and x."""
+    """Token rows of the copy task with their lengths. A row is BOS x SEP y; its first half is BOS and x."""
     return list(zip(batch.tokens_BT.tolist(), batch.lengths_B.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (989, 1000)])
-def test_wilson_interval_is_scipys(successes: int, trials: int) -> None:
+def test_the_wilson_interval_equals_scipy(successes: int, trials: int) -> None:
     expected = binomtest(successes, trials).proportion_ci(method="wilson")
     assert wilson_interval(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_counts_of_a_model_that_knows_the_answer(tiny: Callable[..., Experiment]) -> None:
-    """An oracle in place of the model; one wrong EOS costs exact match and no token accuracy."""
+def test_a_wrong_eos_costs_exact_match_but_no_token_accuracy(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny()
     source = experiment.source
     batch = source.evaluation_block(6, 0)
@@ -188,7 +188,7 @@ def test_counts_of_a_model_that_knows_the_answer(tiny: Callable[..., Experiment]
 
 
 class Oracle(torch.nn.Module):
-    """Answers with given tokens; hidden states are one-hot answers and the head the identity."""
+    """A model that answers with given tokens: one-hot hidden states and an identity as head."""
 
     def __init__(self, labels_BT: torch.Tensor, vocabulary: int):
         super().__init__()
@@ -201,7 +201,7 @@ class Oracle(torch.nn.Module):
 
 
 class Successor(torch.nn.Module):
-    """Says one more than the token it reads, 0 after a mark and EOS after 3."""
+    """A model that answers with the token it reads plus 1, with 0 after a mark and EOS after 3."""
 
     def __init__(self, vocabulary: int, eos: int):
         super().__init__()
@@ -210,8 +210,8 @@ class Successor(torch.nn.Module):
         self.eos = eos
 
     def hidden(self, tokens_BT: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        said = torch.where(tokens_BT >= 10, 0, tokens_BT + 1).masked_fill(tokens_BT == 3, self.eos)
-        return torch.nn.functional.one_hot(said.clamp(max=13), 14).float()
+        answers_BT = torch.where(tokens_BT >= 10, 0, tokens_BT + 1).masked_fill(tokens_BT == 3, self.eos)
+        return torch.nn.functional.one_hot(answers_BT.clamp(max=13), 14).float()
 
 
 def test_evaluation_does_not_depend_on_the_batch_size(
@@ -223,9 +223,9 @@ def test_evaluation_does_not_depend_on_the_batch_size(
     whole = list(extrapolation_curve(model, source, [4, 9], 150, 6))
     monkeypatch.setattr("pe_experiments.evaluation.curve.TOKENS_AT_ONCE", 60)
     pieces = list(extrapolation_curve(model, source, [4, 9], 150, 6))
-    for row, other in zip(whole, pieces, strict=True):
-        assert row["loss"] == pytest.approx(other.pop("loss"), abs=1e-6)
-        assert {key: value for key, value in row.items() if key != "loss"} == other
+    for row, row_in_pieces in zip(whole, pieces, strict=True):
+        assert row.pop("loss") == pytest.approx(row_in_pieces.pop("loss"), abs=1e-6)
+        assert row == row_in_pieces
     assert whole[0]["examples"] == 150
 
 
@@ -256,7 +256,7 @@ def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: A
 
 
 @pytest.mark.parametrize("model", ["encoder", "decoder"])
-def test_depths_are_those_of_the_inputs_that_were_drawn(
+def test_depth_is_measured_on_the_inputs_as_drawn(
     tiny: Callable[..., Experiment], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny("task=induction", f"model={model}")
@@ -265,22 +265,24 @@ def test_depths_are_those_of_the_inputs_that_were_drawn(
     measured = []
     sample, depth = type(source.task).sample, type(source.task).depth
 
-    def kept(self: Any, *arguments: Any) -> Any:
+    def recorded_sample(self: Any, *arguments: Any) -> Any:
         drawn.append(sample(self, *arguments))
         return drawn[-1]
 
-    def seen(self: Any, inputs: torch.Tensor) -> Any:
+    def recorded_depth(self: Any, inputs: torch.Tensor) -> Any:
         measured.append(inputs)
         return depth(self, inputs)
 
-    monkeypatch.setattr(type(source.task), "sample", kept)
-    monkeypatch.setattr(type(source.task), "depth", seen)
+    monkeypatch.setattr(type(source.task), "sample", recorded_sample)
+    monkeypatch.setattr(type(source.task), "depth", recorded_depth)
     list(extrapolation_curve(experiment.untrained_model(), source, [9], 130, 6))
     assert torch.equal(torch.cat(measured), torch.cat([inputs for inputs, _ in drawn])[:130])
 
 
-def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("task=modular_arithmetic", "evaluation.lengths=[5,40]")  # odd lengths alone
+def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
+    tiny: Callable[..., Experiment],
+) -> None:
+    experiment = tiny("task=modular_arithmetic", "evaluation.lengths=[5,40]")  # its lengths are odd
     rows = list(extrapolation_curve(experiment.untrained_model(), experiment.source, [5, 40], 20, 5))
     assert [(row["length"], row["content_length"], row["split"]) for row in rows] == [
         (5, 5, "in_distribution"),
@@ -301,28 +303,28 @@ def test_curve_says_what_was_asked_and_what_was_made(tiny: Callable[..., Experim
 def test_a_length_above_the_longest_is_refused(
     tiny: Callable[..., Experiment], task: str, longest: int | None
 ) -> None:
-    """At once, however large; lengths between two that can be made are not above the longest."""
     with pytest.raises(UserError, match=rf"input of length 131071; its longest is {longest or ''}"):
         tiny(f"task={task}", "training.max_length=9", "evaluation.lengths=[9,131071]")
-    tiny("task=even_pairs", "evaluation.lengths=[9,131071]")
-    tiny("task=addition_padded", "evaluation.lengths=[9,131071]")
 
 
-def test_progress_is_shown_within_a_length(tiny: Callable[..., Experiment]) -> None:
+@pytest.mark.parametrize("task", ["even_pairs", "addition_padded"])
+def test_a_task_without_a_longest_input_takes_any_length(tiny: Callable[..., Experiment], task: str) -> None:
+    tiny(f"task={task}", "evaluation.lengths=[9,131071]")
+
+
+def test_progress_is_reported_within_a_length(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("task=deduplicate")
     for decoding in ("teacher_forcing", "greedy"):
-        shown: list[int] = []
+        progress: list[int] = []
         model = experiment.untrained_model()
         source = experiment.source
-        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, shown.append))  # type: ignore[arg-type]
-        assert shown == [100, 200, 250, 350, 450, 500]
+        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, progress.append))  # type: ignore[arg-type]
+        assert progress == [100, 200, 250, 350, 450, 500]
 
 
 def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
-    """A model that says the successor of what it reads, and EOS after 3."""
-    experiment = tiny("task=copy")
-    format_ = experiment.format
-    successor = Successor(experiment.format.vocab_size, experiment.format.eos)
+    format_ = tiny("task=copy").format
+    successor = Successor(format_.vocab_size, format_.eos)
     rows = format_.lay_out(
         torch.zeros(3, 4, dtype=torch.long), torch.tensor([[0, 1, 2, 3], [0, 1, 2, 9], [0, 9, 2, 3]])
     )
@@ -336,16 +338,17 @@ def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..
     assert (greedy_answers(successor, batch, format_.eos) == IGNORE).all()  # type: ignore[arg-type]
 
 
-def test_streams_hold_other_examples_than_evaluation(tiny: Callable[..., Experiment]) -> None:
+def test_training_validation_and_evaluation_share_no_example(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("training.min_length=6", "task.vocab_size=50", "training.batch_size=64")
     source = experiment.source
-    seen = set()
-    for name in ("training", "validation"):
-        stream = TrainingStream(source, 64, "mixed", name)
-        rows = {tuple(row) for i in range(40) for row in stream.batch(i).tokens_BT.tolist()}
-        assert not rows & seen
-        seen |= rows
-    assert not {tuple(row) for row in source.evaluation_block(6, 0).tokens_BT.tolist()} & seen
+    streams = [TrainingStream(source, 64, "mixed", name) for name in ("training", "validation")]
+    batches = [[stream.batch(index) for index in range(40)] for stream in streams]
+    batches.append([source.evaluation_block(6, 0)])
+    training, validation, evaluation = (
+        {tuple(row) for batch in split for row in batch.tokens_BT.tolist()} for split in batches
+    )
+    assert not training & validation
+    assert not evaluation & (training | validation)
 
 
 @pytest.mark.parametrize("batching", ["mixed", "single_length"])
@@ -365,7 +368,7 @@ def test_batches_are_pure_functions_of_their_index(tiny: Callable[..., Experimen
 def test_declared_lengths_leave_room_for_the_longest_answer(
     tiny: Callable[..., Experiment], batching: str
 ) -> None:
-    """Ids are drawn for them: a row has as many whatever the length of its answer."""
+    """A row has position ids for the longest answer, so their number does not tell the answer's length."""
     experiment = tiny("task=deduplicate", "positions=random_subset", "training.batch_size=64")
     room = {experiment.format.tokens(n, min(n, 10)) for n in range(1, 7)}
     batch = TrainingStream(experiment.source, 64, batching).batch(0)
@@ -384,6 +387,6 @@ def test_declared_lengths_leave_room_for_the_longest_answer(
 def test_batches_are_the_same_for_every_encoding_and_policy(tiny: Callable[..., Experiment]) -> None:
     reference = TrainingStream(tiny().source, 8, "mixed").batch(5)
     for overrides in (["pe=learned"], ["pe=none"], ["positions=random_offset"]):
-        other = TrainingStream(tiny(*overrides).source, 8, "mixed").batch(5)
-        assert torch.equal(other.tokens_BT, reference.tokens_BT)
-        assert torch.equal(other.labels_BT, reference.labels_BT)
+        batch = TrainingStream(tiny(*overrides).source, 8, "mixed").batch(5)
+        assert torch.equal(batch.tokens_BT, reference.tokens_BT)
+        assert torch.equal(batch.labels_BT, reference.labels_BT)

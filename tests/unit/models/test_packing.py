@@ -1,4 +1,4 @@
-"""Layers that compute real tokens alone: the same loss and the same gradients, for every encoding."""
+"""Layers that skip padding: loss and gradients stay the same for every encoding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pe_experiments.models.packing import Packing
 from pe_experiments.training.loop import batch_loss
 
 FORMS = [(name, "decoder") for name in shipped("pe")]
-# These compute something else where later keys are seen.
+# These compute something else in an encoder.
 FORMS += [(name, "encoder") for name in ("alibi_asymmetric", "shaw", "t5", "transformer_xl")]
 
 
@@ -29,20 +29,20 @@ def test_packing_changes_no_loss_and_no_gradient(
     batch = TrainingStream(experiment.source, 8, "mixed").batch(0)
     assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    found = []
+    results = []
     packs, skips, computes_all = transformer.PADDED, Transformer.selected_tokens, Backbone.selected_tokens
     for share, selected_tokens in ((packs, skips), (0.0, skips), (0.0, computes_all)):
         monkeypatch.setattr(transformer, "PADDED", share)
         monkeypatch.setattr(Transformer, "selected_tokens", selected_tokens)
         loss = batch_loss(network, batch)
         gradients = torch.autograd.grad(loss, trained, materialize_grads=True)
-        found.append([loss, *gradients])
-    for packed, padded, whole in zip(*found, strict=True):
+        results.append([loss, *gradients])
+    for packed, padded, whole in zip(*results, strict=True):
         torch.testing.assert_close(packed, whole, rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(padded, whole, rtol=1e-6, atol=1e-9)
 
 
-def test_packed_are_the_real_tokens_filled_up_to_a_multiple() -> None:
+def test_packing_keeps_the_real_tokens() -> None:
     lengths_B = torch.tensor([3, 9, 6])
     x_BTD = torch.arange(27.0).view(3, 9, 1)
     packing = Packing(lengths_B, 9)
@@ -50,7 +50,7 @@ def test_packed_are_the_real_tokens_filled_up_to_a_multiple() -> None:
     real = [0, 1, 2, *range(9, 18), *range(18, 24)]
     assert len(packed_ND) == 24  # a multiple of 16 does not fit into the shortest row
     assert set(real) < set(packed_ND[:, 0].int().tolist())
-    again_BTD = packing.pad(packed_ND)
-    assert again_BTD.shape == x_BTD.shape
-    assert torch.equal(again_BTD.flatten()[real], x_BTD.flatten()[real])
-    assert again_BTD[2, 6:, 0].tolist() == [23, 23, 23]  # the last token of the row
+    padded_BTD = packing.pad(packed_ND)
+    assert padded_BTD.shape == x_BTD.shape
+    assert torch.equal(padded_BTD.flatten()[real], x_BTD.flatten()[real])
+    assert padded_BTD[2, 6:, 0].tolist() == [23, 23, 23]  # the last token of the row

@@ -1,4 +1,4 @@
-"""Exact facts about order and attention that need no training."""
+"""The Transformer: what it can see, what it gives to encodings, and its initial weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def transformer(
     return Transformer(9, shape, encoding, initialisation="pytorch").double()
 
 
-def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
+def test_without_an_encoding_positions_are_visible_only_through_a_first_mark() -> None:
     model = transformer(True, layers=4)
     constant = torch.full((1, 10), 5)
     torch.testing.assert_close(model(constant), model(constant)[:, :1].expand(-1, 10, -1), rtol=0, atol=1e-9)
@@ -36,19 +36,19 @@ def test_a_constant_sequence_shows_no_position_without_a_first_mark() -> None:
 
 
 class PerLayer(PositionalEncoding):
-    """Counts what the contract promises to encodings written elsewhere."""
+    """Records the context that each layer's instance gets."""
 
     per_layer = True
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
         self.strength = torch.nn.Parameter(torch.tensor(0.1))
-        self.seen: list[int] = []
+        self.layers: list[int] = []
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         assert at.x_BSD is not None
         assert at.x_BSD.shape == (3, 10, 32)
-        self.seen.append(at.layer)
+        self.layers.append(at.layer)
         steps = at.once(distance)
         assert steps is at.once(distance)
         return self.strength * steps[:, None]
@@ -61,14 +61,14 @@ def distance(at: AttentionContext) -> Tensor:
 def test_per_layer_encodings_get_an_instance_per_layer_and_their_context() -> None:
     model = transformer(True, PerLayer, layers=3)
     model(WORDS)
-    assert [encoding.seen for encoding in model.encodings] == [[0], [1], [2]]  # type: ignore[union-attr]
+    assert [encoding.layers for encoding in model.encodings] == [[0], [1], [2]]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("style", ["gpt2", "pytorch"])
-def test_the_backbone_is_the_same_under_every_encoding(style: str) -> None:
+def test_initial_backbone_weights_do_not_depend_on_the_encoding(style: str) -> None:
     def backbone(encoding: type[PositionalEncoding], seed: int = 3) -> dict[str, Tensor]:
-        made = Transformer(9, small_shape(), encoding, initialisation=style, seed=seed)  # type: ignore[arg-type]
-        return {name: p for name, p in made.named_parameters() if not name.startswith("encodings")}
+        model = Transformer(9, small_shape(), encoding, initialisation=style, seed=seed)  # type: ignore[arg-type]
+        return {name: p for name, p in model.named_parameters() if not name.startswith("encodings")}
 
     reference = backbone(PositionalEncoding)
     for encoding in (Sinusoidal, Learned):
@@ -77,7 +77,7 @@ def test_the_backbone_is_the_same_under_every_encoding(style: str) -> None:
     assert not torch.equal(backbone(Learned, seed=4)["embedding.weight"], reference["embedding.weight"])
 
 
-def test_gpt2_initialisation_has_its_stated_spread() -> None:
+def test_gpt2_initialisation_has_the_published_standard_deviations() -> None:
     shape = small_shape(d_model=128, num_layers=4)
     model = Transformer(500, shape, PositionalEncoding, initialisation="gpt2", output_head="tied")
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -87,7 +87,7 @@ def test_gpt2_initialisation_has_its_stated_spread() -> None:
     assert model.head.weight is model.embedding.weight
 
 
-def test_concatenation_narrows_the_token_embedding_alone() -> None:
+def test_concatenation_narrows_only_the_token_embedding() -> None:
     model = Transformer(9, small_shape(), lambda shape: Sinusoidal(shape, combine="concat"))
     assert model.embedding.weight.shape == (9, 16)
     assert model(WORDS).shape == (3, 10, 9)
@@ -101,7 +101,7 @@ def test_model_shape_refuses_heads_that_do_not_divide() -> None:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
-def test_the_weights_of_a_layer_are_those_its_output_is_made_of(implementation: str) -> None:
+def test_the_output_of_a_layer_is_the_values_mixed_by_its_weights(implementation: str) -> None:
     shape = ModelShape(32, 4, 2, True, 12, 12)
     layer = Attention(shape, implementation)
     encoding = Rope(shape)
