@@ -1,4 +1,4 @@
-"""Names: identity, labels, and what changes them."""
+"""Labels, directory names, studies and locks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Tiny = Callable[..., Experiment]
             ["positions=random_offset", "positions.max_positions=90"],
             "sinusoidal+random_offset(max_positions=90)",
         ),
-        (["label=mine"], "mine"),
+        (["label=my_label"], "my_label"),
         (["pe.base=10000.01"], "sinusoidal(base=10000.01)"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
             read_manifest(tmp_path / "s" / "manifest.json")
 
 
-def test_a_locked_directory_is_left_alone(tmp_path: Path) -> None:
+def test_a_locked_directory_is_refused_until_it_is_released(tmp_path: Path) -> None:
     first, second = RunDirectory(tmp_path), RunDirectory(tmp_path)
     with first.lock(), pytest.raises(UserError, match="in use by another process"), second.lock():
         pass
@@ -64,12 +64,16 @@ def test_a_locked_directory_is_left_alone(tmp_path: Path) -> None:
         pass
 
 
-def test_labels_tell_values_of_different_types_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_different_types_have_different_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = "from pe_experiments.encodings import PositionalEncoding\nclass {name}(PositionalEncoding):\n"
     code += "    def __init__(self, shape, mode=0):\n        super().__init__(shape)\n"
-    (tmp_path / "of_mine.py").write_text(code.format(name="rope"))
+    (tmp_path / "code_with_modes.py").write_text(code.format(name="rope"))
     monkeypatch.syspath_prepend(tmp_path)
     values = ["1", 1, [1], [1, 2], "1-2", [[1], 2], "null", None, "true", True]
-    labels = [load_component("pe", {"_target_": "of_mine.rope", "mode": value}).label for value in values]
+    labels = [
+        load_component("pe", {"_target_": "code_with_modes.rope", "mode": value}).label for value in values
+    ]
     assert len(set(labels)) == len(values), labels
-    assert labels[0] == "of_mine.rope(mode='1')"
+    assert labels[0] == "code_with_modes.rope(mode='1')"

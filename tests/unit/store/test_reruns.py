@@ -1,4 +1,4 @@
-"""A rerun keeps the finished result until there is a new one, whenever it is killed."""
+"""A rerun keeps the finished result until there is a new one, wherever it is killed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def rerun(path: Path, status: str) -> None:
-    """What a rerun writes, in its order; it ends with this status, or without one as interrupted."""
+    """Write what a rerun writes, in the same order. It ends with this status or is interrupted."""
     run = RunDirectory(path)
     result = run.result.read_text().replace("completed", status)
     config, curve = run.config.read_text(), run.curve.read_text()
@@ -77,7 +77,7 @@ def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
     assert states == ({"finished", "diverged"} if status == "diverged" else {"finished"})
 
 
-def test_an_interrupted_rerun_can_go_on_and_the_old_result_stays_until_it_has(
+def test_an_interrupted_rerun_keeps_the_old_result_and_can_continue(
     finished: RunDirectory, tiny: Tiny
 ) -> None:
     before = content(finished.path)
@@ -86,14 +86,14 @@ def test_an_interrupted_rerun_can_go_on_and_the_old_result_stays_until_it_has(
     assert run_status(tiny()).state == "interrupted"
     aside = finished.path.with_name(f".{finished.name}.aside")
     assert content(aside) == before
-    with finished.lock_for_training(rerun=True):  # once more from the start: still the finished one is kept
+    with finished.lock_for_training(rerun=True):  # a rerun from the start
         assert content(aside) == before
         assert not finished.checkpoint.exists()
     assert run_status(tiny()).state == "finished"
     assert content(finished.path) == before
 
 
-def test_the_traceback_of_a_failed_rerun_stays_beside_the_earlier_result(
+def test_the_traceback_of_a_failed_rerun_is_saved_with_the_earlier_result(
     finished: RunDirectory, tiny: Tiny
 ) -> None:
     config, result = finished.config.read_text(), finished.result.read_text()
@@ -105,7 +105,7 @@ def test_the_traceback_of_a_failed_rerun_stays_beside_the_earlier_result(
     assert finished.error_log.read_text() == "boom"
 
 
-def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirectory) -> None:
+def test_a_comparison_finds_the_result_that_a_killed_rerun_set_aside(finished: RunDirectory) -> None:
     finished.path.rename(finished.path.with_name(f".{finished.name}.aside"))
     finished.path.mkdir()
     draft = finished.path / ".metrics.csv.1.tmp"
@@ -117,12 +117,12 @@ def test_a_comparison_finds_what_a_killed_rerun_had_set_aside(finished: RunDirec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backwards", [True, False])
-def test_killed_while_it_starts_again_a_rerun_leaves_one_whole_run(
+def test_a_rerun_killed_while_it_restarts_leaves_one_whole_run(
     backwards: bool, finished: RunDirectory, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rerun of a run whose first rerun was interrupted, in whatever order a folder lists its files."""
-    listed = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path), reverse=backwards)))
+    """The first rerun was interrupted. Folders may list their files in any order."""
+    iterdir = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(iterdir(path), reverse=backwards)))
     runs = finished.path.parent
     before = content(finished.path)
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""A run's directory may be anybody's: its configuration is data, which runs and reads nothing else."""
+"""Runs from strangers: a configuration runs no code and reads no files unless the user trusts it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Spoil = Callable[[dict[str, Any]], object]
 ENCODING = "pe_experiments.encodings.sinusoidal.Sinusoidal"
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
-MORE = {"evaluation": {"lengths": [7], "examples": 20}}
+OTHER_LENGTHS = {"evaluation": {"lengths": [7], "examples": 20}}
 WANDB = {"mode": "offline", "project": "mine", "entity": None, "tags": []}
 EVIL = "import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
 EVIL += "pathlib.Path({mark!r}).touch()\nclass Evil(PositionalEncoding):\n"
@@ -43,7 +43,7 @@ EVIL += "    def __init__(self, shape, **arguments):\n        super().__init__(s
 
 @pytest.fixture
 def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that is there once code of the modules ``evil`` or of the pickle ``evil.pkl`` has run."""
+    """Return a path that exists once the module ``evil`` or the pickle ``evil.pkl`` was loaded."""
     mark = tmp_path / "mark"
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(mark)))
     (tmp_path / "evil.pkl").write_bytes(pickle.dumps(Touches(str(mark))))
@@ -69,31 +69,31 @@ def run(tiny: Tiny) -> RunDirectory:
 
 
 def with_checkpoint(experiment: Experiment) -> RunDirectory:
-    made = write_run(experiment, fading(1, 0))
+    run = write_run(experiment, fading(1, 0))
     weights = experiment.untrained_model().state_dict()
-    made.checkpoint.parent.mkdir()
+    run.checkpoint.parent.mkdir()
     saved = {"state_dict": {f"model.{name}": value for name, value in weights.items()}}
-    torch.save(saved | {"global_step": 12, "finished": True}, made.checkpoint)
-    return made
+    torch.save(saved | {"global_step": 12, "finished": True}, run.checkpoint)
+    return run
 
 
-def spoilt(run: RunDirectory, spoil: Spoil) -> None:
+def edit_config(run: RunDirectory, spoil: Spoil) -> None:
     saved = yaml.safe_load(run.config.read_text())
     spoil(saved)
     run.config.write_text(yaml.safe_dump(saved))
 
 
-def everything(run: RunDirectory) -> list[Callable[[], object]]:
-    """What reads a run's configuration."""
+def readers(run: RunDirectory) -> list[Callable[[], object]]:
+    """Return functions that read the configuration of a run."""
     return [
         lambda: load_model(run.path),
-        lambda: evaluate_run(run.path, MORE),
+        lambda: evaluate_run(run.path, OTHER_LENGTHS),
         lambda: evaluate_run(run.path, {"task": {"_target_": "pe_experiments.tasks.copying.Reverse"}}),
     ]
 
 
-def test_a_sound_run_is_built_everywhere(run: RunDirectory) -> None:
-    model, other_lengths, other_task = (attempt() for attempt in everything(run))
+def test_a_valid_run_is_loaded_and_evaluated(run: RunDirectory) -> None:
+    model, other_lengths, other_task = (read() for read in readers(run))
     assert isinstance(model, TrainedModel)
     for evaluated, lengths in ((other_lengths, [7]), (other_task, [4, 6, 9])):
         assert isinstance(evaluated, RunResult)
@@ -110,11 +110,11 @@ INTERPOLATIONS: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("spoil", INTERPOLATIONS.values(), ids=list(INTERPOLATIONS))
-def test_nothing_saved_is_interpolated(run: RunDirectory, marked: Path, spoil: Spoil) -> None:
-    spoilt(run, spoil)
-    for attempt in everything(run):
+def test_saved_configurations_are_not_interpolated(run: RunDirectory, marked: Path, spoil: Spoil) -> None:
+    edit_config(run, spoil)
+    for read in readers(run):
         with pytest.raises(UserError, match=r"saved configurations are not interpolated"):
-            attempt()
+            read()
     assert not marked.exists()
     written = (path.read_bytes() for path in run.path.rglob("*") if path.is_file())
     assert not any(b"hunter2" in content for content in written)
@@ -132,27 +132,29 @@ OUTSIDE: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("spoil", OUTSIDE.values(), ids=list(OUTSIDE))
-def test_what_lies_outside_needs_trust(run: RunDirectory, marked: Path, spoil: Spoil) -> None:
-    spoilt(run, spoil)
-    for attempt in everything(run):
+def test_code_and_files_from_outside_the_package_need_trust(
+    run: RunDirectory, marked: Path, spoil: Spoil
+) -> None:
+    edit_config(run, spoil)
+    for read in readers(run):
         with pytest.raises(UserError, match=r"names .*, from outside this package; .*add trust=true, which"):
-            attempt()
+            read()
     assert not marked.exists()
 
 
-STRANGER = {"wandb": {"mode": "online", "project": "theirs", "entity": "stranger", "tags": ["x"]}}
+STRANGER = {"wandb": {"mode": "online", "project": "strangers", "entity": "stranger", "tags": ["x"]}}
 
 
-def asked(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
-    """What evaluate.py is asked for by these overrides."""
+def requested(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
+    """Return the evaluation that evaluate.py would do with these overrides."""
     settings = composed("evaluate", allow_run_options(list(typed)))
     return requested_evaluation(settings | {"run": str(run.path)}, list(typed))
 
 
 @pytest.mark.parametrize("typed", [[], ["logger.wandb.project=mine"]])
-def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[str]) -> None:
-    spoilt(run, lambda saved: saved.update(logger=STRANGER))
-    path, changes, _ = asked(run, *typed)
+def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list[str]) -> None:
+    edit_config(run, lambda saved: saved.update(logger=STRANGER))
+    path, changes, _ = requested(run, *typed)
     logger = finished_status(RunDirectory(path), changes).experiment.config.logger
     project = "mine" if typed else "pe_experiments"
     assert {name for name, section in logger if section} == {"wandb"}
@@ -160,47 +162,47 @@ def test_nothing_is_uploaded_to_whom_a_run_names(run: RunDirectory, typed: list[
     assert logger.wandb.model_dump() == WANDB | {"project": project}
 
 
-def test_a_run_that_is_not_mirrored_is_evaluated_without(run: RunDirectory) -> None:
+def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
     assert finished_status(run).experiment.config.logger.used is False
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_built(run: RunDirectory) -> None:
-    spoilt(run, lambda saved: saved["model"].update(d_model=10**7, num_heads=10))
+    edit_config(run, lambda saved: saved["model"].update(d_model=10**7, num_heads=10))
     saved = {key: value for key, value in run.read_config().items() if key not in ("derived", "identity")}
     with pytest.raises(UserError, match=r"training needs about .* this machine has"):
         preflight(resolve(check(saved)))
 
 
-def test_trust_imports(run: RunDirectory, marked: Path) -> None:
-    spoilt(run, lambda saved: saved["pe"].update(_target_="evil.Evil"))
+def test_trust_imports_the_class(run: RunDirectory, marked: Path) -> None:
+    edit_config(run, lambda saved: saved["pe"].update(_target_="evil.Evil"))
     with pytest.raises(UserError, match="changed since it was trained"):
         load_model(run.path, trust=True)
     assert marked.exists()
 
 
 def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
-    path, changes, trust = asked(run, "pe=custom", "pe._target_=evil.Evil")
+    path, changes, trust = requested(run, "pe=custom", "pe._target_=evil.Evil")
     evaluate_run(path, changes, trust=trust)
     assert marked.exists()
 
 
 @pytest.mark.parametrize("typed", ["maybe", "1", ""])
 def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -> None:
-    said = script("evaluate", f"run={run.path}", "evaluation.lengths=[7]", f"trust={typed}")
-    assert said.code == 1
-    assert said.err == f"error: trust={typed}: expected true or false\n"
+    outcome = script("evaluate", f"run={run.path}", "evaluation.lengths=[7]", f"trust={typed}")
+    assert outcome.code == 1
+    assert outcome.err == f"error: trust={typed}: expected true or false\n"
     with pytest.raises(UserError, match=f"trust={typed}: expected true or false"):
         load_model(run.path, trust=typed)  # type: ignore[arg-type]
 
 
-def test_a_part_is_built_as_it_is_written(marked: Path) -> None:
+def test_arguments_of_components_are_not_interpolated(marked: Path) -> None:
     for path in ("${oc.env:SECRET}", ESCAPED.removeprefix("\\")):
         with pytest.raises(UserError, match=r"path=\$\{oc.*\}: there is no such file"):
             load_component("task", {"_target_": TEXT, "path": path}).build()
     assert not marked.exists()
 
 
-def test_a_place_that_is_none_of_ours_cites_nothing(
+def test_modules_outside_the_package_are_not_read_for_citations(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "beside.py").write_text("def")

@@ -1,4 +1,4 @@
-"""The parts of a sweep that can be looked at without running one."""
+"""Sweeps: which runs they have, how many run at once, and what they report."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 
+LENGTHS = "evaluation.lengths=[1,2]"
 CONFIG: dict[str, Any] = {
     "pe": {"_target_": "pe_experiments.encodings.base.PositionalEncoding"},
     "seed": 0,
@@ -39,16 +40,35 @@ CONFIG: dict[str, Any] = {
 
 
 def expanded(*typed: str) -> list[list[str]]:
-    """The runs of ``train.py -m TYPED``."""
+    """Return the runs of ``train.py -m TYPED``, each as a list of overrides."""
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        own = [text for text in typed if text.startswith(("hydra", "sweep="))]
-        config = loader.load_configuration("config", own, RunMode.MULTIRUN)
+        of_sweep = [text for text in typed if text.startswith(("hydra", "sweep="))]
+        config = loader.load_configuration("config", of_sweep, RunMode.MULTIRUN)
         params: Any = OmegaConf.to_container(config.hydra.sweeper.params)
         return expand([text for text in typed if not text.startswith("hydra")], params, loader, config)
 
 
-def test_what_is_typed_replaces_what_a_preset_varies() -> None:
+SEED_FIRST = [["seed=3", "pe=none"], ["seed=3", "pe=rope"], ["seed=1", "pe=none"], ["seed=1", "pe=rope"]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "runs"),
+    [
+        (["pe=none,rope", "seed=3,1"], SEED_FIRST),
+        (["pe=none,none", "seed=range(2)"], [["seed=0", "pe=none"], ["seed=1", "pe=none"]]),
+        (["evaluation.lengths=[1,2]", "pe=none,rope"], [[LENGTHS, "pe=none"], [LENGTHS, "pe=rope"]]),
+        (["pe=glob(c*)"], [["pe=cope"], ["pe=cpb_linear"], ["pe=cpb_log"]]),
+        (["pe=glob(rope_n*,exclude=*temperature)"], [["pe=rope_nope"], ["pe=rope_ntk"]]),
+    ],
+)
+def test_a_sweep_has_every_combination_once_and_finishes_seed_by_seed(
+    typed: list[str], runs: list[list[str]]
+) -> None:
+    assert expanded(*typed) == runs
+
+
+def test_typed_values_replace_those_of_a_preset() -> None:
     runs = expanded("sweep=text", "bank/encoding=rope", "seed=1", "training.learning_rate=0.1,0.2")
     assert runs == [
         ["seed=1", "bank/encoding=rope", f"training.learning_rate={rate}", "sweep=text"]
@@ -64,59 +84,23 @@ def test_an_encoding_of_the_bank_replaces_those_of_a_preset() -> None:
     assert not any(text.startswith("pe=") for text in runs[0])
 
 
-def test_a_pattern_of_names_lists_what_can_be_run() -> None:
-    assert [run[0] for run in expanded("pe=glob(c*)")] == [
-        f"pe={name}" for name in ("cope", "cpb_linear", "cpb_log")
-    ]
-    with pytest.raises(UserError, match=r"pe=glob\(zzz\*\): no choice has such a name"):
-        expanded("pe=glob(zzz*)")
-
-
-def test_a_run_that_is_not_where_it_was_looked_up_has_failed(tmp_path: Path) -> None:
-    """Its worker has read other code than the launching process."""
-    lost = job(tmp_path, "a")
-    engine = Scripted([lambda futures: futures[0].set_result({"state": "finished", "reason": ""})])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pe_experiments.sweeps.launch.time.sleep", engine.look)
-        launch({lost: order()}, engine, "s", console.Display())  # type: ignore[arg-type]
-    assert lost.state == "failed"
-    assert "edited after the sweep began" in lost.reason
-
-
-def test_all_runs_of_one_seed_come_before_those_of_the_next() -> None:
-    runs = expanded("pe=none,rope", "seed=3,1")
-    assert runs == [
-        ["seed=3", "pe=none"],
-        ["seed=3", "pe=rope"],
-        ["seed=1", "pe=none"],
-        ["seed=1", "pe=rope"],
-    ]
-
-
-def test_every_combination_is_listed_once() -> None:
-    assert expanded("pe=none,none", "evaluation.lengths=[1,2]", "seed=range(2)") == [
-        ["seed=0", "pe=none", "evaluation.lengths=[1,2]"],
-        ["seed=1", "pe=none", "evaluation.lengths=[1,2]"],
-    ]
-    assert expanded("pe=glob(rope_n*,exclude=*temperature)") == [["pe=rope_nope"], ["pe=rope_ntk"]]
-
-
 @pytest.mark.parametrize(
     ("typed", "sentence"),
     [
         (["training.learning_rate=interval(0,1)"], r"interval\(0,1\): a sweep needs a list of values"),
         (["pe=none,rop"], r"pe=rop is not a choice\. Did you mean rope"),
+        (["pe=glob(zzz*)"], r"pe=glob\(zzz\*\): no choice has such a name"),
         (["dry_run=true,false"], "dry_run takes one value"),
         (["sweep=text", "pe=rope"], "bank/encoding sets the encoding"),
         (["sweep=text", "positions=random_offset"], "bank/encoding sets the encoding"),
     ],
 )
-def test_what_is_no_sweep_is_refused(typed: list[str], sentence: str) -> None:
+def test_values_that_are_not_a_sweep_are_refused(typed: list[str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         expanded(*typed)
 
 
-def test_an_encoding_of_ones_own_in_a_design_of_the_bank() -> None:
+def test_a_user_encoding_can_take_part_in_the_bank() -> None:
     (run,) = expanded("sweep=text", "bank/encoding=own", "pe=mine.X", "seed=0", "training.learning_rate=1")
     assert {"bank/encoding=own", "pe=mine.X"} <= set(run)
 
@@ -135,14 +119,9 @@ def test_runs_are_counted_before_they_are_listed(typed: list[str], runs: int) ->
         expanded(*typed, "hydra.launcher.max_runs=29")
 
 
-def test_the_command_of_one_run_alone() -> None:
-    assert Job(("sweep=x", "pe=none")).alone(["--config-dir", "d"])[2:] == [
-        "--config-dir",
-        "d",
-        "hydra.mode=RUN",
-        "sweep=x",
-        "pe=none",
-    ]
+def test_the_command_that_repeats_one_run_of_a_preset_sets_the_mode() -> None:
+    command = Job(("sweep=x", "pe=none")).alone(["--config-dir", "d"])
+    assert command[2:] == ["--config-dir", "d", "hydra.mode=RUN", "sweep=x", "pe=none"]
 
 
 def settings(**changes: Any) -> ProcessesConfig:
@@ -154,13 +133,11 @@ def test_processes_take_turns_on_the_gpus() -> None:
     assert [worker.gpu for worker in workers] == ["0", "3", "0", "3"]
 
 
-def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_simultaneous_runs_follows_from_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     free = settings(jobs_per_device=2)
     two = settings(jobs_per_device=2, jobs=2)
-    assert side_by_side(free, (), threads=1) == 8
-    assert side_by_side(free, (), threads=3) == 2
-    assert side_by_side(free, (), threads=99) == 1
+    assert [side_by_side(free, (), threads=count) for count in (1, 3, 99)] == [8, 2, 1]
     assert side_by_side(free, ("0", "1"), threads=1) == 4
     assert side_by_side(two, (), threads=1) == 2
     assert side_by_side(two, ("0",), threads=1) == 2
@@ -176,7 +153,7 @@ def test_as_many_at_once_as_the_machine_holds(monkeypatch: pytest.MonkeyPatch) -
         (None, 0, ()),
     ],
 )
-def test_gpus_are_those_that_torch_sees(
+def test_gpus_follow_cuda_visible_devices(
     visible: str | None, count: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
@@ -187,9 +164,9 @@ def test_gpus_are_those_that_torch_sees(
 
 
 def job(folder: Path, name: str, state: str = "new") -> Job:
-    made = Job((), 0, CONFIG | {"results_dir": str(folder)}, state, name)
-    made.run.path.mkdir(parents=True)
-    return made
+    new_job = Job((), 0, CONFIG | {"results_dir": str(folder)}, state, name)
+    new_job.run.path.mkdir(parents=True)
+    return new_job
 
 
 def order() -> Order:
@@ -197,7 +174,7 @@ def order() -> Order:
 
 
 class Scripted:
-    """An engine whose orders end as scripted, one more at each look."""
+    """An engine that calls the next of some functions whenever the launcher looks at its futures."""
 
     look_seconds = 0.0
 
@@ -225,8 +202,8 @@ def test_the_time_left_is_counted_in_steps(
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     done, half, begun, waiting = (job(tmp_path, name) for name in "abcd")
     half.run.metrics.write_text(to_csv(METRICS, [{"step": 30}]))  # where it resumes
-    for one in (done, half, begun):
-        one.run.result.touch()
+    for finished in (done, half, begun):
+        finished.run.result.touch()
     display = console.Lines()
 
     def starting_up(futures: list[Future[Any]]) -> None:
@@ -244,7 +221,7 @@ def test_the_time_left_is_counted_in_steps(
 
     engine = Scripted([starting_up, first_look, second_look])
     monkeypatch.setattr("pe_experiments.sweeps.launch.time.sleep", engine.look)
-    jobs = {one: order() for one in (done, half, begun, waiting)}
+    jobs = {each: order() for each in (done, half, begun, waiting)}
     launch(jobs, engine, "s", display)  # type: ignore[arg-type]
     assert capsys.readouterr().out.splitlines() == [
         "s 40/400  4 to go",
@@ -261,7 +238,7 @@ def test_the_time_left_is_counted_in_steps(
 
 
 @pytest.mark.parametrize("kind", ["slurm", "ray"])
-def test_a_missing_library_says_what_brings_it(
+def test_a_missing_library_is_named_with_its_installation(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitit = SubmititConfig(max_runs=9, timeout_min=1, max_num_timeout=1, parameters={})
@@ -270,6 +247,16 @@ def test_a_missing_library_says_what_brings_it(
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError, match=rf'hydra/launcher={kind}: .* pip install -e "\.\[cluster\]"'):
         engine_for(kind, config, 1, False, tmp_path)
+
+
+def test_a_finished_run_without_a_result_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker imported other code than the launching process."""
+    lost = job(tmp_path, "a")
+    engine = Scripted([lambda futures: futures[0].set_result({"state": "finished", "reason": ""})])
+    monkeypatch.setattr("pe_experiments.sweeps.launch.time.sleep", engine.look)
+    launch({lost: order()}, engine, "s", console.Display())  # type: ignore[arg-type]
+    assert lost.state == "failed"
+    assert "edited after the sweep began" in lost.reason
 
 
 def test_an_interrupted_sweep_ends_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +270,7 @@ def test_an_interrupted_sweep_ends_its_engine(tmp_path: Path, monkeypatch: pytes
     assert engine.ended == 1
 
 
-def test_a_process_that_is_just_being_started_when_all_are_ended_ends_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_starts_while_all_are_ended_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LocalEngine(1)
     ending = threading.Thread(target=engine.end)
     start = SpawnProcess.start
@@ -304,7 +289,7 @@ def test_a_process_that_is_just_being_started_when_all_are_ended_ends_too(
 
 
 @pytest.mark.slow
-def test_a_run_is_carried_out_where_the_sweep_was_started(tmp_path: Path) -> None:
+def test_a_worker_runs_in_the_directory_of_the_sweep(tmp_path: Path) -> None:
     here = os.getcwd()
     path = list(sys.path)
     try:
@@ -318,7 +303,7 @@ def test_a_run_is_carried_out_where_the_sweep_was_started(tmp_path: Path) -> Non
 
 
 class Fails:
-    """An application that says where it is run."""
+    """An application that fails with its working directory as the message."""
 
     full_error = False
 

@@ -1,4 +1,4 @@
-"""Closed forms of the bag ceiling against enumeration and against the figures of the literature."""
+"""Closed forms of the bag ceiling, compared with enumeration and with published simulations."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ def test_mode_share_equals_enumeration(length: int, symbols: int) -> None:
     ("symbols", "length", "share"),
     [(10, 5, 0.356), (10, 10, 0.276), (10, 20, 0.221), (10, 40, 0.183), (2, 5, 0.689), (2, 40, 0.562)],
 )
-def test_mode_share_agrees_with_simulated_figures(symbols: int, length: int, share: float) -> None:
+def test_mode_share_agrees_with_published_simulations(symbols: int, length: int, share: float) -> None:
     assert mode_share(length, symbols) == pytest.approx(share, abs=0.003)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "symbols"), [(20, 100_000), (20_000, 10), (100_000, 2)])
-def test_large_sizes_end(length: int, symbols: int) -> None:
+def test_large_sizes_are_computed_in_reasonable_time(length: int, symbols: int) -> None:
     assert 1 / symbols < mode_share(length, symbols) < 0.6
 
 
 @pytest.mark.parametrize("length", [5, 20, 256])
-def test_prefix_ceiling_is_the_mean_over_what_is_left(length: int) -> None:
+def test_prefix_ceiling_is_the_mean_over_the_remaining_lengths(length: int) -> None:
     expected = sum(mode_share(left, 10) for left in range(1, length + 1)) / length
     assert Copy().bag_ceiling(length, prefix=True) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.slow
-def test_reading_between_computed_points_is_exact_enough() -> None:
+def test_interpolated_shares_are_exact_to_1e_5() -> None:
     exact = sum(mode_share(left, 10) for left in range(1, 1001)) / 1000
     assert mean_mode_share(1, 1000, 10) == pytest.approx(exact, abs=1e-5)
 
 
 def test_prefix_ceiling_of_distinct_symbols() -> None:
-    """A predictor that names a random one of the symbols left, simulated by counting."""
+    """The reference counts how often one fixed choice among the remaining symbols is right."""
     hits = trials = 0
     for order in itertools.permutations(range(5)):
         for step in range(5):
-            hits += min(order[step:]) == order[step]  # any fixed choice among those left
+            hits += min(order[step:]) == order[step]
             trials += 1
     assert UniqueCopy().bag_ceiling(5, prefix=True) == pytest.approx(hits / trials, abs=1e-12)

@@ -1,4 +1,4 @@
-"""The needle, and at which depth the evidence for an answer stands."""
+"""The needle task, and the depth at which the evidence for an answer stands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def draw(task: Task, length: int, rows: int = 2000) -> tuple[torch.Tensor, torch
 
 
 @pytest.mark.parametrize("length", [4, 5, 12])
-def test_the_mark_stands_at_every_place_that_leaves_room(length: int) -> None:
+def test_the_needle_is_uniform_over_the_places_that_leave_room(length: int) -> None:
     inputs, targets = draw(Needle(k=2, symbols=5), length)
     marks = inputs == 5
     assert marks.sum(1).eq(2).all()
@@ -35,7 +35,7 @@ def test_the_mark_stands_at_every_place_that_leaves_room(length: int) -> None:
         (Needle(k=2, symbols=6), [6, 4, 0, 1, 2, 6], 0.0),
         (Needle(k=2, symbols=6), [3, 6, 4, 0, 1, 6], 0.5),
         (Needle(k=2, symbols=6), [3, 1, 6, 4, 0, 6], 1.0),
-        (Needle(k=2, symbols=6), [6, 4, 0, 6], 0.0),  # there is only one place
+        (Needle(k=2, symbols=6), [6, 4, 0, 6], 0.0),  # the only place
         (Induction(fillers=6), [3, 6, 4, 1, 5, 6], 1 / 3),
         (Induction(fillers=6), [3, 1, 4, 6, 5, 6], 1.0),
         (AssociativeRecall(keys=3, values=3), [0, 4, 2, 3, 1, 4, 2], 0.5),
@@ -48,7 +48,7 @@ def test_depth_is_where_the_answer_stands(task: Task, row: list[int], depth: flo
     assert measured.tolist() == pytest.approx([depth])
 
 
-def test_several_queries_have_no_one_depth() -> None:
+def test_several_queries_have_no_depth() -> None:
     task = AssociativeRecall(queries=2)
     assert task.depth(draw(task, 20)[0]) is None
 
@@ -78,6 +78,6 @@ def test_a_needle_of_letters_in_a_text(tmp_path: Path) -> None:
         ({"filler": "text", "path": "nowhere"}, "path=nowhere: there is no such file"),
     ],
 )
-def test_bad_arguments_are_one_sentence(arguments: dict[str, object], message: str) -> None:
+def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Needle(**arguments)  # type: ignore[arg-type]

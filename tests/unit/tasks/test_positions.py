@@ -1,4 +1,4 @@
-"""positions=task: which tokens share an id, what training shows, what is refused."""
+"""``positions=task``: which tokens share an id, which ids training shows, and what is refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.
 
 @pytest.mark.parametrize("task", [Copy(), Reverse(), Duplicate(), OddsFirst(), Swap(), Rotate(k=2)])
 @pytest.mark.parametrize("length", [1, 6, 9])
-def test_a_copied_symbol_shares_the_id_of_its_origin(task: Task, length: int) -> None:
+def test_a_copied_symbol_has_the_id_of_its_source(task: Task, length: int) -> None:
     inputs, targets = draw(task, length)
     ids = task.position_ids(inputs, targets)["coupling"]
     by_id = {int(number): index for index, number in enumerate(ids.inputs_BN[0])}
@@ -45,8 +45,8 @@ def test_a_copied_symbol_shares_the_id_of_its_origin(task: Task, length: int) ->
     ],
 )
 @pytest.mark.parametrize("length", [3, 9, 15])
-def test_coupled_digits_have_one_significance(task: Task, base: int, length: int) -> None:
-    """Numbers rebuilt from digits and ids alone add up."""
+def test_coupled_digits_have_the_same_place_value(task: Task, base: int, length: int) -> None:
+    """Numbers computed from digits and ids add up."""
     inputs, targets = draw(task, length)
     ids = task.position_ids(inputs, targets)["coupling"]
     powers = ids.targets_BM.expand_as(targets)
@@ -70,13 +70,13 @@ def test_a_forward_answer_of_unknown_length_is_not_coupled() -> None:
     assert set(Addition().position_ids(*draw(Addition(), 9))) == {"abacus"}
 
 
-def test_ids_stand_where_the_symbols_stand() -> None:
+def test_ids_are_laid_out_like_the_symbols() -> None:
     ids = PositionIds(torch.tensor([[2, 3, 4]]), torch.tensor([[4, 3, 2]]), separator=1)
     assert CausalFormat(10, True).lay_out_ids(ids, 2).tolist() == [[0, 2, 3, 4, 1, 4, 3, 2]] * 2
     assert SlotsFormat(10, False).lay_out_ids(ids, 1).tolist() == [[2, 3, 4, 4, 3, 2]]
 
 
-def test_a_random_start_trains_every_id_and_no_other() -> None:
+def test_a_random_start_trains_every_id_equally_often() -> None:
     policy = TaskProvided(max_positions=8)
     raised = policy.raised(
         torch.tensor([[0, 1, 2, 3, 0]]).repeat(4000, 1), 5, torch.Generator().manual_seed(0)
@@ -97,8 +97,8 @@ def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
     )
     assert experiment.shape.train_positions == 9
     stream = TrainingStream(experiment.source, 64, "mixed")
-    seen = torch.cat([stream.batch(i).positions_BP.flatten() for i in range(40)])
-    assert seen.unique().tolist() == list(range(9))
+    trained_ids = torch.cat([stream.batch(i).positions_BP.flatten() for i in range(40)])
+    assert trained_ids.unique().tolist() == list(range(9))
     block = experiment.source.evaluation_block(9, 0)
     assert block.positions_BP.shape == (100, block.declared_B.max())
     assert block.positions_BP[block.positions_BP > 0].min() == 1
@@ -108,7 +108,7 @@ def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
 @pytest.mark.parametrize(
     ("task", "model"), [("copy", "decoder"), ("addition_padded", "encoder"), ("binary_addition", "decoder")]
 )
-def test_learned_tables_train_and_evaluate_on_ids_of_the_task(
+def test_learned_positions_are_trained_at_every_evaluated_id(
     task: str, model: str, tiny: Callable[..., Experiment]
 ) -> None:
     experiment = tiny(f"task={task}", f"model={model}", "pe=learned", "positions=task")
@@ -129,7 +129,7 @@ def test_learned_tables_train_and_evaluate_on_ids_of_the_task(
         (("task=copy", "positions.ids=abakus"), "positions.ids=abakus: expected coupling or abacus"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
+def test_tasks_without_such_ids_are_refused(
     overrides: tuple[str, ...], message: str, tiny: Callable[..., Experiment]
 ) -> None:
     with pytest.raises(UserError, match=message):

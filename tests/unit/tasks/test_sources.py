@@ -1,4 +1,4 @@
-"""Tasks of the literature against what their sources say: worked examples, lengths, distributions."""
+"""Tasks of the literature, compared with their sources: worked examples, lengths and distributions."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ STACK = "01POI"  # pop, push 0, push 1
         (StackManipulation(), symbols("110PPP", STACK), []),
     ],
 )
-def test_worked_examples_of_deletang(task: Task, question: list[int], expected: list[int]) -> None:
-    """Delétang et al. 2022; its example of a root, 37 -> 101, is a slip: floor(sqrt(37)) is 110."""
+def test_examples_of_deletang_et_al(task: Task, question: list[int], expected: list[int]) -> None:
+    """The root of 37 is given as 101 in the paper (2022), but floor(sqrt(37)) is 110."""
     answer = task.solve(torch.tensor([question]))[0]
     assert answer[answer != IGNORE].tolist() == expected
     assert len(answer) == task.target_length(len(question))
@@ -85,14 +85,14 @@ def test_worked_examples_of_deletang(task: Task, question: list[int], expected: 
         (FlipFlop(), 4, 2),
     ],
 )
-def test_which_lengths_exist(task: Task, shortest: int, step: int) -> None:
-    made = [length for length in range(1, 60) if task.nearest_length(length) == length]
-    assert made == list(range(shortest, 60, step))
+def test_possible_input_lengths(task: Task, shortest: int, step: int) -> None:
+    lengths = [length for length in range(1, 60) if task.nearest_length(length) == length]
+    assert lengths == list(range(shortest, 60, step))
     assert task.nearest_length(shortest - 1) is None
 
 
 @pytest.mark.parametrize("length", [2, 7, 20])
-def test_the_missing_symbol_is_the_one_in_the_other_copy(length: int) -> None:
+def test_the_missing_symbol_stands_in_the_second_copy(length: int) -> None:
     inputs, targets = draw(MissingDuplicate(), length, 2000)
     half = length // 2
     masked = (inputs == 2).long().argmax(dim=1)
@@ -106,7 +106,7 @@ def test_the_missing_symbol_is_the_one_in_the_other_copy(length: int) -> None:
 
 @pytest.mark.parametrize("operators", ["+-", "+-*"])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 11, 40])
-def test_expressions_are_python(operators: str, length: int) -> None:
+def test_expressions_have_the_value_that_python_computes(operators: str, length: int) -> None:
     task = ModularArithmeticBrackets(operators=operators)
     for row, (value,) in zip(*(part.tolist() for part in draw(task, length, 300)), strict=True):
         text = "".join("01234+-*()"[symbol] for symbol in row)
@@ -114,7 +114,7 @@ def test_expressions_are_python(operators: str, length: int) -> None:
         assert operators == "+-*" or "*" not in text
 
 
-def test_the_length_is_divided_uniformly_between_both_sides() -> None:
+def test_the_top_operator_divides_an_expression_uniformly() -> None:
     inputs, _ = draw(ModularArithmeticBrackets(), 8, 6000)
     depth = ((inputs == 8).long() - (inputs == 9).long()).cumsum(dim=1)
     after_operand = (inputs < 5) | (inputs == 9)
@@ -124,7 +124,7 @@ def test_the_length_is_divided_uniformly_between_both_sides() -> None:
     torch.testing.assert_close(shares, torch.full((4,), 0.25), rtol=0, atol=0.03)
 
 
-def test_equations_have_one_solution_and_hide_the_digit_the_source_hides() -> None:
+def test_equations_have_one_solution_and_hide_digits_as_often_as_the_source() -> None:
     inputs, targets = draw(SolveEquation(), 9, 4000)
     assert (inputs == 9).sum(dim=1).eq(1).all()
     counts = np.zeros(7)
@@ -132,10 +132,10 @@ def test_equations_have_one_solution_and_hide_the_digit_the_source_hides() -> No
     for row, (solution,) in zip(inputs.tolist(), targets.tolist(), strict=True):
         text = "".join("01234+-()x="[symbol] for symbol in row)
         left, right = text.split("=")
-        right_ones = [d for d in range(5) if eval(left.replace("x", str(d))) % 5 == int(right)]
-        assert right_ones == [solution]
+        solutions = [d for d in range(5) if eval(left.replace("x", str(d))) % 5 == int(right)]
+        assert solutions == [solution]
         counts[left.index("x")] += 1
-        for start in range(7):  # a uniform position, then on to a digit
+        for start in range(7):  # the source draws a position and goes on to the next digit
             while left[start] not in "01234x":
                 start = (start + 1) % 7
             expected[start] += 1 / 7
@@ -184,12 +184,7 @@ def test_flip_flop_has_the_stated_density(ignore: float) -> None:
     assert (inputs[:, -2] == 4).all()
 
 
-def test_depths_stay_in_bounds_and_reach_both() -> None:
-    _, targets = draw(DyckDepth(deepest=3), 30, 500)
-    assert targets.unique().tolist() == [2, 3, 4, 5]
-
-
-def test_chains_ask_for_the_later_half() -> None:
+def test_variable_assignment_asks_for_the_later_half_of_the_variables() -> None:
     inputs, _ = draw(VariableAssignment(), 16, 4000)  # five clauses: the fourth or the fifth variable
     names = inputs[:, :-1:3]
     asked = (names == inputs[:, -1:]).long().argmax(dim=1)
@@ -228,14 +223,17 @@ def test_bad_arguments_are_refused(build, message: str) -> None:
         build()
 
 
+def number(bits: list[int]) -> int:
+    """Return the number of these bits, lowest bit first."""
+    return int("".join(map(str, reversed(bits))), 2)
+
+
 @pytest.mark.parametrize("length", [3, 8, 24])
-def test_python_agrees_at_sizes_beyond_machine_integers(length: int) -> None:
+def test_binary_arithmetic_is_right_at_sizes_beyond_machine_integers(length: int) -> None:
     for task, combine in ((BinaryAddition(), int.__add__), (BinaryMultiplication(), int.__mul__)):
-        for row, answer in zip(*(part.tolist() for part in draw(task, 10 * length, 20)), strict=True):
+        inputs, targets = draw(task, 10 * length, 20)
+        for row, target in zip(inputs.tolist(), targets.tolist(), strict=True):
             split = row.index(2)
-            first, second = (
-                int("".join(map(str, reversed(bits))), 2) for bits in (row[:split], row[split + 1 :])
-            )
-            written = "".join(str(bit) for bit in reversed(answer) if bit != IGNORE)
-            assert int(written, 2) == combine(first, second)
-            assert written[0] == "1"
+            answer = [bit for bit in target if bit != IGNORE]
+            assert number(answer) == combine(number(row[:split]), number(row[split + 1 :]))
+            assert answer[-1] == 1

@@ -1,4 +1,4 @@
-"""Text: which bytes belong to which split, and what bad input says."""
+"""The text task: which bytes belong to which split, and which input is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
-from pe_experiments.store.identity import identify
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.text import FEWEST_BYTES, Text
 from pe_experiments.terminal.errors import UserError
@@ -21,13 +20,13 @@ Tiny = Callable[..., Experiment]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Forty files, each of one letter: a byte says which file it is from."""
-    made = tmp_path / "texts"
+    """Return a folder of forty files. Each repeats one byte, so a byte tells its file."""
+    folder = tmp_path / "texts"
     for number in range(40):
-        path = made / f"part{number % 3}" / f"{number}.txt"
+        path = folder / f"part{number % 3}" / f"{number}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes([number + 1]) * (1500 + 10 * number))
-    return made
+    return folder
 
 
 def letters(task: Text, split: Split) -> set[int]:
@@ -36,7 +35,9 @@ def letters(task: Text, split: Split) -> set[int]:
     return set(inputs.unique().tolist())
 
 
-def test_no_file_is_in_two_splits_and_a_moved_folder_is_split_alike(folder: Path, tmp_path: Path) -> None:
+def test_each_file_is_in_one_split_which_moving_the_folder_does_not_change(
+    folder: Path, tmp_path: Path
+) -> None:
     task = Text(str(folder))
     parts = [letters(task, split) for split in ("training", "validation", "evaluation")]
     assert sum(map(len, parts)) == len(set.union(*parts)) == 40
@@ -49,9 +50,9 @@ def test_no_file_is_in_two_splits_and_a_moved_folder_is_split_alike(folder: Path
     assert letters(moved, "evaluation") == parts[2]
 
 
-def test_one_large_file_is_cut_and_its_windows_do_not_cross_the_cuts(tmp_path: Path) -> None:
+def test_a_single_file_is_cut_into_splits_that_share_no_window(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
-    text = bytes(1 + number // 10_000 for number in range(1_200_000))  # a million bytes are mapped, not read
+    text = bytes(1 + number // 10_000 for number in range(1_200_000))  # large enough to be memory-mapped
     path.write_bytes(text)
     task = Text(str(path))
     assert [task.bounds[s][1] for s in task.bounds] == [1_080_000, 1_140_000, 1_200_000]
@@ -71,7 +72,7 @@ def test_the_library_is_split_by_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, r"there is no such file, or no file in such a folder$"),
         (b"", r"it is empty$"),
@@ -79,34 +80,23 @@ def test_the_library_is_split_by_file() -> None:
         (b"\x89PNG\0" * FEWEST_BYTES, r"text.txt holds zero bytes, so it is no text in UTF-8; a glob as"),
     ],
 )
-def test_bad_input_is_one_sentence(tiny: Tiny, tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_bad_files_are_refused(tiny: Tiny, tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "text.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=r"^task: path=.*: .*" + said):
+    with pytest.raises(UserError, match=r"^task: path=.*: .*" + message):
         tiny("task=text", f"task.path={path}")
 
 
-def test_a_short_folder_says_what_it_leaves_out(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_short_folder_says_that_hidden_files_are_not_read(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"short")
     (tmp_path / ".hidden").write_bytes(b"x" * FEWEST_BYTES)
     with pytest.raises(UserError, match=r"are needed; files whose names begin with a dot are not read$"):
         tiny("task=text", f"task.path={tmp_path}")
 
 
-def test_the_corpus_belongs_to_what_was_trained(tiny: Tiny, folder: Path) -> None:
-    def name() -> str:
-        return identify(tiny("task=text", f"task.path={folder}")).name
-
-    before = name()
-    assert before == name()
-    path = folder / "part0" / "0.txt"
-    path.write_bytes(path.read_bytes() + b"\n")
-    assert name() != before
-
-
-def test_windows_are_256_bytes_unless_another_length_is_asked_for() -> None:
-    for asked, expected in (([], 256), (["training.max_length=128"], 128)):
-        experiment = resolve(check(composed("config", ["task=text", *asked])))
+def test_windows_are_256_bytes_unless_another_length_is_given() -> None:
+    for overrides, expected in (([], 256), (["training.max_length=128"], 128)):
+        experiment = resolve(check(composed("config", ["task=text", *overrides])))
         assert list(experiment.train_lengths) == [expected]
     assert composed("config", ["task=copy"])["training"]["max_length"] == 20

@@ -1,4 +1,4 @@
-"""Progress lines: one that is written over on a terminal, several in a log."""
+"""Progress lines: one that is overwritten on a terminal, several in a log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pe_experiments.terminal import console
         (True, "\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
     ],
 )
-def test_a_terminal_line_is_written_over_and_taken_away(
+def test_a_terminal_line_is_overwritten_and_removed(
     terminal: bool, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("LINE_SECONDS", "REDRAWN_SECONDS", "ENOUGH_SECONDS"):
@@ -36,7 +36,7 @@ def test_a_terminal_line_is_written_over_and_taken_away(
     assert capsys.readouterr().out == out
 
 
-def test_the_time_left_is_estimated_from_what_was_done_after_starting_up(
+def test_the_time_left_is_estimated_from_the_speed_after_the_first_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Thirty seconds until the first step and ten steps a second from then on: 1,000 take 100 s."""
@@ -58,7 +58,7 @@ def test_the_time_left_is_estimated_from_what_was_done_after_starting_up(
 
 
 class Broken(io.TextIOBase):
-    """A stream of a terminal that is gone, or of a full disk."""
+    """A stream of a closed terminal or of a full disk."""
 
     def __init__(self, error: Exception):
         self.error = error
@@ -86,7 +86,12 @@ def test_printing_never_raises(error: Exception | None, monkeypatch: pytest.Monk
     console.complain("trouble")
 
 
-def test_what_a_terminal_cannot_show_is_spelt_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("a\x1b[2J\u202eb\nünd\t編碼 \xa0")
+    assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\nünd\t編碼 \xa0\n"
+
+
+def test_characters_that_the_terminal_cannot_encode_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", narrow)
     console.say("1 – 2")

@@ -1,4 +1,4 @@
-"""Files are written whole, together, and never through a link to a file."""
+"""Files are written completely or not at all, and never through links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pe_experiments.terminal.files import finish_replacing, make_folder, replace
 from tests.processes import killed_at
 
 
-def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years")
     (tmp_path / "report.html").symlink_to(tmp_path / "thesis.tex")
     (tmp_path / f".report.html.{os.getpid()}.tmp").symlink_to(tmp_path / "thesis.tex")
@@ -24,7 +24,9 @@ def test_a_link_is_replaced_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text() == "page"
 
 
-def test_no_draft_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_of_failed_and_killed_writes_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*paths: Any) -> None:
         raise OSError("no")
 
@@ -36,15 +38,15 @@ def test_no_draft_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(os, "replace", replace)
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
     assert (tmp_path / "a.csv").read_text() == "old"
-    left, fresh = tmp_path / ".a.csv.1.tmp", tmp_path / ".a.csv.2.tmp"  # of a killed process; of one at work
-    left.touch()
-    fresh.touch()
-    os.utime(left, (1, 1))
+    old_draft, new_draft = tmp_path / ".a.csv.1.tmp", tmp_path / ".a.csv.2.tmp"
+    old_draft.touch()
+    new_draft.touch()  # its process may be at work
+    os.utime(old_draft, (1, 1))
     write_atomically(tmp_path / "a.csv", "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.csv.2.tmp", "a.csv"]
 
 
-def test_a_folder_is_made_unless_a_file_is_there(tmp_path: Path) -> None:
+def test_a_folder_is_created_unless_a_file_has_its_name(tmp_path: Path) -> None:
     assert make_folder(tmp_path / "a" / "b").is_dir()
     (tmp_path / "study").write_text("text")
     for name in ("study", "study/figures"):
@@ -52,19 +54,19 @@ def test_a_folder_is_made_unless_a_file_is_there(tmp_path: Path) -> None:
             make_folder(tmp_path / name)
 
 
-NAMES = ("runs.csv", "curves.csv", "figures/a.png", "training.csv")
+NAMES = ("curves.csv", "figures/a.png", "runs.csv", "training.csv")
 
 
-def test_killed_anywhere_a_set_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+def test_a_set_of_files_is_old_or_new_wherever_the_process_is_killed(tmp_path: Path) -> None:
     outcomes = set()
     for operation in count():
-        made, folder = (tmp_path / str(operation) / name for name in ("made", "folder"))
-        for base, text in ((made, "new"), (folder, "old")):
+        source, folder = (tmp_path / str(operation) / name for name in ("source", "folder"))
+        for base, text in ((source, "new"), (folder, "old")):
             for name in NAMES:
                 (base / name).parent.mkdir(parents=True, exist_ok=True)
                 (base / name).write_text(text)
-        killed = killed_at(operation, lambda: replace_together(made, folder, map(Path, NAMES)))  # noqa: B023
-        finish_replacing(folder)  # as whoever reads a set does
+        killed = killed_at(operation, lambda: replace_together(source, folder, map(Path, NAMES)))  # noqa: B023
+        finish_replacing(folder)  # as readers do
         texts = {(folder / name).read_text() for name in NAMES}
         assert len(texts) == 1
         outcomes |= texts
@@ -72,10 +74,6 @@ def test_killed_anywhere_a_set_is_the_old_one_or_the_new_one(tmp_path: Path) -> 
             break
     assert outcomes == {"old", "new"}
     assert texts == {"new"}
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "curves.csv",
-        "figures",
-        "runs.csv",
-        "training.csv",
-    ]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert sorted(str(path.relative_to(folder)) for path in files) == list(NAMES)
     assert operation > 8

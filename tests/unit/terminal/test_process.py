@@ -1,4 +1,4 @@
-"""What is set for a whole process: threads for the time of a run, the rest in commands and workers only."""
+"""Settings of the whole process that a run changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from pe_experiments.training.device import use_device
 
 
 @pytest.mark.parametrize("command", [[], ["python", "scripts/train.py"]])
-def test_a_run_has_the_threads_it_asks_for_wherever_it_runs(
+def test_a_run_has_the_requested_threads_and_restores_their_number(
     command: list[str], tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "command", command)
     before = torch.get_num_threads()
     with use_device(tiny("trainer.threads=2", "trainer.accelerator=cpu").config) as device:
         assert device == "cpu"
-        assert describe_environment(device)["threads"] == 2
-        assert not command or describe_environment(device)["command"] == command
+        environment = describe_environment(device)
+        assert environment["threads"] == 2
+        if command:
+            assert environment["command"] == command
     assert torch.get_num_threads() == before != 2

@@ -1,4 +1,4 @@
-"""Estimates before a start: what cannot fit is refused, what is used is not."""
+"""Limits: what a configuration may ask for, the memory estimate, and where files are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pe_experiments.training.preflight import needed_bytes, parameters, refuse_l
 Tiny = Callable[..., Experiment]
 
 
-def test_what_the_streams_can_number_is_what_a_configuration_may_ask_for() -> None:
+def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None:
     assert config.LONGEST == (1 << randomness.LENGTH_BITS) - 1
     assert config.MOST_EXAMPLES == data.BLOCK_EXAMPLES << randomness.BLOCK_BITS
     assert config.MOST_BATCHES == 1 << randomness.INDEX_BITS
@@ -36,46 +36,38 @@ def test_what_the_streams_can_number_is_what_a_configuration_may_ask_for() -> No
         ["training.max_length=500", "training.batch_size=32"],
     ],
 )
-def test_what_people_run_is_not_refused(overrides: list[str]) -> None:
+def test_ordinary_configurations_fit_into_memory(overrides: list[str]) -> None:
     experiment = resolve(check(composed("config", overrides)))
     assert refuse_large(experiment) is None  # nothing is raised
 
 
-def test_the_estimate_counts_parameters_and_grows_with_the_batch(tiny: Tiny) -> None:
-
+def test_the_memory_estimate_counts_parameters_batch_and_logits(tiny: Tiny) -> None:
     experiment = tiny("model.d_model=64", "pe=none")
     counted = sum(p.numel() for p in experiment.untrained_model().parameters())
     assert parameters(experiment) == pytest.approx(counted, rel=0.05)
     larger = needed_bytes(tiny("model.d_model=64", "pe=none", "training.batch_size=8000"))
     assert larger > 100 * needed_bytes(experiment)
+    few, many = tiny("task.vocab_size=10000"), tiny("task.vocab_size=100000")
+    of_parameters = 16 * (parameters(many) - parameters(few))
+    logits = 8 * 90_000 * few.config.training.batch_size
+    assert needed_bytes(many) - needed_bytes(few) - of_parameters > logits
 
 
 @pytest.mark.parametrize("length", [1, 40])
-def test_a_figure_of_one_length_beside_the_training_lengths_can_be_laid_out(
-    length: int, tmp_path: Path
-) -> None:
+def test_a_figure_with_one_length_is_drawn_without_a_warning(length: int, tmp_path: Path) -> None:
     row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
     row |= {"length": length, "content_length": length, "chance": 0.1}
     run_figure([row], "rope", "copy", 6, tmp_path / "figure.png")  # a warning is an error
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_vocabulary_counts_into_the_memory(tiny: Tiny) -> None:
-    logits = 8 * 90_000 * tiny().config.training.batch_size
-    more = needed_bytes(tiny("task.vocab_size=100000")) - needed_bytes(tiny("task.vocab_size=10000"))
-    of_parameters = 16 * (
-        parameters(tiny("task.vocab_size=100000")) - parameters(tiny("task.vocab_size=10000"))
-    )
-    assert more - of_parameters > logits
-
-
-@pytest.mark.parametrize("out", ["runs", "runs/mine/figures", "study/../runs"])
-def test_nothing_is_written_among_the_runs(out: str, tmp_path: Path) -> None:
-    refuse_among_runs(tmp_path / "runs of mine", tmp_path)
+@pytest.mark.parametrize("out", ["runs", "runs/a/figures", "study/../runs"])
+def test_output_folders_among_the_runs_are_refused(out: str, tmp_path: Path) -> None:
+    refuse_among_runs(tmp_path / "runs_of_others", tmp_path)
     with pytest.raises(UserError, match="is among the runs"):
         refuse_among_runs(tmp_path / out, tmp_path)
 
 
-def test_what_a_terminal_would_obey_is_spelt_out() -> None:
+def test_messages_escape_control_characters_and_shorten_long_values() -> None:
     assert shown("a\x1b[31m\nb\u202e") == r"a\x1b[31m b\u202e"
     assert one_line(f"no {'x' * 5000}\x07") == f"no {'x' * 60}..."

@@ -1,4 +1,4 @@
-"""Optimiser, schedule and what is exempt from decay."""
+"""Training: learning rates, weight decay, early stopping, reproducibility and micro-batches."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import learning_rate_factor, split_parameters
 
 
-def test_the_learning_rate_moves(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler handed over under a wrong key would be ignored silently."""
+def test_each_step_has_the_scheduled_learning_rate(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lightning ignores a scheduler under a wrong key silently."""
     rates: list[float] = []
     step_of_adamw = torch.optim.AdamW.step
 
@@ -40,7 +42,9 @@ def test_the_learning_rate_moves(tiny: Callable[..., Experiment], monkeypatch: p
 @pytest.mark.parametrize(
     ("schedule", "middle", "end"), [("cosine", 0.525, 0.05), ("linear", 0.525, 0.05), ("constant", 1, 1)]
 )
-def test_schedules(tiny: Callable[..., Experiment], schedule: str, middle: float, end: float) -> None:
+def test_schedules_warm_up_and_decay(
+    tiny: Callable[..., Experiment], schedule: str, middle: float, end: float
+) -> None:
     config = tiny(
         "training.steps=120", "training.warmup_steps=20", f"training.schedule={schedule}"
     ).config.training
@@ -51,7 +55,9 @@ def test_schedules(tiny: Callable[..., Experiment], schedule: str, middle: float
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (200, 20), (30_000, 100)])
-def test_warmup_fits_short_trials(tiny: Callable[..., Experiment], steps: int, warmup: int) -> None:
+def test_the_default_warmup_is_shorter_in_short_runs(
+    tiny: Callable[..., Experiment], steps: int, warmup: int
+) -> None:
     assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
 
 
@@ -64,7 +70,7 @@ def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Ex
         assert (id(parameter) in exempt) == free, name
 
 
-def test_untouched_rows_of_a_table_keep_their_values(tiny: Callable[..., Experiment]) -> None:
+def test_unused_rows_of_a_table_do_not_change(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny(
         "pe=learned", "positions=random_offset", "positions.max_positions=400", "training.weight_decay=0.5"
     )
@@ -72,11 +78,11 @@ def test_untouched_rows_of_a_table_keep_their_values(tiny: Callable[..., Experim
     result = run_experiment(experiment)
     weights = torch.load(result.directory.checkpoint, weights_only=True)["state_dict"]
     after = weights["model.encodings.0.table"]
-    untouched = (before == after).all(dim=1)
-    assert 0 < untouched.sum() < 400
+    unchanged = (before == after).all(dim=1)
+    assert 0 < unchanged.sum() < 400
 
 
-def test_early_stop_on_exact_match_inside(tiny: Callable[..., Experiment]) -> None:
+def test_training_stops_at_the_requested_exact_match(tiny: Callable[..., Experiment]) -> None:
     result = run_experiment(tiny("task=majority", "training.steps=400", "training.stop_at_exact_match=0.4"))
     steps = [int(row["step"]) for row in read_csv(result.directory.metrics)]
     assert max(steps) < 400
@@ -85,24 +91,24 @@ def test_early_stop_on_exact_match_inside(tiny: Callable[..., Experiment]) -> No
 
 
 def test_same_seed_twice_is_bit_identical_and_another_seed_is_not(tiny: Callable[..., Experiment]) -> None:
-    first = run_experiment(tiny("pe=learned"))
-    texts = first.directory.metrics.read_text(), first.directory.curve.read_text()
-    again = run_experiment(tiny("pe=learned", "rerun=true"))
-    assert again.done == "trained"
-    assert (again.directory.metrics.read_text(), again.directory.curve.read_text()) == texts
-    other = run_experiment(tiny("pe=learned", "seed=1"))
-    assert other.directory.metrics.read_text() != texts[0]
+    first = run_experiment(tiny("pe=learned")).directory
+    metrics, curve = first.metrics.read_text(), first.curve.read_text()
+    rerun = run_experiment(tiny("pe=learned", "rerun=true"))
+    assert rerun.done == "trained"
+    assert (rerun.directory.metrics.read_text(), rerun.directory.curve.read_text()) == (metrics, curve)
+    other_seed = run_experiment(tiny("pe=learned", "seed=1"))
+    assert other_seed.directory.metrics.read_text() != metrics
 
 
-# Padding changes no encoding (its contract); these go by ids, by the length of a row, by the tokens before.
+# These depend on ids, on the length of a row, and on earlier tokens.
 @pytest.mark.parametrize(
     ("pe", "model"),
     [("learned", "decoder"), ("rope_dynamic_ntk", "decoder"), ("path", "decoder"), ("t5", "encoder")],
 )
-def test_parts_of_a_batch_have_its_loss_and_gradient(
+def test_micro_batches_have_the_loss_and_gradient_of_the_batch(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch, pe: str, model: str
 ) -> None:
-    """Sorting rows, cutting and padding to other widths changes nothing but the rounding."""
+    """Sorting, splitting and padding rows changes only the rounding."""
     experiment = tiny(f"pe={pe}", f"model={model}", "training.batch_size=24", "training.max_length=11")
     network = experiment.untrained_model()
     stream = TrainingStream(experiment.source, 24, "mixed")
@@ -124,8 +130,8 @@ def test_parts_of_a_batch_have_its_loss_and_gradient(
                 (batch.labels_BT != IGNORE).sum()
             )
     assert len(measured[60]) == len(measured[10**9]) > 10
-    for parts_value, whole in zip(*measured.values(), strict=True):
-        torch.testing.assert_close(parts_value, whole, rtol=1e-4, atol=1e-6)
+    for split_value, whole_value in zip(*measured.values(), strict=True):
+        torch.testing.assert_close(split_value, whole_value, rtol=1e-4, atol=1e-6)
 
 
 def test_the_loss_is_the_mean_over_scored_tokens(tiny: Callable[..., Experiment]) -> None:
@@ -136,10 +142,3 @@ def test_the_loss_is_the_mean_over_scored_tokens(tiny: Callable[..., Experiment]
     logits = network(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B).flatten(0, 1)
     expected = torch.nn.functional.cross_entropy(logits, batch.labels_BT.flatten(), ignore_index=IGNORE)
     torch.testing.assert_close(batch_loss(network, batch), expected)
-
-
-def test_batches_of_one_length_are_left_whole(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("training.max_length=200", "training.batching=single_length")
-    stream = TrainingStream(experiment.source, 64, "single_length")
-    assert len(micro_batches(batch := stream.batch(0), 402)) == 1
-    assert micro_batches(batch, 402)[0] is batch

@@ -1,10 +1,9 @@
-"""Which library multiplies: chosen by measured error, never by speed or at the cost of precision."""
+"""The library for matrix products, which is chosen by its measured error."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +22,7 @@ Pretend = Callable[[float], None]
 
 
 @pytest.fixture(autouse=True)
-def _backend_back() -> Iterator[None]:
+def _restore_backend() -> Iterator[None]:
     before = current_backend()
     yield
     matmul.set_backend(before)
@@ -31,7 +30,7 @@ def _backend_back() -> Iterator[None]:
 
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pretend]:
-    """Makes the processor look like one whose oneDNN errs by so much; the default errs by 2e-7."""
+    """Return a function that sets the measured error of oneDNN; that of the default is 2e-7."""
 
     def pretend(error: float) -> None:
         onednn_keeps_float32.cache_clear()
@@ -48,11 +47,13 @@ FLOAT32, BFLOAT16 = 2e-7, 2e-3
 def test_errors_are_measured_on_float32_operands() -> None:
     a, b = torch.randn(64, 64), torch.randn(64, 64)
     assert 0 < matmul._error(a, b) < 1e-6
-    assert matmul._error(a.bfloat16().float(), b) < 1e-6, "what the operands are is not the product's error"
+    assert matmul._error(a.bfloat16().float(), b) < 1e-6, (
+        "rounding of the operands is no error of the product"
+    )
 
 
 @pytest.mark.parametrize(("error", "backend"), [(FLOAT32, "onednn"), (BFLOAT16, "default")])
-def test_auto_takes_onednn_wherever_the_error_is_the_same(
+def test_auto_selects_onednn_for_large_products_if_it_keeps_float32(
     pretend: Pretend, error: float, backend: str
 ) -> None:
     pretend(error)
@@ -61,15 +62,15 @@ def test_auto_takes_onednn_wherever_the_error_is_the_same(
     assert select("default", matmul.SMALL) == "default" == current_backend()
 
 
-def test_asking_for_onednn_where_it_means_bfloat16_is_refused(pretend: Pretend) -> None:
+def test_onednn_is_refused_if_it_computes_in_bfloat16(pretend: Pretend) -> None:
     pretend(BFLOAT16)
     with pytest.raises(UserError, match=r"trainer\.matmul=onednn.*bfloat16; allowed here: auto, default"):
         select("onednn", 1)
 
 
 @pytest.mark.slow
-def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment], results: Path) -> None:
-    """With a smooth activation; a ReLU that flips at a rounding error moves later losses by more."""
+def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment]) -> None:
+    """A smooth activation keeps rounding errors small. A ReLU may flip and change later losses."""
     losses = {}
     for backend in ("default", "onednn"):
         if backend == "onednn" and not onednn_keeps_float32():
@@ -83,13 +84,13 @@ def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment],
     torch.testing.assert_close(losses["onednn"], losses["default"], rtol=0, atol=1e-5)
 
 
-def test_no_file_remembers_the_choice(
-    tiny: Callable[..., Experiment], pretend: Pretend, results: Path
+@pytest.mark.parametrize(
+    ("error", "batch_size", "backend"),
+    [(FLOAT32, 2000, "onednn"), (BFLOAT16, 2000, "default"), (FLOAT32, 8, "default")],
+)
+def test_a_run_uses_and_records_the_selected_backend(
+    error: float, batch_size: int, backend: str, tiny: Callable[..., Experiment], pretend: Pretend
 ) -> None:
-    """Measured again by every process: the same processor selects the same backend, busy or not."""
-    for error, backend in ((FLOAT32, "onednn"), (BFLOAT16, "default")):
-        pretend(error)
-        for rows, taken in ((2000, backend), (8, "default")):
-            prepare_device(tiny("trainer.accelerator=cpu", f"training.batch_size={rows}").config)
-            assert describe_environment("cpu")["matmul"] == taken
-        assert not results.exists()
+    pretend(error)
+    prepare_device(tiny("trainer.accelerator=cpu", f"training.batch_size={batch_size}").config)
+    assert describe_environment("cpu")["matmul"] == backend

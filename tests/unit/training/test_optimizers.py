@@ -1,4 +1,4 @@
-"""The choices of ``optimizer``: their steps, what resumes, what names a run, what is refused."""
+"""Optimizers: their steps, their part in the identity of a run, and what is refused."""
 
 from __future__ import annotations
 
@@ -35,98 +35,97 @@ STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=
 
 
 class Slowed(optim.Optimizer):
-    """Somebody's own: steps down the gradient, scaled by the largest entry of each parameter's."""
+    """A user's optimizer: gradient descent, scaled by the largest entry of each gradient."""
 
     def __init__(self, params: Any, lr: float, slower: float = 1.0):
         super().__init__(params, {"lr": lr, "slower": slower})
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for one in group["params"]:
-                one.data -= group["lr"] / group["slower"] * one.grad / one.grad.abs().max().clamp(min=1e-9)
+            for parameter in group["params"]:
+                largest = parameter.grad.abs().max().clamp(min=1e-9)
+                parameter.data -= group["lr"] / group["slower"] * parameter.grad / largest
 
 
 def matrices_of(model: nn.Module) -> list[nn.Parameter]:
-    """Told apart by name, not by the rule under test."""
+    """Return the matrices of the layers, found by their names."""
     return [p for name, p in model.named_parameters() if name.startswith("layers") and p.ndim == 2]
 
 
 def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
-    """PyTorch's own, on the parameters as they are; the weight decay of Adam is that of PyTorch."""
+    """Return optimizers of PyTorch on the unflattened parameters. Only that of Adam decays weights."""
     decayed, exempt = split_parameters(model)
     settings = {key: value for key, value in shipped("optimizer")[name].items() if key != "_target_"}
     if name == "adam":
         groups = [{"params": decayed, "weight_decay": 0.3}, {"params": exempt}]
         return [optim.Adam(groups, **settings)]
-    kind = getattr(optim, shipped("optimizer")[name]["_target_"].rpartition(".")[2])
+    optimizer = getattr(optim, shipped("optimizer")[name]["_target_"].rpartition(".")[2])
     if name != "muon":
-        return [kind([*decayed, *exempt], weight_decay=0.0, **settings)]
+        return [optimizer([*decayed, *exempt], weight_decay=0.0, **settings)]
     matrices = matrices_of(model)
-    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
-    return [kind(matrices, weight_decay=0.0, **settings), optim.AdamW(others, weight_decay=0.0)]
+    remaining = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    return [optimizer(matrices, weight_decay=0.0, **settings), optim.AdamW(remaining, weight_decay=0.0)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flat", [True, False])
 @pytest.mark.parametrize("name", shipped("optimizer"))
-def test_steps_are_those_of_torch(name: str, flat: bool, tiny: Tiny) -> None:
+def test_steps_equal_those_of_pytorch(name: str, flat: bool, tiny: Tiny) -> None:
     experiment = tiny("pe=t5", f"optimizer={name}", *STEPS)
     config = experiment.config.training
     stream = TrainingStream(experiment.source, 8, "mixed")
-    mine, theirs = experiment.untrained_model().double(), experiment.untrained_model().double()
-    ours = TrainingOptimizer(mine, experiment.components["optimizer"], config, flat)
-    optimizers = reference(name, theirs)
-    decayed, _ = split_parameters(theirs)
+    model, expected = experiment.untrained_model().double(), experiment.untrained_model().double()
+    optimizer = TrainingOptimizer(model, experiment.components["optimizer"], config, flat)
+    torch_optimizers = reference(name, expected)
+    decayed, _ = split_parameters(expected)
     for step in range(20):
-        for group in ours.param_groups:
-            group["lr"] = learning_rate_factor(step, config) * config.learning_rate
-        ours.zero_grad()
-        batch_loss(mine, stream.batch(step)).backward()
-        ours.clip_gradients(0.5)
-        ours.step()
-        theirs.zero_grad()
-        batch_loss(theirs, stream.batch(step)).backward()
-        nn.utils.clip_grad_norm_(theirs.parameters(), 0.5)
         rate = learning_rate_factor(step, config) * config.learning_rate
-        for one in decayed if name != "adam" else ():
-            one.data *= 1 - rate * 0.3
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+        batch_loss(model, stream.batch(step)).backward()
+        optimizer.clip_gradients(0.5)
+        optimizer.step()
+        expected.zero_grad()
+        batch_loss(expected, stream.batch(step)).backward()
+        nn.utils.clip_grad_norm_(expected.parameters(), 0.5)
+        if name != "adam":
+            for parameter in decayed:
+                parameter.data *= 1 - rate * 0.3
+        for torch_optimizer in torch_optimizers:
+            for group in torch_optimizer.param_groups:
                 group["lr"] = rate
-            optimizer.step()
-    # Muon's iteration is in bfloat16; Adafactor divides the keys' bias, whose gradient is rounding, by it.
-    loose = {"muon": 1e-2, "adafactor": 1e-3}.get(name, 1e-5)
-    for key, parameter in theirs.named_parameters():
-        torch.testing.assert_close(mine.get_parameter(key), parameter, rtol=loose, atol=loose / 100)
+            torch_optimizer.step()
+    # Muon iterates in bfloat16. Adafactor normalises the gradient of the keys' bias, which is rounding error.
+    tolerance = {"muon": 1e-2, "adafactor": 1e-3}.get(name, 1e-5)
+    for key, parameter in expected.named_parameters():
+        torch.testing.assert_close(model.get_parameter(key), parameter, rtol=tolerance, atol=tolerance / 100)
 
 
-def test_muon_has_the_matrices_of_the_layers(tiny: Tiny) -> None:
+def test_muon_updates_the_matrices_of_the_layers(tiny: Tiny) -> None:
     for choice in ("pe=learned", "pe=fire", "model.output_head=tied"):
         model = tiny(choice).untrained_model()
         assert {id(p) for p in hidden_matrices(model)} == {id(p) for p in matrices_of(model)} != set()
 
 
 def test_the_optimizer_is_part_of_an_identity(tiny: Tiny) -> None:
-    usual = tiny()
-    for same in ("optimizer=adamw", "optimizer._target_=torch.optim.adamw.AdamW"):
-        assert identify(tiny(same)).name == identify(usual).name
-    others = [f"optimizer={name}" for name in shipped("optimizer") if name != "adamw"]
-    others += ["optimizer.eps=1e-6", "optimizer.betas=[0.9,0.95]"]
-    assert len({identify(tiny(other)).name for other in [*others, "seed=0"]}) == len(others) + 1
-    own = f"optimizer._target_={__name__}.Slowed"
-    slower = [tiny(own, f"+optimizer.slower={n}") for n in (1.0, 2.0)]
-    one, other = map(identify, slower)
-    assert one.name != other.name
-    assert f"{__name__}.Slowed" in one.hashed["classes"]["optimizer"]
+    for default in ("optimizer=adamw", "optimizer._target_=torch.optim.adamw.AdamW"):
+        assert identify(tiny(default)).name == identify(tiny()).name
+    changes = [f"optimizer={name}" for name in shipped("optimizer") if name != "adamw"]
+    changes += ["optimizer.eps=1e-6", "optimizer.betas=[0.9,0.95]"]
+    assert len({identify(tiny(override)).name for override in [*changes, "seed=0"]}) == len(changes) + 1
+    by_user = f"optimizer._target_={__name__}.Slowed"
+    first, second = (identify(tiny(by_user, f"+optimizer.slower={factor}")) for factor in (1.0, 2.0))
+    assert first.name != second.name
+    assert f"{__name__}.Slowed" in first.hashed["classes"]["optimizer"]
 
 
-def test_own_optimizers_train_and_need_trust(
+def test_user_optimizers_train_and_need_trust(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = f"optimizer._target_={__name__}.Slowed"
-    run = run_experiment(tiny(own, "+optimizer.slower=2.0"))
+    run = run_experiment(tiny(f"optimizer._target_={__name__}.Slowed", "+optimizer.slower=2.0"))
     assert run.status == "completed", run.result["reason"]
-    load_model(run.directory.path)  # the class is the reader's own
+    load_model(run.directory.path)  # the class is in the working directory
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="from outside this package"):
         load_model(run.directory.path)
@@ -135,36 +134,30 @@ def test_own_optimizers_train_and_need_trust(
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"optimizer": "sdg"}, r"optimizer=sdg is not a choice. Did you mean sgd"),
-        (
-            ["optimizer=sgd", "optimizer.lr=1"],
-            r"optimizer.lr is not .* training.learning_rate",
-        ),
+        (["optimizer=sgd", "optimizer.lr=1"], r"optimizer.lr is not .* training.learning_rate"),
         (["optimizer.betas=5"], "optimizer cannot be built"),
         (["optimizer=sgd", "optimizer.nesterov=2"], "nesterov=2: expected true or false"),
-        (
-            ["optimizer=sgd", "optimizer.momentum=-1"],
-            "optimizer: Invalid momentum",
-        ),
+        (["optimizer=sgd", "optimizer.momentum=-1"], "optimizer: Invalid momentum"),
         (["optimizer._target_=torch.optim.Muo"], "Did you mean Muon"),
         ({"optimizer": 5}, "optimizer=5: expected names with values"),
     ],
 )
-def test_what_is_refused_is_one_sentence(keys: Any, said: str, tiny: Tiny) -> None:
+def test_bad_optimizers_and_arguments_are_refused(keys: Any, message: str, tiny: Tiny) -> None:
     model = tiny().untrained_model()
 
     def build() -> None:
         experiment = resolve(check(composed("config", keys)))
         TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
 
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as refusal:
         build()
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(refusal.value)
 
 
-def test_a_comparison_keeps_optimizers_apart(tiny: Tiny, results: Path) -> None:
+def test_a_comparison_separates_optimizers(tiny: Tiny, results: Path) -> None:
     for choice in ("adamw", "sgd"):
         run_experiment(tiny(f"optimizer={choice}", "study=both"))
     titles = sorted(protocol.title for protocol in protocols_of(read_runs(results, "both")))
@@ -176,7 +169,7 @@ def test_a_comparison_keeps_optimizers_apart(tiny: Tiny, results: Path) -> None:
 def test_an_optimizer_that_needs_more_than_gradients_is_refused_before_training(
     name: str, tiny: Tiny, results: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"optimizer._target_=torch.optim.{name}: .*; allowed: ") as refused:
+    with pytest.raises(UserError, match=rf"optimizer._target_=torch.optim.{name}: .*; allowed: ") as refusal:
         run_experiment(tiny(f"optimizer._target_=torch.optim.{name}"))
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
     assert not list(results.glob("runs/*"))

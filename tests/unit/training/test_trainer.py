@@ -1,4 +1,4 @@
-"""The keys of ``trainer``: what they change, what is refused, and that a run resumes under each."""
+"""The settings of ``trainer``: what they change, what is refused, and that runs resume with each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tiny = Callable[..., Experiment]
 
 
 class Halved(pl.Callback):
-    """Somebody's callback: scales the gradients after the backward pass."""
+    """A user's callback that scales the gradients after the backward pass."""
 
     def __init__(self, factor: float = 0.5):
         self.factor = factor
@@ -39,7 +39,7 @@ class Halved(pl.Callback):
 
 
 class Best(pl.Callback):
-    """Somebody's callback: its state holds what a checkpoint is not read with."""
+    """A user's callback whose state cannot be read from a checkpoint."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": np.float64(1.0)}
@@ -64,19 +64,18 @@ CASES: dict[str, tuple[str, ...]] = {
 @pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_is_that_which_was_never_stopped(case: str, tiny: Tiny, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(case: str, tiny: Tiny, tmp_path: Path) -> None:
     options = (*CASES[case], "training.steps=25")
     whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}"))
     assert whole.status == "completed", whole.result
     assert run_experiment(tiny(*options), StopAt(17, RuntimeError("boom"))).status == "error"
-    again = run_experiment(tiny(*options))
-    assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
-    assert again.directory.metrics.read_text() == whole.directory.metrics.read_text()
-    assert again.directory.curve.read_text() == whole.directory.curve.read_text()
-    before = tiny(*options).untrained_model()
-    after = load_model(again.directory.path, trust=True).model
-    for (name, one), other in zip(before.named_parameters(), after.parameters(), strict=True):
-        assert (one != other).any(), name
+    resumed = run_experiment(tiny(*options))
+    assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 12)
+    assert resumed.directory.metrics.read_text() == whole.directory.metrics.read_text()
+    assert resumed.directory.curve.read_text() == whole.directory.curve.read_text()
+    trained = dict(load_model(resumed.directory.path, trust=True).model.named_parameters())
+    for name, initial in tiny(*options).untrained_model().named_parameters():
+        assert (trained[name] != initial).any(), name
 
 
 def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tiny) -> None:
@@ -94,7 +93,7 @@ def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tin
     assert float(row["gradient_norm"]) == pytest.approx(torch.nn.utils.get_total_norm(gradients).item())
 
 
-def test_callbacks_run_and_name_the_run_and_need_trust(
+def test_callbacks_run_are_part_of_the_identity_and_need_trust(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     callbacks = [f"trainer.callbacks=[{{_target_: {__name__}.Halved, factor: {n}}}]" for n in (0.5, 0.25)]
@@ -103,7 +102,7 @@ def test_callbacks_run_and_name_the_run_and_need_trust(
     norms = [float(read_csv(run.directory.metrics)[0]["gradient_norm"]) for run in runs]
     assert norms[1] < 0.8 * norms[0]
     assert len({identify(tiny(*keys)).name for keys in ([], [callbacks[0]], [callbacks[1]])}) == 3
-    load_model(runs[1].directory.path)  # the callback is the reader's own
+    load_model(runs[1].directory.path)  # the callback is in the working directory
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="from outside this package"):
         load_model(runs[1].directory.path)
@@ -111,14 +110,14 @@ def test_callbacks_run_and_name_the_run_and_need_trust(
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_a_state_that_could_not_be_read_again_is_refused_at_the_first_checkpoint(tiny: Tiny) -> None:
+def test_a_callback_whose_state_cannot_be_resumed_is_refused_at_the_first_checkpoint(tiny: Tiny) -> None:
     experiment = tiny(f"trainer.callbacks=[{{_target_: {__name__}.Best}}]")
     with pytest.raises(UserError, match="with the state of Best cannot be resumed"):
         run_experiment(experiment)
     assert not run_status(experiment).run.checkpoint.exists()
 
 
-def test_what_training_fixed_is_not_evaluated_otherwise(tiny: Tiny) -> None:
+def test_an_evaluation_cannot_change_the_precision_of_the_training(tiny: Tiny) -> None:
     run = run_experiment(tiny()).directory.path
     trainer = tiny().config.trainer.model_dump()
     assert evaluate_run(run, {"trainer": trainer | {"threads": 2}}).done == "found"
@@ -126,25 +125,24 @@ def test_what_training_fixed_is_not_evaluated_otherwise(tiny: Tiny) -> None:
         evaluate_run(run, {"trainer": trainer | {"precision": "64-true"}})
 
 
-def test_the_validation_loss_is_that_of_the_training(tiny: Tiny) -> None:
-    """Also of another evaluation of it; infinite if it diverged."""
+def test_the_validation_loss_is_that_of_the_training_and_infinite_after_a_divergence(tiny: Tiny) -> None:
     loss = run_experiment(tiny()).validation_loss
-    other = run_experiment(tiny("evaluation.lengths=[5,12]"))
-    assert (other.done, other.validation_loss) == ("evaluated", loss)
+    evaluated = run_experiment(tiny("evaluation.lengths=[5,12]"))
+    assert (evaluated.done, evaluated.validation_loss) == ("evaluated", loss)
     wild = ("optimizer=sgd", "training.clip_norm=null", "training.learning_rate=1e30", "training.steps=40")
     diverged = run_experiment(tiny(*wild, "training.check_every=1"))
     assert (diverged.status, diverged.validation_loss) == ("diverged", math.inf)
 
 
-def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny) -> None:
-    same = ("trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp")
-    assert {identify(tiny(key)).name for key in same} == {identify(tiny()).name}
-    others = ("precision=bf16-mixed", "precision=64-true", "accumulate_grad_batches=2", "threads=1")
-    assert len({identify(tiny(f"trainer.{key}")).name for key in others}) == 4
+def test_precision_and_accumulation_are_part_of_the_identity_and_devices_are_not(tiny: Tiny) -> None:
+    devices = ("trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp")
+    assert {identify(tiny(override)).name for override in devices} == {identify(tiny()).name}
+    hashed = ("precision=bf16-mixed", "precision=64-true", "accumulate_grad_batches=2", "threads=1")
+    assert len({identify(tiny(f"trainer.{override}")).name for override in hashed}) == 4
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("overrides", "message"),
     [
         (
             ["trainer.gradient_clip_val=1"],
@@ -162,7 +160,7 @@ def test_what_changes_weights_is_in_the_identity_and_devices_are_not(tiny: Tiny)
         ),
     ],
 )
-def test_what_is_refused_is_one_sentence(keys: list[str], said: str, tiny: Tiny) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        tiny(*keys)
-    assert "\n" not in str(caught.value)
+def test_settings_that_do_not_apply_are_refused(overrides: list[str], message: str, tiny: Tiny) -> None:
+    with pytest.raises(UserError, match=message) as refusal:
+        tiny(*overrides)
+    assert "\n" not in str(refusal.value)
