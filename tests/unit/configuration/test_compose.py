@@ -46,6 +46,7 @@ def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], override
         ({"dry_run": True}, "dry_run is an option of train.py; from Python each call makes one run"),
         ({"sweep.jobs": 2}, "sweep is not a setting"),
         ({"engine": "ray"}, "engine is not a setting"),
+        ({"init_from": "somewhere"}, "parent is not a setting; it follows from init_from"),
     ],
 )
 def test_unknown_keys_are_refused(keys: dict[str, Any], message: str) -> None:

@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from pe_experiments.data.randomness import STREAMS, block_index, named_seed, stream
-
-
-def first_number(seed: int, name: str, index: int) -> float:
-    return torch.rand((), generator=stream(seed, name, index), dtype=torch.float64).item()
-
-
-def test_a_stream_is_a_pure_function() -> None:
-    assert first_number(3, "training", 7) == first_number(3, "training", 7)
-    assert first_number(3, "training", 7) != first_number(4, "training", 7)
 
 
 def test_no_two_streams_of_a_run_share_a_generator() -> None:

@@ -67,14 +67,19 @@ def name_of(experiment: Experiment) -> str:
 
 def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
     ignored = [
-        "evaluation.examples=7", "study=s", "logger=wandb", "trainer.threads=2", "pe.base=10000",
-        "model.attention_implementation=sdpa", "results_dir=/elsewhere", "task.vocab_size=10",
+        "evaluation.examples=7", "study=s", "logger=wandb", "results_dir=/elsewhere",
+        "pe.base=10000", "task.vocab_size=10", "optimizer=adamw",
+        "optimizer._target_=torch.optim.adamw.AdamW", "model.attention_implementation=sdpa",
+        "trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp",
     ]  # fmt: skip
     for override in ignored:
         assert name_of(tiny(override)) == name_of(tiny()), override
     hashed = [
         "pe=none", "positions=random_offset", "task=reverse", "model=encoder", "seed=1", "training.steps=13",
         "pe.base=9999", "training.weight_decay=0.02", "model.num_layers=1", "trainer.precision=bf16-mixed",
+        "trainer.precision=64-true", "trainer.accumulate_grad_batches=2", "optimizer.eps=1e-6",
+        "optimizer.betas=[0.9,0.95]",
+        *(f"optimizer={name}" for name in shipped("optimizer") if name != "adamw"),
     ]  # fmt: skip
     hashes = {name_of(tiny(override))[-8:] for override in ["seed=0", *hashed]}
     assert len(hashes) == len(hashed) + 1

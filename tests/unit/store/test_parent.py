@@ -27,7 +27,6 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.parent import continued, copy_parent_weights
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import TINY, Script, assert_one_sentence
 from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
@@ -304,21 +303,10 @@ def test_keys_of_a_python_mapping_count_as_typed(tiny: Tiny, results: Path) -> N
     assert result.result["label"] == "rope -> none"
 
 
-def test_init_from_needs_the_parents_configuration(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="it follows from init_from"):
-        check(composed("config", [*TINY, "init_from=somewhere"]))
-
-
 def test_several_parents_are_a_sweep() -> None:
     overrides = normalised(["init_from=a-b+c=1,d", "pe.base=1.0,2.0"])
     assert overrides == ["init_from='a-b+c=1',d", "++pe.base=1.0,2.0"]
     assert normalised(["init_from='a,b'"]) == ["init_from='a,b'"]
-
-
-@pytest.mark.parametrize("command", ["evaluate", "compare"])
-def test_other_commands_refuse_init_from(command: str, script: Script) -> None:
-    run = ["run=somewhere"] if command == "evaluate" else []
-    assert_one_sentence(script(command, "init_from=somewhere", *run))
 
 
 def test_a_comparison_shows_children_beside_their_parents(tiny: Tiny, child: Child, results: Path) -> None:

@@ -259,17 +259,6 @@ def test_a_finished_run_without_a_result_has_failed(tmp_path: Path, monkeypatch:
     assert "edited after the sweep began" in lost.reason
 
 
-def test_an_interrupted_sweep_ends_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
-
-    engine = Scripted([interrupt])
-    monkeypatch.setattr("pe_experiments.sweeps.launch.time.sleep", engine.look)
-    with pytest.raises(KeyboardInterrupt):
-        launch({job(tmp_path, "a"): order()}, engine, "s", console.Display())  # type: ignore[arg-type]
-    assert engine.ended == 1
-
-
 def test_a_process_that_starts_while_all_are_ended_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LocalEngine(1)
     ending = threading.Thread(target=engine.end)

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import nn, optim
 
-from pe_experiments.comparison.protocols import protocols_of
-from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import composed
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
@@ -108,12 +106,7 @@ def test_muon_updates_the_matrices_of_the_layers(tiny: Tiny) -> None:
         assert {id(p) for p in hidden_matrices(model)} == {id(p) for p in matrices_of(model)} != set()
 
 
-def test_the_optimizer_is_part_of_an_identity(tiny: Tiny) -> None:
-    for default in ("optimizer=adamw", "optimizer._target_=torch.optim.adamw.AdamW"):
-        assert identify(tiny(default)).name == identify(tiny()).name
-    changes = [f"optimizer={name}" for name in shipped("optimizer") if name != "adamw"]
-    changes += ["optimizer.eps=1e-6", "optimizer.betas=[0.9,0.95]"]
-    assert len({identify(tiny(override)).name for override in [*changes, "seed=0"]}) == len(changes) + 1
+def test_the_class_and_arguments_of_a_user_optimizer_are_part_of_the_identity(tiny: Tiny) -> None:
     by_user = f"optimizer._target_={__name__}.Slowed"
     first, second = (identify(tiny(by_user, f"+optimizer.slower={factor}")) for factor in (1.0, 2.0))
     assert first.name != second.name
@@ -155,14 +148,6 @@ def test_bad_optimizers_and_arguments_are_refused(keys: Any, message: str, tiny:
     with pytest.raises(UserError, match=message) as refusal:
         build()
     assert "\n" not in str(refusal.value)
-
-
-def test_a_comparison_separates_optimizers(tiny: Tiny, results: Path) -> None:
-    for choice in ("adamw", "sgd"):
-        run_experiment(tiny(f"optimizer={choice}", "study=both"))
-    titles = sorted(protocol.title for protocol in protocols_of(read_runs(results, "both")))
-    differing = [title.rpartition(", ")[2] for title in titles]
-    assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])

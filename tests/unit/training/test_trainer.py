@@ -134,13 +134,6 @@ def test_the_validation_loss_is_that_of_the_training_and_infinite_after_a_diverg
     assert (diverged.status, diverged.validation_loss) == ("diverged", math.inf)
 
 
-def test_precision_and_accumulation_are_part_of_the_identity_and_devices_are_not(tiny: Tiny) -> None:
-    devices = ("trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp")
-    assert {identify(tiny(override)).name for override in devices} == {identify(tiny()).name}
-    hashed = ("precision=bf16-mixed", "precision=64-true", "accumulate_grad_batches=2", "threads=1")
-    assert len({identify(tiny(f"trainer.{override}")).name for override in hashed}) == 4
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
