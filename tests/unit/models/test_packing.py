@@ -37,9 +37,9 @@ def test_packing_changes_no_loss_and_no_gradient(
         loss = batch_loss(network, batch)
         gradients = torch.autograd.grad(loss, trained, materialize_grads=True)
         results.append([loss, *gradients])
-    for packed, padded, whole in zip(*results, strict=True):
-        torch.testing.assert_close(packed, whole, rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(padded, whole, rtol=1e-6, atol=1e-9)
+    packed, padded, whole = results
+    torch.testing.assert_close(packed, whole, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(padded, whole, rtol=1e-6, atol=1e-9)
 
 
 def test_packing_keeps_the_real_tokens() -> None:

@@ -122,9 +122,9 @@ SETTINGS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", [*FORMS, *SETTINGS], ids=" ".join)
 def test_trains_and_evaluates_as_on_the_cpu(choice: tuple[str, ...], tiny: Callable[..., Experiment]) -> None:
-    model, encoding, *others = choice
+    model, encoding, *overrides = choice
     layers = 2 if "rope_nope" in encoding else 1  # its layers alternate
-    experiment = tiny(f"model={model}", encoding, f"model.num_layers={layers}", *others)
+    experiment = tiny(f"model={model}", encoding, f"model.num_layers={layers}", *overrides)
     torch.testing.assert_close(numbers(experiment, DEVICE), numbers(experiment, torch.device("cpu")))
 
 

@@ -35,7 +35,7 @@ ENCODING = "pe_experiments.encodings.sinusoidal.Sinusoidal"
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
 OTHER_LENGTHS = {"evaluation": {"lengths": [7], "examples": 20}}
-WANDB = {"mode": "offline", "project": "mine", "entity": None, "tags": []}
+WANDB = {"mode": "offline", "project": "my_project", "entity": None, "tags": []}
 EVIL = "import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
 EVIL += "pathlib.Path({mark!r}).touch()\nclass Evil(PositionalEncoding):\n"
 EVIL += "    def __init__(self, shape, **arguments):\n        super().__init__(shape)\n"
@@ -151,12 +151,12 @@ def requested(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], boo
     return requested_evaluation(settings | {"run": str(run.path)}, list(typed))
 
 
-@pytest.mark.parametrize("typed", [[], ["logger.wandb.project=mine"]])
+@pytest.mark.parametrize("typed", [[], ["logger.wandb.project=my_project"]])
 def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list[str]) -> None:
     edit_config(run, lambda saved: saved.update(logger=STRANGER))
     path, changes, _ = requested(run, *typed)
     logger = finished_status(RunDirectory(path), changes).experiment.config.logger
-    project = "mine" if typed else "pe_experiments"
+    project = "my_project" if typed else "pe_experiments"
     assert {name for name, section in logger if section} == {"wandb"}
     assert logger.wandb
     assert logger.wandb.model_dump() == WANDB | {"project": project}

@@ -101,8 +101,8 @@ def test_values_that_are_not_a_sweep_are_refused(typed: list[str], sentence: str
 
 
 def test_a_user_encoding_can_take_part_in_the_bank() -> None:
-    (run,) = expanded("sweep=text", "bank/encoding=own", "pe=mine.X", "seed=0", "training.learning_rate=1")
-    assert {"bank/encoding=own", "pe=mine.X"} <= set(run)
+    (run,) = expanded("sweep=text", "bank/encoding=own", "pe=my.X", "seed=0", "training.learning_rate=1")
+    assert {"bank/encoding=own", "pe=my.X"} <= set(run)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.arithmetic import Addition, Polynomial
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication, Sqrt
 from pe_experiments.tasks.copying import Duplicate, MissingDuplicate, OddsFirst, Reverse
-from pe_experiments.tasks.counting import CycleNavigation, InterleavedMajority, Parity, SumMod
+from pe_experiments.tasks.counting import CycleNavigation, InterleavedMajority, Parity
 from pe_experiments.tasks.expressions import ModularArithmetic, ModularArithmeticBrackets, SolveEquation
 from pe_experiments.tasks.order import EvenPairs
 from pe_experiments.tasks.sorting import BucketSort
@@ -187,25 +187,9 @@ def test_flip_flop_has_the_stated_density(ignore: float) -> None:
 def test_variable_assignment_asks_for_the_later_half_of_the_variables() -> None:
     inputs, _ = draw(VariableAssignment(), 16, 4000)  # five clauses: the fourth or the fifth variable
     names = inputs[:, :-1:3]
-    asked = (names == inputs[:, -1:]).long().argmax(dim=1)
-    assert set(asked.tolist()) == {3, 4}
-    assert (asked == 4).float().mean().item() == pytest.approx(0.5, abs=0.03)
-
-
-@pytest.mark.parametrize(
-    ("task", "length"),
-    [
-        (EvenPairs(), 7),
-        (Parity(), 7),
-        (SumMod(), 9),
-        (CycleNavigation(), 30),
-        (ModularArithmeticBrackets(), 9),
-    ],
-)
-def test_answers_are_about_uniform(task: Task, length: int) -> None:
-    _, targets = draw(task, length, 20_000)
-    shares = targets.unique(return_counts=True)[1] / 20_000
-    torch.testing.assert_close(shares, torch.full_like(shares, task.chance(length)), rtol=0, atol=0.02)
+    queries = (names == inputs[:, -1:]).long().argmax(dim=1)
+    assert set(queries.tolist()) == {3, 4}
+    assert (queries == 4).float().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize(
