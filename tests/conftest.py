@@ -7,7 +7,7 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -39,22 +39,8 @@ def pytest_runtest_setup() -> None:
     for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
         if name in sys.modules:
             sys.modules[name].SPAWN = CONTEXT
-    if "hydra._internal.defaults_list" in sys.modules:
-        _skip_unused_maps(sys.modules["hydra._internal.defaults_list"])
     if "pe_experiments.sweeps.engines" in sys.modules:
         sys.modules["pe_experiments.sweeps.engines"].LocalEngine.look_seconds = 0.05
-
-
-def _skip_unused_maps(hydra: Any) -> None:
-    """Make Hydra's interpolation maps only for files with ``${...}``: they take half of its time."""
-    create_map = hydra._create_interpolation_map
-    if create_map.__module__ != __name__:
-
-        def create_map_if_used(overrides: Any, defaults: list[Any], self_added: bool) -> Any:
-            used = "${" in str([*map(vars, defaults), overrides.known_choices])
-            return create_map(overrides, defaults, self_added) if used else None
-
-        hydra._create_interpolation_map = create_map_if_used
 
 
 @pytest.fixture(scope="session", autouse=True)
