@@ -1,4 +1,7 @@
-"""Execute the runs of a sweep on this machine, a cluster or Ray; engines take orders and return futures."""
+"""Execute the runs of a sweep on this machine, a Slurm cluster or Ray.
+
+An engine accepts orders, one per run, and returns a future for the outcome of each.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,16 @@ from pe_experiments.configuration.schema import LauncherConfig, ProcessesConfig,
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, sentence
 
-Outcome = dict[str, Any]  # state, reason, validation loss and printed lines
+Outcome = dict[str, Any]  # keys: state, reason, loss (on validation examples) and output (printed lines)
 ELSEWHERE = "in progress"  # state of a run that another process executes
 # Signals of Ctrl-C and of a cluster, which only the launching process handles.
-OF_THE_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Application:
-    """The Hydra application of the launching process, for the processes that execute its runs."""
+    """The Hydra application of the launching process, sent to the processes that execute its runs."""
 
     context: HydraContext
     task: TaskFunction
@@ -69,8 +72,8 @@ class Order:
     application: bytes  # pickled
     overrides: list[str]
     number: int
-    command: list[str]  # executes the run alone
-    launcher: int | None = None  # process id; the job ends when this process on the same machine ends
+    command: list[str]  # executes only this run
+    launcher_pid: int | None = None  # set on the same machine: the job ends when this process ends
     # The user's encodings may be in the working directory, other modules on the original path.
     directory: str = field(default_factory=os.getcwd)
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
@@ -81,8 +84,9 @@ class Order:
             os.chdir(self.directory)
         sys.path[:] = self.path
         worker = Worker()
-        if self.launcher:
-            threading.Thread(target=_watch_launcher, args=(self.launcher, worker), daemon=True).start()
+        if self.launcher_pid:
+            watch = threading.Thread(target=_watch_launcher, args=(self.launcher_pid, worker), daemon=True)
+            watch.start()
         try:
             return worker.run(self)
         finally:
@@ -95,11 +99,11 @@ class Order:
         return DelayedSubmission(self)
 
 
-def _watch_launcher(launcher: int, worker: Worker) -> None:
-    """End this job within a second after its launching process has ended for whatever reason."""
+def _watch_launcher(launcher_pid: int, worker: Worker) -> None:
+    """End this job within a second after its launching process has ended for any reason."""
     while True:
         try:
-            os.kill(launcher, 0)
+            os.kill(launcher_pid, 0)  # raises an error if there is no such process
         except ProcessLookupError:
             worker.kill()
             os._exit(1)
@@ -115,14 +119,15 @@ class Worker:
         self._killed = False
 
     def run(self, order: Order) -> Outcome:
+        """Execute an order and return its outcome; a killed process is a failed run."""
         if not self._process or not self._process.is_alive():
             self._pipe, worker_end = SPAWN.Pipe()
-            started = SPAWN.Process(target=serve, args=(worker_end, self.gpu))
-            started.start()
+            new_process = SPAWN.Process(target=serve, args=(worker_end, self.gpu))
+            new_process.start()
             worker_end.close()
-            self._process = started
-            if self._killed:  # by another thread in the meantime
-                started.kill()
+            self._process = new_process
+            if self._killed:  # another thread called `kill` in the meantime
+                new_process.kill()
         try:
             self._pipe.send(order)
             return self._pipe.recv()
@@ -139,7 +144,7 @@ class Worker:
 
 def serve(orders: Connection, gpu: str | None) -> None:
     """Execute incoming orders until the launching process ends."""
-    process.follow_parent(*OF_THE_LAUNCHER)
+    process.follow_parent(*LAUNCHER_SIGNALS)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     importlib.import_module("pe_experiments.training.loop")  # needed by every run
@@ -148,17 +153,17 @@ def serve(orders: Connection, gpu: str | None) -> None:
 
 
 def outcome_of(order: Order) -> Outcome:
-    """Execute a run in this process without output, since the terminal belongs to the launching process."""
+    """Execute a run in this process and return its outcome, with all output captured in it."""
     output = io.StringIO()
     application = None
     with redirect_stdout(output), redirect_stderr(output):
         try:
             process.set_up(order.command)
             application = pickle.loads(order.application)
-            returned = application.run(order.overrides, order.number)
-            if returned.status == JobStatus.FAILED:
-                raise returned._return_value
-            loss = returned.return_value
+            job_return = application.run(order.overrides, order.number)
+            if job_return.status == JobStatus.FAILED:
+                raise job_return._return_value
+            loss = job_return.return_value
             outcome = {"state": "finished" if loss < float("inf") else "diverged", "reason": "", "loss": loss}
         except BaseException as error:  # other runs must continue
             if application and application.full_error:
@@ -166,28 +171,28 @@ def outcome_of(order: Order) -> Outcome:
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
             reason = sentence(explained(error, order.overrides))
             outcome = {"state": states.get(type(error), "failed"), "reason": reason}
-    return outcome | {"said": output.getvalue().splitlines()}
+    return outcome | {"output": output.getvalue().splitlines()}
 
 
 class LocalEngine:
-    """Run processes on this machine, on GPUs in turn; a killed process does not affect the others."""
+    """Run processes on this machine, assigned to GPUs in turn; a killed process fails only its run."""
 
     look_seconds = 0.5  # between checks for finished runs
 
     def __init__(self, processes: int, devices: Sequence[str] = ()):
         self.workers = [Worker(devices[n % len(devices)] if devices else None) for n in range(processes)]
         self._threads = ThreadPoolExecutor(processes)  # each waits for the answer of a worker
-        self._idle = list(self.workers)
+        self._idle_workers = list(self.workers)
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
         return [self._threads.submit(self._run, order) for order in orders]
 
     def _run(self, order: Order) -> Outcome:
-        worker = self._idle.pop()  # there are as many workers as threads
+        worker = self._idle_workers.pop()  # never empty: there are as many workers as threads
         try:
             return worker.run(order)
         finally:
-            self._idle.append(worker)
+            self._idle_workers.append(worker)
 
     def end(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -202,7 +207,7 @@ class SubmititEngine:
 
     def __init__(self, settings: SubmititConfig, cluster: str, folder: Path):
         self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-        self._is_here = cluster == "local"
+        self._is_local = cluster == "local"
         self._jobs = list[Any]()
         self._executor = importlib.import_module("submitit").AutoExecutor(
             self._folder, cluster=cluster, slurm_max_num_timeout=settings.max_num_timeout
@@ -211,18 +216,19 @@ class SubmititEngine:
         logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns on clusters without accounting
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
-        if self._is_here:
-            orders = [replace(order, launcher=os.getpid()) for order in orders]
+        if self._is_local:
+            orders = [replace(order, launcher_pid=os.getpid()) for order in orders]
         with self._executor.batch():
             jobs = [self._executor.submit(order) for order in orders]
         self._jobs += jobs
         return jobs
 
     def end(self) -> None:
-        for job in self._jobs if self._is_here else []:
-            job.cancel()
+        if self._is_local:
+            for job in self._jobs:
+                job.cancel()
         # Keep logs if a job ended early or continues without this process.
-        if self._is_here or all(job.paths.result_pickle.exists() for job in self._jobs):
+        if self._is_local or all(job.paths.result_pickle.exists() for job in self._jobs):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -232,15 +238,17 @@ class RayEngine:
     look_seconds = 5.0
 
     def __init__(self, settings: RayConfig, processes: int):
-        here = {"num_cpus": processes, "include_dashboard": False}
-        where: dict[str, Any] = {"address": settings.address} if settings.address else here
-        if not settings.address:
+        options: dict[str, Any]
+        if settings.address:
+            options = {"address": settings.address}
+        else:
+            options = {"num_cpus": processes, "include_dashboard": False}
             # Access to Ray's ports allows running code. Without clusters Ray listens to this machine only,
             # also on Linux, despite the name of this variable.
             os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         self._ray = importlib.import_module("ray")
         on_terminate = signal.getsignal(signal.SIGTERM)
-        self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **where)
+        self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         signal.signal(signal.SIGTERM, on_terminate)  # Ray's own handler would end in a traceback
 
     def submit(self, orders: Sequence[Order]) -> list[Any]:
@@ -260,7 +268,7 @@ SCHEMAS: dict[str, type[LauncherConfig]] = {
 
 
 def engine_for(kind: str, settings: LauncherConfig, threads: int, gpus_each: int, folder: Path) -> Engine:
-    """Return the engine of ``hydra/launcher=KIND`` for runs with these numbers of threads or GPUs."""
+    """Return the engine of ``hydra/launcher=KIND`` for runs that need so many threads and GPUs each."""
     try:
         if isinstance(settings, SubmititConfig):
             return SubmititEngine(settings, "slurm" if kind == "slurm" else "local", folder)
@@ -268,20 +276,21 @@ def engine_for(kind: str, settings: LauncherConfig, threads: int, gpus_each: int
             return RayEngine(settings, settings.jobs or cores_for(threads))
         assert isinstance(settings, ProcessesConfig)
         devices = gpus(gpus_each) if gpus_each else ()
-        return LocalEngine(side_by_side(settings, devices, threads), devices)
+        return LocalEngine(parallel_runs(settings, devices, threads), devices)
     except ModuleNotFoundError as error:
-        brings = 'install it with pip install -e ".[cluster]"'
-        raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {brings}") from error
+        hint = 'install it with pip install -e ".[cluster]"'
+        raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {hint}") from error
 
 
-def gpus(each: int = 1) -> tuple[str, ...]:
-    """Return the GPUs that PyTorch sees in groups of ``each``, as named in CUDA_VISIBLE_DEVICES."""
+def gpus(group_size: int = 1) -> tuple[str, ...]:
+    """Return the visible GPUs in groups, each as a value of CUDA_VISIBLE_DEVICES such as ``0,1``."""
     import torch
 
     count = torch.cuda.device_count()
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = (named.split(",") if named else [str(n) for n in range(count)])[:count]
-    return tuple(",".join(names[n : n + each]) for n in range(0, count - each + 1, each))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",")[:count] if visible else [str(n) for n in range(count)]
+    starts = range(0, count - group_size + 1, group_size)
+    return tuple(",".join(names[start : start + group_size]) for start in starts)
 
 
 def cores_for(threads: int) -> int:
@@ -290,7 +299,7 @@ def cores_for(threads: int) -> int:
     return max(1, cores // threads)
 
 
-def side_by_side(settings: ProcessesConfig, devices: Sequence[str], threads: int) -> int:
+def parallel_runs(settings: ProcessesConfig, devices: Sequence[str], threads: int) -> int:
     """Return the number of parallel runs on this machine."""
     jobs = settings.jobs or cores_for(threads)
     return min(jobs, len(devices) * settings.jobs_per_device) if devices else jobs

@@ -1,4 +1,4 @@
-"""Expand typed overrides and the parameters of a preset into the runs of a sweep, as lists of overrides."""
+"""Expand the user's overrides and the parameters of a preset into one list of overrides per run."""
 
 from __future__ import annotations
 
@@ -17,54 +17,60 @@ from pe_experiments.configuration.groups import PARTS
 from pe_experiments.configuration.hydra_errors import not_a_choice
 from pe_experiments.terminal.errors import UserError, shown
 
-ONCE = ("sweep", "dry_run", "rerun")  # given once for a whole sweep
-SLOWEST = "seed"  # varies last, so that partial results of a sweep can be compared
+SINGLE_VALUED = ("sweep", "dry_run", "rerun")  # options that apply to the whole sweep
+SLOWEST = "seed"  # changes slowest, so that encodings can be compared before the sweep has finished
 ENCODING = "bank/encoding"
 
 
 def expand(
-    typed: Sequence[str], params: Mapping[str, Any], loader: ConfigLoader, config: DictConfig
+    user_overrides: Sequence[str], params: Mapping[str, Any], loader: ConfigLoader, config: DictConfig
 ) -> list[list[str]]:
-    """Return every combination of the values once; typed values replace those of a preset.
+    """Return the overrides of every run: each combination of values once.
+
+    Args:
+        user_overrides: arguments of the command, which take precedence over ``params``.
+        params: values of a preset (``hydra.sweeper.params``).
+        loader: Hydra's config loader, which knows the choices of each group.
+        config: configuration of the sweep.
 
     Raises:
         UserError: a choice is unknown, a range is infinite, or runs exceed ``hydra.launcher.max_runs``.
     """
     parser = OverridesParser.create(config_loader=loader)
-    chosen = [text.partition("=")[2] for text in typed if text.startswith(f"{ENCODING}=")]
-    if chosen and chosen[-1] != "own":  # it takes the place of the encodings of a preset
+    prefix = f"{ENCODING}="
+    encodings = [text.removeprefix(prefix) for text in user_overrides if text.startswith(prefix)]
+    if encodings and encodings[-1] != "own":  # replaces the encodings of a preset
         params = {key: value for key, value in params.items() if key not in ("pe", "positions")}
-    preset = (f"{key}={'null' if value is None else value}" for key, value in params.items())
-    overrides = parser.parse_overrides([*preset, *typed])
-    _refuse_two_encodings(typed, overrides)
+    preset = [f"{key}={'null' if value is None else value}" for key, value in params.items()]
+    overrides = parser.parse_overrides([*preset, *user_overrides])
+    _refuse_two_encodings(user_overrides, overrides)
     for override in overrides:
         key = override.key_or_group
         value = str(override.input_line).partition("=")[2]
-        if override.is_sweep_override() and key in ONCE:
+        if override.is_sweep_override() and key in SINGLE_VALUED:
             raise UserError(
                 f"{override.input_line}: {key} takes one value for the whole sweep, not {shown(value)}"
             )
-    factors = {override.get_key_element(): override for override in overrides}  # the last of a key
-    most = config.hydra.launcher.get("max_runs") or math.inf
+    factors = {override.get_key_element(): override for override in overrides}  # the last override of a key
+    max_runs = config.hydra.launcher.get("max_runs") or math.inf
     runs = math.prod(_count(override) for override in factors.values())
-    if runs > most:
-        many = f"this sweep has {runs} runs, more than hydra.launcher.max_runs={most}"
-        raise UserError(f"{many}; vary less, or raise the limit")
+    if runs > max_runs:
+        problem = f"this sweep has {runs} runs, more than hydra.launcher.max_runs={max_runs}"
+        raise UserError(f"{problem}; vary less, or raise the limit")
     for override in factors.values():
         _refuse_unknown_choices(override, loader)
-    values = {
-        key: _texts(factors[key]) for key in sorted(factors, key=lambda key: key.lstrip("+") != SLOWEST)
-    }
-    return [list(run) for run in dict.fromkeys(product(*values.values()))]
+    keys = sorted(factors, key=lambda key: key.lstrip("+") != SLOWEST)  # the first key changes slowest
+    combinations = product(*(_expanded(factors[key]) for key in keys))
+    return [list(run) for run in dict.fromkeys(combinations)]
 
 
-def _refuse_two_encodings(typed: Sequence[str], overrides: Sequence[Override]) -> None:
+def _refuse_two_encodings(user_overrides: Sequence[str], overrides: Sequence[Override]) -> None:
     """Raise an error for ``pe=rope`` together with ``bank/encoding``, which sets pe."""
-    chosen = [str(override.value()) for override in overrides if override.key_or_group == ENCODING]
-    both = [text for text in typed if text.partition("=")[0] in ("pe", "positions")]
-    if both and chosen and chosen[-1] != "own":
-        how = f"choose it there, as in {ENCODING}=rope, or add {ENCODING}=own to use pe"
-        raise UserError(f"{both[0]}: {ENCODING} sets the encoding; {how}")
+    encodings = [str(override.value()) for override in overrides if override.key_or_group == ENCODING]
+    conflicting = [text for text in user_overrides if text.partition("=")[0] in ("pe", "positions")]
+    if conflicting and encodings and encodings[-1] != "own":
+        hint = f"choose it there, as in {ENCODING}=rope, or add {ENCODING}=own to use pe"
+        raise UserError(f"{conflicting[0]}: {ENCODING} sets the encoding; {hint}")
 
 
 def _count(override: Override) -> int:
@@ -73,7 +79,8 @@ def _count(override: Override) -> int:
     if not override.is_sweep_override():
         return 1
     if not isinstance(value, RangeSweep):
-        if not (count := len(_texts(override))):
+        count = len(_expanded(override))
+        if count == 0:
             raise UserError(f"{override.input_line}: no choice has such a name")
         return count
     try:
@@ -85,26 +92,28 @@ def _count(override: Override) -> int:
     return count
 
 
-def _texts(override: Override) -> list[str]:
-    """Return the texts ``key=value`` of the values."""
+def _expanded(override: Override) -> list[str]:
+    """Return one override ``key=value`` for each value of an override."""
     key = override.get_key_element()
     if not override.is_sweep_override():
-        return [f"{key}={override.get_value_element_as_str()}"] if not override.is_delete() else [key]
+        if override.is_delete():
+            return [key]
+        return [f"{key}={override.get_value_element_as_str()}"]
     if not override.is_discrete_sweep():
         raise UserError(f"{override.input_line}: a sweep needs a list of values, as in {key}=1,2,3")
     values = list(override.sweep_string_iterator())
-    if isinstance(override.value(), Glob):  # `custom` names no class yet
+    if isinstance(override.value(), Glob):  # `custom` needs a class, so it cannot be run as it is
         values = [value for value in values if value != "custom"]
     return [f"{key}={value}" for value in values]
 
 
 def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
-    """Raise an error for unknown choices of a group, before any run starts."""
+    """Raise an error for an unknown choice of a config group."""
     group = override.key_or_group
     options = loader.get_group_options(group, ObjectType.CONFIG)
     if not options or not override.is_sweep_override():
         return  # Hydra has already composed a fixed choice
-    for text in _texts(override):
+    for text in _expanded(override):
         choice = text.partition("=")[2].strip("'\"")
         if choice.startswith("{"):  # a mapping that is merged into the section
             continue

@@ -44,19 +44,25 @@ from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, s
 if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.sweeps import RunLauncher
 
-MOST_NAMED = 10  # listed failed runs per reason
+MOST_LISTED = 10  # failed runs listed per reason
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
-LAUNCHED: list[Job] = []  # the runs of this process's sweep so far
+LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may launch in several batches
 
 
 def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
-    """Execute the unfinished runs, or list all runs (``dry_run=true``)."""
+    """Execute the unfinished runs, or list all runs (``dry_run=true``).
+
+    Args:
+        launcher: the launcher of Hydra that received the runs.
+        runs: the overrides of each run.
+        first: number of the first run.
+    """
     config = launcher.config
     if "training" not in config:
         raise UserError("-m is for train.py; the other commands take one value of each key")
-    of_hydra: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
-    typed = [text.lstrip("+") for text in of_hydra]
-    if any(text.startswith("hydra.launcher.kind") for text in typed):
+    hydra_overrides: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
+    hydra_options = [text.lstrip("+") for text in hydra_overrides]
+    if any(text.startswith("hydra.launcher.kind") for text in hydra_options):
         raise UserError("hydra.launcher.kind is not a setting; a launcher is chosen with hydra/launcher=NAME")
     settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
     if len(runs) > settings.max_runs:
@@ -65,29 +71,28 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         )
     if config.hydra.job.chdir:
         raise UserError("hydra.job.chdir=true: the runs of a sweep stay in the working directory; omit it")
-    if of_one_run := [text for text in typed if text.startswith("hydra.run.")]:
-        raise UserError(f"{of_one_run[0]} is an option of a single run; for a sweep set hydra.sweep.dir")
+    for option in hydra_options:
+        if option.startswith("hydra.run."):
+            raise UserError(f"{option} is an option of a single run; for a sweep set hydra.sweep.dir")
     # Only these options of Hydra affect the choices of a run; others may belong to a preset.
-    search = [text for text in of_hydra if "hydra.searchpath" in text.partition("=")[0]]
-    composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, search)
-    jobs = look_up(runs, composer, Lines(), config.get("dry_run") is True, first)
+    search_paths = [text for text in hydra_overrides if "hydra.searchpath" in text.partition("=")[0]]
+    composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, search_paths)
+    is_dry_run = config.get("dry_run") is True
+    jobs = look_up(runs, composer, Lines(), is_dry_run, first)
     LAUNCHED.extend(jobs)
-    unable = by_reason((job for job in jobs if not job.can_start), FAILED)
-    if len(unable) == 1 and sum(map(len, unable.values())) == len(jobs):
-        raise UserError(next(iter(unable)))
-    reports = [
-        callback
-        for callback in launcher.hydra_context.callbacks.callbacks
-        if hasattr(callback, "before_runs")
-    ]
+    invalid_jobs = by_reason((job for job in jobs if not job.can_start), FAILED)
+    if len(invalid_jobs) == 1 and sum(map(len, invalid_jobs.values())) == len(jobs):
+        raise UserError(next(iter(invalid_jobs)))  # no run can start, all for the same reason
+    callbacks = launcher.hydra_context.callbacks.callbacks
+    reports = [callback for callback in callbacks if hasattr(callback, "before_runs")]
     for report in reports:
         report.before_runs(LAUNCHED)
     title = str(config.get("study") or "sweep")
-    flags = _flags(config)
-    if config.get("dry_run") is True:
-        _list(jobs)
+    flags = _config_flags(config)
+    if is_dry_run:
+        _print_jobs(jobs)
         process.exit_code |= any(job.state == FAILED for job in jobs)
-        return [_returned(job) for job in jobs]
+        return [_job_return(job) for job in jobs]
     _say_saved_progress(jobs, title)
     pending = [job for job in jobs if job.pending]
     if pending:
@@ -95,7 +100,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         logs = Path(pending[0].study[0]).absolute() / ".launched"
         threads, devices = int(trainer["threads"]), int(trainer["devices"])
         gpus_each = 0 if trainer["accelerator"] == "cpu" else devices
-        per_device = [text for text in typed if text.startswith("hydra.launcher.jobs_per_device=")]
+        per_device = [text for text in hydra_options if text.startswith("hydra.launcher.jobs_per_device=")]
         if per_device and not (gpus_each and gpus(gpus_each)):
             raise UserError(f"{per_device[-1]}: these runs use no GPU; allowed instead: hydra.launcher.jobs")
         engine = engine_for(launcher.kind, settings, threads * devices, gpus_each, logs)
@@ -104,51 +109,54 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
             Application(launcher.hydra_context, launcher.task_function, config, full_error)
         )
         orders = {
-            job: Order(application, list(job.overrides), job.number, job.alone(flags)) for job in pending
+            job: Order(application, list(job.overrides), job.number, job.single_run_command(flags))
+            for job in pending
         }
         launch(orders, engine, title, Lines(), reports)
     _say_outcome(jobs, flags)
     process.exit_code |= any(job.state == FAILED for job in jobs)
-    return [_returned(job) for job in jobs]
+    return [_job_return(job) for job in jobs]
 
 
-def say_failures(returned: Sequence[JobReturn]) -> None:
-    """Print the errors of runs that another launcher executed, which Hydra keeps to itself."""
-    for job in returned:
-        if job.status == JobStatus.FAILED:
-            error = job._return_value
+def say_failures(job_returns: Sequence[JobReturn]) -> None:
+    """Print the errors of runs executed by another launcher, since Hydra does not print them."""
+    for job_return in job_returns:
+        if job_return.status == JobStatus.FAILED:
+            error = job_return._return_value
             process.exit_code |= not isinstance(error, NotApplicable)
-            complain(one_line(f"{' '.join(job.overrides or [])}: {sentence(explained(error))}"))
+            complain(one_line(f"{' '.join(job_return.overrides or [])}: {sentence(explained(error))}"))
 
 
-def _flags(config: DictConfig) -> list[str]:
-    """Return the flags that select the configuration files."""
+def _config_flags(config: DictConfig) -> list[str]:
+    """Return the flags ``--config-dir`` and ``--config-name`` of the command."""
     folders = [
         source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line"
     ]
     flags = [word for folder in folders for word in ("--config-dir", str(folder))]
     name = config.hydra.job.config_name
-    return flags + (["--config-name", name] if name != "config" else [])
+    if name != "config":
+        flags += ["--config-name", name]
+    return flags
 
 
-def _returned(job: Job) -> JobReturn:
+def _job_return(job: Job) -> JobReturn:
     """Return the result for Hydra's sweepers: the validation loss of a run, or NaN if unknown."""
-    returned = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
+    job_return = JobReturn(overrides=list(job.overrides), status=JobStatus.COMPLETED)
     if job.state == "diverged":
         job.loss = math.inf
     elif job.state in DONE and job.loss is None:
         from pe_experiments.store.csv_files import validation_loss
 
         job.loss = validation_loss(job.run)
-    returned.return_value = math.nan if job.loss is None else job.loss
+    job_return.return_value = math.nan if job.loss is None else job.loss
     if job.state == FAILED:
-        returned.status = JobStatus.FAILED
-        returned.return_value = UserError(job.reason)
-    return returned
+        job_return.status = JobStatus.FAILED
+        job_return.return_value = UserError(job.reason)
+    return job_return
 
 
-def _list(jobs: Sequence[Job]) -> None:
-    """Print the runs that would be executed."""
+def _print_jobs(jobs: Sequence[Job]) -> None:
+    """Print all runs with their states (``dry_run=true``)."""
     for job in jobs:
         reason = f"  ({one_line(job.reason)})" if job.reason else ""
         say(f"{job.state:<14} {job.name or ' '.join(job.overrides)}{reason}")
@@ -157,12 +165,13 @@ def _list(jobs: Sequence[Job]) -> None:
 
 
 def _say_saved_progress(jobs: Sequence[Job], title: str) -> None:
+    """Print how many runs are finished, published or invalid before the sweep starts."""
     for states, words in ((DONE, "finished already"), ((PUBLISHED,), "published already")):
-        if count := sum(job.state in states for job in jobs):
+        count = sum(job.state in states for job in jobs)
+        if count:
             say(f"{title}: {count} of {len(jobs)} runs are {words}")
-    # Printed now, not only after the other runs.
-    for reason, those in by_reason((job for job in jobs if not job.can_start), FAILED).items():
-        say(f"{title}: {len(those)} of {len(jobs)} runs cannot start: {reason}")
+    for reason, invalid_jobs in by_reason((job for job in jobs if not job.can_start), FAILED).items():
+        say(f"{title}: {len(invalid_jobs)} of {len(jobs)} runs cannot start: {reason}")
 
 
 def launch(
@@ -172,11 +181,14 @@ def launch(
     display: Display,
     reports: Sequence[Any] = (),
 ) -> None:
-    """Execute every job, then stop the engine; wait for runs that another process executes."""
+    """Execute every job, then stop the engine.
+
+    When another process executes a run, wait until it ends and then submit the run again.
+    """
     jobs = list(orders)
     try:
         while jobs:
-            _round({job: orders[job] for job in jobs}, engine, title, display, reports)
+            _execute({job: orders[job] for job in jobs}, engine, title, display, reports)
             jobs = [job for job in jobs if job.state == ELSEWHERE]
             while any(job.run.in_use for job in jobs):
                 time.sleep(engine.look_seconds)
@@ -185,38 +197,41 @@ def launch(
         engine.end()
 
 
-def _round(
+def _execute(
     orders: dict[Job, Order], engine: Engine, title: str, display: Display, reports: Sequence[Any]
 ) -> None:
+    """Submit all orders, and update jobs, display and reports until every future is done."""
     jobs = list(orders)
-    left = dict(zip(jobs, engine.submit(list(orders.values())), strict=True))
-    display.start(title, sum(job.steps for job in jobs), sum(map(_step, jobs)))
+    futures = dict(zip(jobs, engine.submit(list(orders.values())), strict=True))
+    display.start(title, sum(job.steps for job in jobs), sum(map(_saved_steps, jobs)))
     last_read = time.monotonic()
-    while left:
+    while futures:
         time.sleep(engine.look_seconds)
-        ended = [job for job, future in left.items() if future.done()]
-        for job in ended:
+        ended_jobs = [job for job, future in futures.items() if future.done()]
+        for job in ended_jobs:
             try:
-                outcome = left.pop(job).result()
+                outcome = futures.pop(job).result()
             except Exception as error:  # raised by the engine, since runs do not raise
                 outcome = {"state": FAILED, "reason": f"its job ended early: {error}"}
-            _conclude(job, outcome)
-        for report in reports if ended else ():
-            report.after_run(LAUNCHED)
-        if left and time.monotonic() - last_read < PROGRESS_SECONDS:
+            _record_outcome(job, outcome)
+        if ended_jobs:
+            for report in reports:
+                report.after_run(LAUNCHED)
+        if futures and time.monotonic() - last_read < PROGRESS_SECONDS:
             continue
         last_read = time.monotonic()
-        states = Counter("done" if job.state in DONE else job.state for job in jobs if job not in left)
-        states["to go"] = len(left)
+        states = Counter("done" if job.state in DONE else job.state for job in jobs if job not in futures)
+        states["to go"] = len(futures)
         display.note(", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count))
-        display.step(sum(_step(job) if job in left else job.steps for job in jobs))
+        display.step(sum(_saved_steps(job) if job in futures else job.steps for job in jobs))
 
 
-def _conclude(job: Job, outcome: dict[str, Any]) -> None:
+def _record_outcome(job: Job, outcome: dict[str, Any]) -> None:
+    """Copy an outcome to its job and print it."""
     job.state = outcome["state"]
     job.reason = outcome["reason"]
     job.loss = outcome.get("loss")
-    for line in outcome.get("said", []):
+    for line in outcome.get("output", []):
         say(line)
     if job.state in DONE and not job.run.result.exists():
         job.state = FAILED
@@ -227,7 +242,8 @@ def _conclude(job: Job, outcome: dict[str, Any]) -> None:
         say(f"{job.name}: {job.state} ({one_line(job.reason)})")
 
 
-def _step(job: Job) -> int:
+def _saved_steps(job: Job) -> int:
+    """Return the last training step in the metrics file of a run, or 0."""
     try:
         return int(job.run.metrics.read_text().splitlines()[-1].partition(",")[0])
     except (OSError, ValueError, IndexError):
@@ -237,11 +253,12 @@ def _step(job: Job) -> int:
 def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
     """Print totals and each reason once, with the commands that repeat failed runs."""
     say(totals(jobs))
-    for reason, left_out in by_reason(jobs, NOT_APPLICABLE).items():
-        say(f"not applicable: {reason} ({len(left_out)} run{'s' if len(left_out) > 1 else ''})")
+    for reason, skipped in by_reason(jobs, NOT_APPLICABLE).items():
+        say(f"not applicable: {reason} ({len(skipped)} run{'s' if len(skipped) > 1 else ''})")
     for reason, failed in by_reason(jobs, FAILED).items():
         complain(reason)
-        for job in failed[:MOST_NAMED]:
-            say(f"failed{': ' if job.name else ''}{job.name}; run it alone: {shlex.join(job.alone(flags))}")
-        if len(failed) > MOST_NAMED:
-            say(f"{len(failed) - MOST_NAMED} more failed for this reason")
+        for job in failed[:MOST_LISTED]:
+            command = shlex.join(job.single_run_command(flags))
+            say(f"failed{': ' if job.name else ''}{job.name}; run it alone: {command}")
+        if len(failed) > MOST_LISTED:
+            say(f"{len(failed) - MOST_LISTED} more failed for this reason")

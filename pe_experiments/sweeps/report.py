@@ -1,4 +1,4 @@
-"""Report on the runs of a sweep, as callbacks of Hydra chosen by ``hydra.callbacks.report``."""
+"""Hydra callbacks that report on the runs of a sweep, selected by ``hydra.callbacks.report``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ UNNAMED = "multirun"  # folder of sweeps without a study
 class Comparison(Callback):
     """Compare the runs of each study when all have finished.
 
-    Custom reports can override `before_runs` and `after_run`, which are called with the runs.
+    Subclasses can override `before_runs`, `after_run` and `report`, which are called with all runs.
 
     Args:
-        tuned: options for which each encoding counts with its best value, if the sweep varies them
-            (`comparison.tuning`); an empty list compares each value separately.
+        tuned: options such as ``training.learning_rate``. If the sweep varies one of them, each encoding is
+            compared at its best value (`comparison.tuning`). With an empty list all values are compared.
     """
 
     def __init__(self, tuned: Sequence[str] = ()):
@@ -52,13 +52,14 @@ class Comparison(Callback):
             return
         try:
             self.report(LAUNCHED)
-            if not LAUNCHED and config.study:  # run by another launcher
+            if not LAUNCHED and config.study:  # executed by another launcher
                 _compare(str(config.results_dir), str(config.study))
-        except Exception as error:  # which Hydra would turn into a warning
+        except Exception as error:  # Hydra would turn it into a warning
             complain(one_line(sentence(error)))
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
+        """Write and print the comparison of each study at the end of the sweep."""
         for results_dir, study in list_studies(jobs, self.tuned):
             _compare(results_dir, study)
 
@@ -70,7 +71,7 @@ def _compare(results_dir: str, study: str) -> None:
 
 
 def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
-    """List finished runs in the manifests of their studies; return each study's directory and name."""
+    """Add finished runs to the manifests of their studies; return each study's results directory and name."""
     from pe_experiments.comparison.tuning import varying
     from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 

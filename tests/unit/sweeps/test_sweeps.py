@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 from pe_experiments.configuration.schema import ProcessesConfig, RayConfig, SubmititConfig
 from pe_experiments.store.csv_files import METRICS, to_csv
-from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, side_by_side
+from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, parallel_runs
 from pe_experiments.sweeps.expansion import expand
 from pe_experiments.sweeps.jobs import Job
 from pe_experiments.sweeps.launch import launch
@@ -120,7 +120,7 @@ def test_runs_are_counted_before_they_are_listed(typed: list[str], runs: int) ->
 
 
 def test_the_command_that_repeats_one_run_of_a_preset_sets_the_mode() -> None:
-    command = Job(("sweep=x", "pe=none")).alone(["--config-dir", "d"])
+    command = Job(("sweep=x", "pe=none")).single_run_command(["--config-dir", "d"])
     assert command[2:] == ["--config-dir", "d", "hydra.mode=RUN", "sweep=x", "pe=none"]
 
 
@@ -137,10 +137,10 @@ def test_the_number_of_simultaneous_runs_follows_from_cores_and_gpus(monkeypatch
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
     free = settings(jobs_per_device=2)
     two = settings(jobs_per_device=2, jobs=2)
-    assert [side_by_side(free, (), threads=count) for count in (1, 3, 99)] == [8, 2, 1]
-    assert side_by_side(free, ("0", "1"), threads=1) == 4
-    assert side_by_side(two, (), threads=1) == 2
-    assert side_by_side(two, ("0",), threads=1) == 2
+    assert [parallel_runs(free, (), threads=count) for count in (1, 3, 99)] == [8, 2, 1]
+    assert parallel_runs(free, ("0", "1"), threads=1) == 4
+    assert parallel_runs(two, (), threads=1) == 2
+    assert parallel_runs(two, ("0",), threads=1) == 2
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_the_time_left_is_counted_in_steps(
 
     def first_look(futures: list[Future[Any]]) -> None:
         clock[0] = 30.0
-        futures[0].set_result({"state": "finished", "reason": "", "said": ["a: finished"]})
+        futures[0].set_result({"state": "finished", "reason": "", "output": ["a: finished"]})
         half.run.metrics.write_text(to_csv(METRICS, [{"step": 80}]))
 
     def second_look(futures: list[Future[Any]]) -> None:
-        futures[1].set_result({"state": "finished", "reason": "", "said": ["take note", "b: finished"]})
+        futures[1].set_result({"state": "finished", "reason": "", "output": ["take note", "b: finished"]})
         futures[2].set_result({"state": "diverged", "reason": "loss is nan"})
         futures[3].set_exception(RuntimeError("node lost"))
 
@@ -287,7 +287,7 @@ def test_a_worker_runs_in_the_directory_of_the_sweep(tmp_path: Path) -> None:
     finally:
         os.chdir(here)
         sys.path[:] = path
-    assert (outcome["state"], outcome["said"]) == ("failed", [])
+    assert (outcome["state"], outcome["output"]) == ("failed", [])
     assert outcome["reason"] == f"in {tmp_path}"
 
 
