@@ -18,13 +18,13 @@ from pe_experiments.terminal.errors import printable
 
 Row = dict[str, Any]
 LINE_SECONDS = 10.0  # between progress lines without a terminal
-ENOUGH_SECONDS = 10.0  # of progress before the remaining time is estimated
+ENOUGH_SECONDS = 10.0  # of progress, before the remaining time is estimated
 REDRAWN_SECONDS = 0.2  # between updates on a terminal
 CLEAR = "\x1b[K"  # clears the rest of the line
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print and flush one line, on a terminal over a line that ended in ``\\r``. Never raise."""
+    """Print and flush one line; on a terminal, clear the progress line first. Never raise."""
     if sys.stdout is not None:  # None if closed before Python started
         _write((CLEAR if on_terminal() else "") + printable(text) + end, sys.stdout)
 
@@ -36,35 +36,35 @@ def complain(text: str) -> None:
 
 
 def _write(text: str, stream: TextIO) -> None:
-    """Write and flush; ignore errors (closed pipe, dead terminal, full disk), which must not end a run."""
+    """Write and flush; ignore errors such as a closed pipe or a full disk, which must not end a run."""
     try:
         stream.write(text)
         stream.flush()
     except UnicodeEncodeError:
         _write(text.encode("ascii", "backslashreplace").decode(), stream)
-    except (OSError, ValueError):  # ValueError: closed
-        with suppress(OSError, ValueError):  # else Python reports unwritten output at exit
+    except (OSError, ValueError):  # ValueError: the stream is closed
+        with suppress(OSError, ValueError):  # otherwise Python reports unwritten output at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def reader_left() -> bool:
     """Return whether stdout is a pipe that nobody reads any more, as after ``| head``."""
-    watched = select.poll()
-    watched.register(sys.stdout, 0)  # errors are always reported
-    return bool(watched.poll(0))
+    poller = select.poll()
+    poller.register(sys.stdout, 0)  # errors are reported even with an empty event mask
+    return bool(poller.poll(0))
 
 
 def on_terminal() -> bool:
     """Return whether stdout is a terminal."""
-    with suppress(OSError, ValueError):  # closed
+    with suppress(OSError, ValueError):  # the stream is closed
         return sys.stdout is not None and sys.stdout.isatty()
     return False
 
 
 class Display:
-    """Base class of progress displays, which shows nothing (for use from Python)."""
+    """A progress display that shows nothing, for use from Python; the base class of other displays."""
 
-    _inside = ""
+    _last_validation = ""
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Start the progress of ``what`` at ``done`` of ``total`` steps."""
@@ -73,21 +73,21 @@ class Display:
         """Show the number of finished steps."""
 
     def row(self, row: Row) -> None:
-        """Show the loss and the last validation of a row of the training curve."""
+        """Show the loss in a row of the training curve and the result of the last validation."""
         if "exact_match" in row:
-            self._inside = f", exact match in distribution {row['exact_match']:.3f}"
+            self._last_validation = f", exact match in distribution {row['exact_match']:.3f}"
         elif "validation_loss" in row:
-            self._inside = f", {row['validation_loss']:.4f} on fresh examples"
-        self.note(f"loss {row['loss']:.4f}{self._inside}")
+            self._last_validation = f", {row['validation_loss']:.4f} on fresh examples"
+        self.note(f"loss {row['loss']:.4f}{self._last_validation}")
 
     def note(self, text: str) -> None:
-        """Add text to the line."""
+        """Set the text that follows the number of steps."""
 
     def say(self, text: str) -> None:
-        """Print a remark on one run, which sweeps omit."""
+        """Print a remark on a single run; nothing is printed in a sweep."""
 
     def stop(self) -> None:
-        """End the progress, finished or not; may be called twice."""
+        """End the progress, whether it is finished or not; can be called twice."""
 
 
 class Lines(Display):
@@ -99,24 +99,34 @@ class Lines(Display):
         self._what = what
         self._total = total
         self._note = ""
-        self._began = self._first = self._shown = done
-        self._started = self._last = time.monotonic()
+        self._initial_steps = done  # steps of earlier processes
+        self._timed_from_step = done  # the remaining time is estimated from the steps after this one
+        self._timed_from = time.monotonic()
+        self._printed_steps = done
+        self._printed_at = self._timed_from
 
     def step(self, done: int) -> None:
         now = time.monotonic()
         terminal = on_terminal()
-        if self._first == self._began:  # still starting, so the remaining time is unknown
-            self._started = now
-            self._first = done
-        waited = now - self._last >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
-        if waited or (self._note and done == self._total > self._shown):
-            self._last = now
-            self._shown = done
-            took, moved = now - self._started, done - self._first
-            known = moved > 0 and took >= ENOUGH_SECONDS
-            left = f"{duration(took / moved * (self._total - done))} left" if known else ""
-            line = f"{self._what} {done}/{self._total}  {', '.join(filter(None, (self._note, left)))}"
-            say(line[: get_terminal_size().columns - 1] if terminal else line, "\r" if terminal else "\n")
+        if self._timed_from_step == self._initial_steps:  # leave out the first steps, which are slower
+            self._timed_from = now
+            self._timed_from_step = done
+        is_due = now - self._printed_at >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
+        has_finished = done == self._total > self._printed_steps
+        if not (is_due or (self._note and has_finished)):
+            return
+        self._printed_at = now
+        self._printed_steps = done
+        timed_seconds = now - self._timed_from
+        timed_steps = done - self._timed_from_step
+        remarks = [self._note] if self._note else []
+        if timed_steps > 0 and timed_seconds >= ENOUGH_SECONDS:
+            remarks.append(f"{duration(timed_seconds / timed_steps * (self._total - done))} left")
+        line = f"{self._what} {done}/{self._total}  {', '.join(remarks)}"
+        if terminal:
+            say(line[: get_terminal_size().columns - 1], "\r")
+        else:
+            say(line)
 
     def note(self, text: str) -> None:
         self._note = text
@@ -131,13 +141,16 @@ class Lines(Display):
 
 
 def duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, as ``12 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 def print_table(table: Table) -> None:
-    """Print a table in full width if there is no terminal."""
+    """Print a table in the width of the terminal, or in 120 columns if there is none."""
     lines = io.StringIO()
     width = get_terminal_size().columns if on_terminal() else 120
     Console(file=lines, color_system=None, width=width).print(table)

@@ -17,15 +17,17 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.terminal.errors import UserError
 
-_HERE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[1]
 # In a wheel the configs are inside the package, in a checkout beside it.
-CONFIG_DIR = next((path for path in (_HERE / "configs",) if path.is_dir()), _HERE.parent / "configs")
-# About a hundred times the size of what runs write: 100 kB of JSON or CSV, 5 to 20 kB and 8 levels of YAML.
+CONFIG_DIR = _PACKAGE / "configs"
+if not CONFIG_DIR.is_dir():
+    CONFIG_DIR = _PACKAGE.parent / "configs"
+# Limits for untrusted files. Runs write about a hundredth: 100 kB of JSON or CSV, 20 kB and 8 levels of YAML.
 MOST_BYTES = 32 << 20
 MOST_YAML_BYTES = 2 << 20
-DEEPEST = 100
-DRAFT_SECONDS = 60.0  # longer than writing any file takes
-READY = ".ready"  # folder of complete files that are yet to be moved
+DEEPEST = 100  # levels of nested YAML
+DRAFT_SECONDS = 60.0  # age at which a draft is abandoned; writing a file takes less
+READY = ".ready"  # folder with complete files that still have to be moved
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
 
 
@@ -41,7 +43,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     try:
-        with draft.open("xb") as file:  # x: never follow a link
+        with draft.open("xb") as file:  # mode x does not follow a link
             file.write(content if isinstance(content, bytes) else content.encode())
         os.replace(draft, path)
     finally:
@@ -49,7 +51,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and its parents; raise a `UserError` if a file is in the way."""
+    """Create a folder and its parents, and return it; raise a `UserError` if a file is in the way."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -59,10 +61,10 @@ def make_folder(folder: Path) -> Path:
 
 
 def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
-    """Replace files of a folder by those of ``source``, all or none even after a kill.
+    """Replace the named files of a folder by those of ``source``, all or none even after a kill.
 
-    The files are copied beside the old ones. When all are complete, the copies become ``.ready`` in one step;
-    `finish_replacing` moves files that a kill has left there.
+    The files are copied to a temporary folder, which is renamed to ``.ready`` when all copies are complete.
+    `finish_replacing` then moves them to their places, if necessary in a later process.
     """
     finish_replacing(folder)
     names = sorted(names)
@@ -81,7 +83,7 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
 
 
 def finish_replacing(folder: Path) -> None:
-    """Move the files of ``.ready`` to their places after a kill in `replace_together`."""
+    """Move the files in ``.ready`` to their places; see `replace_together`."""
     ready = folder / READY
     if ready.is_symlink() or not ready.is_dir():
         return
@@ -93,18 +95,19 @@ def finish_replacing(folder: Path) -> None:
     shutil.rmtree(ready)
 
 
-def require_file(path: Path, most: int) -> None:
-    """Raise a ValueError unless the path is a regular file of at most ``most`` bytes."""
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
+def require_file(path: Path, max_bytes: int) -> None:
+    """Raise a ValueError unless the path is a regular file of at most ``max_bytes``."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("not a regular file")
-    if about.st_size > most:
-        raise ValueError(f"it has {about.st_size / 1e6:,.1f} MB, and at most {most / 1e6:,.1f} MB are read")
+    if status.st_size > max_bytes:
+        size, limit = status.st_size / 1e6, max_bytes / 1e6
+        raise ValueError(f"it has {size:,.1f} MB, and at most {limit:,.1f} MB are read")
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
+def read_text(path: Path, max_bytes: int = MOST_BYTES) -> str:
     """Return the text of an untrusted file; raise a ValueError if it is not text or too large."""
-    require_file(path, most)
+    require_file(path, max_bytes)
     return path.read_text(encoding="utf-8")
 
 
@@ -121,7 +124,7 @@ def read_yaml(path: Path) -> Any:
     text = read_text(path, MOST_YAML_BYTES)
     depth = 0
     try:
-        # Check the events for content that would crash the parser or grow without bound before building it.
+        # Refuse deep nesting, which crashes the loader, and aliases, which can expand without bound.
         for event in yaml.parse(text, Loader=LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:

@@ -1,4 +1,4 @@
-"""Set up the whole process of a command or of a worker of a sweep; not used in notebooks."""
+"""Settings of a whole process that runs a command or is a worker of a sweep; not used in notebooks."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from typing import NoReturn
 
 from pe_experiments.terminal.files import CONFIG_DIR
 
-FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # environment variable that passes on the user's HYDRA_FULL_ERROR
+FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # environment variable with the user's value of HYDRA_FULL_ERROR
 exit_code = 0  # exit code of a command without an error; 1 if a run of its sweep failed
 command: list[str] = []  # the command of this process; empty in notebooks
 
 
 def typed_command(name: str) -> list[str]:
-    """Return the start of a command: its script in a checkout, or ``pe-NAME`` from a wheel."""
+    """Return how a command is called: by its script in a checkout, or as ``pe-NAME`` from a wheel."""
     if CONFIG_DIR.parent == Path(__file__).resolve().parents[1]:
         return [f"pe-{name.replace('_', '-')}"]
     return ["python", f"scripts/{name}.py"]
 
 
-def set_up(words: Iterable[str]) -> None:
-    """Set up this process for a command, which ``words`` repeat."""
-    command[:] = words
+def set_up(command_words: Iterable[str]) -> None:
+    """Prepare output, environment and memory allocation of this process, and record its command."""
+    command[:] = command_words
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # if closed, the next opened file would get its number
+        if getattr(sys, name) is None:  # closed: the next file to be opened would get its file descriptor
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each unnecessary flag
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # glibc keeps freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h): batches of
-        # changing shape would otherwise fault it in again at every step.
+        # Let glibc keep freed memory (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h), because
+        # batches of changing shape would otherwise cause page faults at every step.
         for parameter, size in ((-3, 1 << 30), (-1, (1 << 31) - 1), (-2, 256 << 20)):
             libc.mallopt(parameter, size)
 
 
 @contextmanager
 def hydra_raises() -> Iterator[bool]:
-    """Let Hydra raise errors instead of printing them; yield whether HYDRA_FULL_ERROR=1 is set."""
+    """Let Hydra raise errors instead of printing them; yield whether the user set HYDRA_FULL_ERROR=1."""
     global exit_code
     exit_code = 0
-    before = os.environ.get("HYDRA_FULL_ERROR")
+    user_value = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    os.environ[FULL_ERROR] = before or "0"
+    os.environ[FULL_ERROR] = user_value or "0"
     try:
-        yield before == "1"
+        yield user_value == "1"
     finally:
-        if before is None:
+        if user_value is None:
             del os.environ["HYDRA_FULL_ERROR"]
         else:
-            os.environ["HYDRA_FULL_ERROR"] = before
+            os.environ["HYDRA_FULL_ERROR"] = user_value
 
 
 def follow_parent(*signals: int) -> None:
-    """Ignore these signals, which the parent process handles, and end at once when the parent has ended."""
+    """Ignore signals that the parent process handles, and end this process when the parent ends."""
     for number in signals:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -73,12 +73,12 @@ def _end_with_parent() -> None:
 
 
 def interrupt(*_: object) -> None:
-    """Handle SIGTERM as Ctrl-C."""
+    """Handle SIGTERM like Ctrl-C, by raising a KeyboardInterrupt."""
     raise KeyboardInterrupt
 
 
 def end() -> NoReturn:
-    """End this process, one of several of a run, when its work is done."""
+    """Flush the output and end this process at once, without Python's clean-up."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # the pipe may be closed
             stream.flush()
@@ -87,6 +87,6 @@ def end() -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End this process, ignoring further signals."""
-    for another in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(another, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     sys.exit(code)
