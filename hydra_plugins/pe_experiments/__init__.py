@@ -10,10 +10,11 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 
-def _itself(store: ConfigStore, memo: dict[int, Any]) -> ConfigStore:
+def _return_singleton(store: ConfigStore, memo: dict[int, Any]) -> ConfigStore:
+    """Return the ConfigStore itself as its deep copy, because it is a singleton."""
     return store
 
 
-# Hydra copies its repository for every composition and for each of the hundred groups of --help. Nearly all
-# of the time goes into copying the ConfigStore, which is a singleton.
-ConfigStore.__deepcopy__ = _itself
+# Hydra copies its repository for every composition and for each of the hundred groups of --help. Copying the
+# ConfigStore takes nearly all of this time.
+ConfigStore.__deepcopy__ = _return_singleton

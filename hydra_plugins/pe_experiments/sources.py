@@ -1,4 +1,4 @@
-"""Further choices: classes by dotted name, and YAML files of the working directory."""
+"""Add choices to Hydra's config groups: classes by dotted name, and YAML files of the working directory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 from pe_experiments.configuration.groups import ALIASES, PARTS, read_choice
 from pe_experiments.terminal.files import CONFIG_DIR
 
-CLASS = re.compile(rf"(?:{'|'.join(PARTS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")
+CLASS_PATH = re.compile(rf"(?:{'|'.join(PARTS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")
 
 
 class ClassSource(ConfigSource):
-    """Make ``pe=my_module.MyEncoding`` a section with this ``_target_`` and no arguments."""
+    """Resolve ``pe=my_module.MyEncoding`` to a section with this ``_target_`` and no arguments."""
 
     @staticmethod
     def scheme() -> str:
@@ -32,7 +32,7 @@ class ClassSource(ConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         group, _, name = config_path.rpartition("/")
-        return (group == "pe" and name in ALIASES) or bool(CLASS.fullmatch(config_path))
+        return (group == "pe" and name in ALIASES) or bool(CLASS_PATH.fullmatch(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []
@@ -42,15 +42,15 @@ class ClassSource(ConfigSource):
         if name in ALIASES:
             section = read_choice(group, ALIASES[name])
         else:
-            sizes = read_choice(group, "custom") if group == "model" else {}  # options of every model
-            section = {**sizes, "_target_": name}
+            common_options = read_choice(group, "custom") if group == "model" else {}
+            section = {**common_options, "_target_": name}
         return ConfigResult(
             self.provider, self.full_path(), OmegaConf.create(section), header={"package": None}
         )
 
 
 class WorkingDirectory(SearchPathPlugin):
-    """Add ``configs/`` of the working directory, and classes by name, to the choices of the commands."""
+    """Let the commands also search ``configs/`` of the working directory, and classes by dotted name."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         primary = [str(entry.path) for entry in search_path.get_path() if entry.provider == "main"]

@@ -1,4 +1,4 @@
-"""How a sweep is run: a sweeper that launches every combination once, and launchers.
+"""A sweeper that launches every combination of values once, and launchers that execute the runs.
 
 The launchers skip finished runs, resume interrupted ones and isolate runs from each other.
 """
@@ -17,10 +17,10 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 SUBMITIT = {"timeout_min": 240, "max_num_timeout": 10}
-# Slurm sends a warning half a minute before it ends a job; the run writes a checkpoint and is queued again.
+# Slurm signals a job 30 s before it ends it. The run then writes a checkpoint and is queued again.
 SLURM = {"slurm_array_parallelism": 64, "slurm_signal_delay_s": 30, "cpus_per_task": 1, "mem_gb": 8}
 LAUNCHERS: dict[str, dict[str, Any]] = {
-    "processes": {"jobs": None, "jobs_per_device": 1},  # of this machine
+    "processes": {"jobs": None, "jobs_per_device": 1},  # on this machine
     "slurm": {**SUBMITIT, "parameters": SLURM},  # one job per run, through submitit
     "submitit_local": {**SUBMITIT, "parameters": {"cpus_per_task": 1}},  # the same without a cluster
     "ray": {"jobs": None, "address": None},  # one task per run
@@ -28,7 +28,7 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
 
 
 class RunLauncher(Launcher):
-    """Execute the runs of a sweep with the engine of this kind (`sweeps.engines`)."""
+    """Execute the runs of a sweep with an engine of the given kind (`sweeps.engines`)."""
 
     def __init__(self, kind: str, **settings: Any):
         self.kind = kind
@@ -46,7 +46,10 @@ class RunLauncher(Launcher):
 
 
 class GridSweeper(Sweeper):
-    """Launch the product of ``hydra.sweeper.params`` and typed values, which replace params."""
+    """Launch every combination of the values in ``hydra.sweeper.params`` and on the command line.
+
+    Values on the command line replace those of the same key in ``params``.
+    """
 
     def __init__(self, params: dict[str, Any] | None = None):
         self.params = dict(params or {})
@@ -60,12 +63,12 @@ class GridSweeper(Sweeper):
         from pe_experiments.sweeps.expansion import expand
 
         jobs = expand(arguments, self.params, self.hydra_context.config_loader, self.config)
-        returned = self.launcher.launch(jobs, initial_job_idx=0)
-        if not isinstance(self.launcher, RunLauncher):  # which says itself what failed
+        job_returns = self.launcher.launch(jobs, initial_job_idx=0)
+        if not isinstance(self.launcher, RunLauncher):  # a `RunLauncher` has already printed the failures
             from pe_experiments.sweeps.launch import say_failures
 
-            say_failures(returned)
-        return returned
+            say_failures(job_returns)
+        return job_returns
 
 
 def _store(group: str, name: str, cls: type, **options: Any) -> None:
