@@ -1,1 +1,1 @@
-"""The commands, run by `scripts/NAME.py` and, installed from a wheel, by `pe-NAME`."""
+"""The commands of the project: `scripts/NAME.py` in a checkout, `pe-NAME` when installed from a wheel."""

@@ -28,22 +28,22 @@ class CompareSettings(Section):
 
 
 def main(settings: dict[str, Any]) -> None:
-    gc.set_threshold(1_000_000)  # the collector would repeatedly scan all loaded data
+    gc.set_threshold(1_000_000)  # otherwise the collector repeatedly scans all loaded data
     options = validated(CompareSettings, settings).model_dump()
     from pe_experiments.comparison.compare import compare, output_of, show
 
     options["pe"] = options.pop("encodings")
-    page = Path(options["results_dir"]) / str(options["study"])
-    if options["out"] is None and (page / "verdicts.csv").exists():
-        raise UserError(f"study={options['study']}: {page} holds a page of verdicts; add out=FOLDER")
+    folder = Path(options["results_dir"]) / str(options["study"])
+    if options["out"] is None and (folder / "verdicts.csv").exists():
+        raise UserError(f"study={options['study']}: {folder} holds a page of verdicts; add out=FOLDER")
     options["out"] = options["out"] or output_of(options["results_dir"], options["study"])
     say(f"reading {options['results_dir']}/runs")
     show(compare(**options, display=Lines()))
 
 
-def encodings_of(texts: list[str]) -> list[str]:
-    """Write ``pe=[...]`` as ``encodings=[...]``: for Hydra ``pe`` is a config group."""
-    return [f"encodings={text[3:]}" if text.startswith("pe=") else text for text in texts]
+def rename_pe(arguments: list[str]) -> list[str]:
+    """Replace ``pe=`` by ``encodings=``, because ``pe`` is a config group in Hydra."""
+    return [f"encodings={text[3:]}" if text.startswith("pe=") else text for text in arguments]
 
 
-run = command("compare", __doc__, main, prepare=encodings_of)
+run = command("compare", __doc__, main, prepare=rename_pe)

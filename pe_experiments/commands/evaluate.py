@@ -28,38 +28,47 @@ class EvaluateSettings(Section):
 
 
 def main(settings: dict[str, Any]) -> None:
-    typed = list(HydraConfig.get().overrides.task)
-    path, changes, trust = requested_evaluation(settings, typed)
+    overrides = list(HydraConfig.get().overrides.task)
+    path, changes, trust = requested_evaluation(settings, overrides)
     from pe_experiments.run import evaluate_run
 
     show_result(evaluate_run(path, changes, Lines(), trust))
 
 
-def requested_evaluation(settings: dict[str, Any], typed: list[str]) -> tuple[Path, dict[str, Any], bool]:
-    """Return the run, the sections changed by the typed overrides, and whether the run is trusted."""
-    given = {key: settings[key] for key in EvaluateSettings.model_fields}
-    if given["run"] == "???":
+def requested_evaluation(settings: dict[str, Any], overrides: list[str]) -> tuple[Path, dict[str, Any], bool]:
+    """Return the directory of the run, the sections that the overrides change, and whether to trust the run.
+
+    Args:
+        settings: the composed configuration.
+        overrides: the user's arguments.
+    """
+    command_options = {key: settings[key] for key in EvaluateSettings.model_fields}
+    if command_options["run"] == "???":
         raise UserError("run is missing; for example run=results/runs/NAME")
-    options = validated(EvaluateSettings, given)
+    options = validated(EvaluateSettings, command_options)
     folders = [Path(), Path(options.results_dir, "runs")]
-    if "results_dir" in map(key_of, typed):
+    if "results_dir" in map(key_of, overrides):
         if Path(options.run).name != options.run:
             raise UserError(
                 f"run={shown(options.run)} is a path; results_dir is where a NAME alone is looked for"
             )
         folders = folders[1:]
     run = find_run("run", options.run, folders)
-    texts = [text for text in typed if key_of(text) not in given]
-    return run.path, changed_sections(run.read_config(), texts, settings), options.trust
+    run_overrides = [text for text in overrides if key_of(text) not in command_options]
+    return run.path, changed_sections(run.read_config(), run_overrides, settings), options.trust
 
 
-def allow_run_options(texts: list[str]) -> list[str]:
-    """Let typed overrides name options that only the run has; `changed_sections` checks them."""
-    known = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
-    for key in map(key_of, texts):
-        if key not in known and (CONFIG_DIR / key).is_dir():
+def allow_run_options(arguments: list[str]) -> list[str]:
+    """Prefix options of the run with ``++``, so that Hydra accepts them; `changed_sections` checks them."""
+    command_keys = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
+    allowed_arguments = []
+    for text in arguments:
+        key = key_of(text)
+        if key not in command_keys and (CONFIG_DIR / key).is_dir():
             raise unchangeable(key)
-    return [text if key_of(text) in known or text[:1] in "+~-" else f"++{text}" for text in texts]
+        is_run_option = key not in command_keys and text[:1] not in "+~-"
+        allowed_arguments.append(f"++{text}" if is_run_option else text)
+    return allowed_arguments
 
 
 run = command("evaluate", __doc__, main, prepare=allow_run_options)

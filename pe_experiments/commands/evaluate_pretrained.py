@@ -19,14 +19,14 @@ def main(settings: dict[str, Any]) -> None:
     from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained  # imports torch
     from pe_experiments.pretrained.report import show
 
-    # configs/local may hold settings of other commands.
+    # configs/local may contain options of other commands.
     options = {key: settings[key] for key in PretrainedSettings.model_fields}
     show(evaluate_pretrained(validated(PretrainedSettings, options), Lines()))
 
 
-def path_of(texts: list[str]) -> list[str]:
-    """Write ``model=FOLDER`` as ``path=FOLDER``: for Hydra ``model`` is a config group."""
-    return [f"path={text[6:]}" if text.startswith("model=") else text for text in texts]
+def rename_model(arguments: list[str]) -> list[str]:
+    """Replace ``model=`` by ``path=``, because ``model`` is a config group in Hydra."""
+    return [f"path={text[6:]}" if text.startswith("model=") else text for text in arguments]
 
 
-run = command("evaluate_pretrained", __doc__, main, prepare=path_of)
+run = command("evaluate_pretrained", __doc__, main, prepare=rename_model)

@@ -32,34 +32,35 @@ def main(settings: dict[str, Any]) -> None:
     options = validated(ResultsSettings, settings)
     from pe_experiments.published import blocks, pages, publish, reproduce
 
-    chosen = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}
-    several = [key for key, value in chosen.items() if value not in (False, None)]
-    if len(several) > 1:
-        raise UserError(f"{' and '.join(several)} cannot be combined")
+    modes = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}
+    requested_modes = [key for key, value in modes.items() if value not in (False, None)]
+    if len(requested_modes) > 1:
+        raise UserError(f"{' and '.join(requested_modes)} cannot be combined")
     if options.runs is not None and options.reproduce is None:
         raise UserError(f"runs={options.runs} needs reproduce=STUDY")
     results_dir = Path(options.results_dir)
     readme = CONFIG_DIR.parent / "README.md"
     if options.reproduce is not None:
         raise SystemExit(not reproduce.reproduce(options.reproduce, options.runs or 2, results_dir, Lines()))
+    differing: list[Path] = []
     if options.publish is not None:
         publish.publish(options.publish, results_dir)
-    drifted: list[Path] = []
-    for folder in [] if options.publish else pages.list_studies(results_dir):
-        say(f"{folder}: regenerated")
-        if options.check:
-            drifted += pages.differences(folder)
-        else:
-            pages.regenerate(folder)
+    else:
+        for folder in pages.list_studies(results_dir):
+            say(f"{folder}: regenerated")
+            if options.check:
+                differing += pages.differences(folder)
+            else:
+                pages.regenerate(folder)
     if results_dir.resolve() == readme.parent / "results":
         text = blocks.fill_project_readme(readme.read_text(), results_dir)
         if not options.check:
             write_atomically(readme, text)
         elif text != readme.read_text():
-            drifted.append(readme)
-    for path in drifted:
+            differing.append(readme)
+    for path in differing:
         say(f"differs from the CSVs: {path}")
-    if drifted:
+    if differing:
         raise SystemExit(1)
 
 

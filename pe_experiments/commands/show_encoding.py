@@ -15,9 +15,10 @@ from pe_experiments.terminal.errors import UserError
 
 
 def main(settings: dict[str, Any]) -> None:
-    typed = [text for text in HydraConfig.get().overrides.task if key_of(text).partition(".")[0] == "pe"]
-    if typed and settings["encodings"] is not None:
-        raise UserError(f"{typed[0]}: cannot be combined with encodings=...")
+    overrides = HydraConfig.get().overrides.task
+    pe_overrides = [text for text in overrides if key_of(text).partition(".")[0] == "pe"]
+    if pe_overrides and settings["encodings"] is not None:
+        raise UserError(f"{pe_overrides[0]}: cannot be combined with encodings=...")
     from pe_experiments.analysis.show import ShowSettings, show_encodings  # imports torch
 
     show_encodings(validated(ShowSettings, settings))

@@ -25,28 +25,28 @@ METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_
 
 
 def train(settings: dict[str, Any]) -> float:
-    """Run one configuration; return its validation loss, which a Hydra sweeper minimises."""
+    """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     if settings["init_from"] is not None:
         from pe_experiments.store.parent import continued
 
         settings = continued(settings, map(key_of, HydraConfig.get().overrides.task))
-    checked = check(settings)  # before torch is imported
+    config = check(settings)  # before torch is imported
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.run import run_experiment, try_out
     from pe_experiments.store.status import run_status
 
-    experiment = resolve(checked)
-    alone = HydraConfig.get().mode != RunMode.MULTIRUN
-    if checked.dry_run:
+    experiment = resolve(config)
+    is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
+    if config.dry_run:
         try_out(experiment)
         status = run_status(experiment)
         lengths = ", ".join(map(str, experiment.evaluation_lengths))
-        why = f" ({status.remark})" if status.remark else ""
-        say(f"{status.state}: {status.run.path}{why}\nevaluated at {lengths}\n")
-        say(yaml.safe_dump(checked.model_dump(by_alias=True), sort_keys=False).rstrip())
+        remark = f" ({status.remark})" if status.remark else ""
+        say(f"{status.state}: {status.run.path}{remark}\nevaluated at {lengths}\n")
+        say(yaml.safe_dump(config.model_dump(by_alias=True), sort_keys=False).rstrip())
         return float("nan")
-    result = run_experiment(experiment, Lines() if alone else None)
-    if alone:
+    result = run_experiment(experiment, Lines() if is_single_run else None)
+    if is_single_run:
         show_result(result)
         if result.status != "completed":
             raise SystemExit(1)
@@ -54,8 +54,11 @@ def train(settings: dict[str, Any]) -> float:
     reason = one_line(str(result.result.get("reason", "")))
     if result.status == "error":
         raise UserError(reason)
-    measured = ((words, result.result.get(key)) for key, words in METRICS.items())
-    metrics = "".join(f", {words} {value:.3f}" for words, value in measured if value is not None)
+    metrics = ""
+    for key, name in METRICS.items():
+        value = result.result.get(key)
+        if value is not None:
+            metrics += f", {name} {value:.3f}"
     outcome = "finished" if result.status == "completed" else f"{result.status} ({reason})"
     say(f"{result.result['name']}: {result.done}, {outcome}{metrics}")
     return result.validation_loss
