@@ -28,7 +28,7 @@ from pe_experiments.terminal.errors import UserError, allowed, sentence
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
 
 TIERS = ("quick", "hour", "gpu")
-LENGTH = 20  # at which ceilings are shown
+LENGTH = 20  # input length of the accuracies in the table of tasks
 
 SHAPE = ModelShape(64, 4, 2, True, 42, 42)  # the default decoder, trained on copying up to 20 symbols
 INVARIANT = {
@@ -37,7 +37,7 @@ INVARIANT = {
     "ids": "no ids",  # order enters through the mask or the content
     None: "",
 }
-PARTS = r"Source|Parameters|Beyond\s+training|Beyond\s+the\s+trained\s+rows"  # sentences of a docstring
+LABELS = r"Source|Parameters|Beyond\s+training|Beyond\s+the\s+trained\s+rows"  # printed in bold
 
 TASKS = f"""# Tasks
 
@@ -80,13 +80,13 @@ class Card(NamedTuple):
 
 
 def read_card(path: Path) -> Card:
-    """Return the card of one YAML.
+    """Return the comments at the top of a task's YAML.
 
     Raises:
         UserError: a comment is missing or unknown.
     """
-    first, notes = read_notes(path, ("suite", "tier", "recipe", "shown"), "3 1 4 -> 3 1 4")
-    card = Card(path.stem, first, **notes)
+    example, notes = read_notes(path, ("suite", "tier", "recipe", "shown"), "3 1 4 -> 3 1 4")
+    card = Card(path.stem, example, **notes)
     if card.tier not in TIERS:
         raise UserError(f"{path.name}: tier={card.tier!r} is not one of {', '.join(TIERS)}")
     if (card.tier == "quick") != bool(card.recipe and card.shown):
@@ -94,23 +94,24 @@ def read_card(path: Path) -> Card:
     return card
 
 
-def read_notes(path: Path, known: tuple[str, ...], example: str) -> tuple[str, dict[str, str]]:
+def read_notes(path: Path, keys: tuple[str, ...], example: str) -> tuple[str, dict[str, str]]:
     """Return the first comment of a YAML and the text of each ``# key: ...`` after it.
 
     Raises:
-        UserError: there is no first line (``example`` is one), or a key is not ``known``.
+        UserError: there is no comment, for which the message shows ``example``, or a key is not in ``keys``.
     """
     lines = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
     if not lines:
         raise UserError(f"{path.name}: its first line is no comment, as in # {example}")
     notes = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[1:]}
-    if unknown := sorted(set(notes) - set(known)):
-        raise UserError(f"{path.name}: unknown comment {unknown[0]!r}; allowed: {allowed(known)}")
-    return lines[0], {key: notes.get(key, "") for key in known}
+    unknown = sorted(set(notes) - set(keys))
+    if unknown:
+        raise UserError(f"{path.name}: unknown comment {unknown[0]!r}; allowed: {allowed(keys)}")
+    return lines[0], {key: notes.get(key, "") for key in keys}
 
 
 def cards() -> list[Card]:
-    """Return the cards of all tasks, by name."""
+    """Return the cards of all tasks, sorted by name."""
     return [read_card(CONFIG_DIR / "task" / f"{name}.yaml") for name in shipped("task")]
 
 
@@ -131,23 +132,25 @@ def tasks() -> str:
 
 
 def _row(card: Card, task: Task) -> list[str]:
+    """Return the row of a task in the table of tasks."""
     length = task.nearest_length(LENGTH) or shortest_length(task)
     name = f"`{card.name}`" + ("" if length == LENGTH else f" ({length})")
     order = "matters" if task.order_sensitive else "control"
     blind = task.input_blind(length)
     ceilings = [task.bag_ceiling(length, prefix) for prefix in (False, True)]
-    known = ["?" if ceiling is None else f"{ceiling:.3f}" for ceiling in ceilings]
-    values = [f"{task.chance(length):.3f}", *known, "" if blind is None else f"{blind:.3f}"]
+    ceiling_cells = ["?" if ceiling is None else f"{ceiling:.3f}" for ceiling in ceilings]
+    values = [f"{task.chance(length):.3f}", *ceiling_cells, "" if blind is None else f"{blind:.3f}"]
     return [name, card.example, *values, order, card.tier, card.suite]
 
 
 def encodings() -> str:
     """Return the text of ``configs/pe/README.md``."""
-    rows, described = [], []
+    rows = []
+    sections = []
     for name in shipped("pe"):
         path = CONFIG_DIR / "pe" / f"{name}.yaml"
-        known = ("equals", "used by", "bugs", "printed")
-        about, notes = read_notes(path, known, "Logits fall with distance.")
+        keys = ("equals", "used by", "bugs", "printed")
+        about, notes = read_notes(path, keys, "Logits fall with distance.")
         del notes["printed"]  # used only by `comparison.latex`
         encoding = load_component("pe", shipped("pe")[name]).build(SHAPE)
         count = sum(parameter.numel() for parameter in encoding.parameters())
@@ -156,16 +159,16 @@ def encodings() -> str:
         reads = "no ids" if type(encoding) is PositionalEncoding else INVARIANT[encoding.invariant_to]
         link = f"[`{name}`](#{name})"
         rows.append([link, about, ", ".join(acts_on(encoding)), reads, f"{count:,}", encoder])
-        described.append("\n".join([f"## {name}", "", about, "", *_card(encoding, notes), "", *_yaml(path)]))
+        sections.append("\n".join([f"## {name}", "", about, "", *_card(encoding, notes), "", *_yaml(path)]))
     table = markdown_table(("encoding", "in a line", "acts on", "reads", "parameters", "encoder"), rows)
-    return "\n\n".join([f"{ENCODINGS}\n{table}", *described]) + "\n"
+    return "\n\n".join([f"{ENCODINGS}\n{table}", *sections]) + "\n"
 
 
 def acts_on(encoding: PositionalEncoding) -> list[str]:
-    """Return what an encoding, or any part of a mixture, changes."""
+    """Return where an encoding, or any part of a mixture, acts: embedding, q and k, logits or weights."""
     if isinstance(encoding, Composition | ByLayer):
         parts = [part for part in encoding.parts.modules() if isinstance(part, PositionalEncoding)]
-        return list(dict.fromkeys(act for part in parts for act in acts_on(part)))
+        return list(dict.fromkeys(place for part in parts for place in acts_on(part)))
     base = PositionalEncoding
     kind = type(encoding)
     acts = {
@@ -174,21 +177,22 @@ def acts_on(encoding: PositionalEncoding) -> list[str]:
         "logits": kind.bias is not base.bias,
         "weights": makes_weights(encoding),
     }
-    return [act for act, does in acts.items() if does]
+    return [place for place, changes in acts.items() if changes]
 
 
 def _card(encoding: PositionalEncoding, notes: dict[str, str]) -> list[str]:
-    """Return the docstring before its arguments, with links to sources, and the notes of the YAML."""
-    told = cleandoc(type(encoding).__doc__ or "").partition("\nArgs:")[0].partition("\nClass attributes:")[0]
-    told = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", told.strip())
-    told = re.sub(rf"(^|[.)]\s)({PARTS}):", r"\1**\2:**", told, flags=re.MULTILINE)
-    told = re.sub(r"^ {4}(?=\S)", "- ", told, flags=re.MULTILINE)
-    told = re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", told)
-    lines = [f"- {key.capitalize()}: {text}." for key, text in notes.items() if text]
-    return [told, *([""] * bool(lines)), *lines]
+    """Return the docstring of an encoding up to its arguments as Markdown, and the comments of its YAML."""
+    text = cleandoc(type(encoding).__doc__ or "").partition("\nArgs:")[0].partition("\nClass attributes:")[0]
+    text = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text.strip())
+    text = re.sub(rf"(^|[.)]\s)({LABELS}):", r"\1**\2:**", text, flags=re.MULTILINE)
+    text = re.sub(r"^ {4}(?=\S)", "- ", text, flags=re.MULTILINE)
+    text = re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", text)
+    lines = [f"- {key.capitalize()}: {note}." for key, note in notes.items() if note]
+    return [text, "", *lines] if lines else [text]
 
 
 def _yaml(path: Path) -> list[str]:
+    """Return the lines of a YAML without its comments, as a code block."""
     lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     return ["```yaml", *lines, "```"]
 
