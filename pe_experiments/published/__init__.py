@@ -5,8 +5,10 @@ tables and numbers. A study may have a module ``study.py``, which can import oth
 (``from .other import ...``) and may define these functions:
 
 measure(folder, runs, results_dir)  write more CSVs from the runs when the study is published
-pages(folder)                       draw figures from the CSVs; without pages and blocks, write the comparison
+pages(folder)                       draw figures from the CSVs
 blocks(folder) -> {name: value}     return the tables (as text) and numbers of the page by name
+
+A study that defines neither ``pages`` nor ``blocks`` gets the files of a comparison.
 """
 
 from pe_experiments.drawing import markdown_table as markdown_table

@@ -4,7 +4,7 @@ runs.csv        a row per run: its configuration, its summary and the command th
 curves.csv      a row per run and evaluated length
 training.csv    a row per run and evaluation on the training lengths
 provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON the trained configuration,
-                digests of data files, the command and the machine; an empty cell repeats the cell above
+                digests of data files, the command and the machine; an empty cell has the value above it
 text.csv        for language models: a row per run, context length and kind of bytes
 depth.csv       for tasks with a depth: a row per run, input length and depth
 tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
@@ -31,81 +31,86 @@ from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_at
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
 TUNING = "tuning.csv"
-OPTIONAL = ("text", "depth")  # frames of `Runs`, each in a file of its name if it has rows
-FRAMES = ("runs", "curves", "training", *OPTIONAL)  # of `Runs`
-TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")
-DIGITS = 6  # of a recorded loss; three are shown
+OPTIONAL = ("text", "depth")  # attributes of `Runs`, written to NAME.csv if they have rows
+FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
+TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")  # columns
+DIGITS = 6  # decimal places of a recorded loss
 
 
 def select_runs(runs: Runs, mask: pd.Series) -> Runs:
-    """Return the runs of the selected rows of `Runs.runs`."""
+    """Return the runs whose rows of `Runs.runs` are True in ``mask``."""
     names = set(runs.runs.loc[mask, "name"])
-    frames = [(key, getattr(runs, key)) for key in FRAMES]
-    parts: dict[str, Any] = {
-        key: frame[frame["name"].isin(names)].reset_index(drop=True) for key, frame in frames if len(frame)
-    }
+    selected: dict[str, Any] = {}
+    for key in FRAMES:
+        frame = getattr(runs, key)
+        if len(frame):
+            selected[key] = frame[frame["name"].isin(names)].reset_index(drop=True)
     for key in ("saved", "environments"):
-        parts[key] = {name: part for name, part in getattr(runs, key).items() if name in names}
-    return replace(runs, **parts)
+        selected[key] = {name: value for name, value in getattr(runs, key).items() if name in names}
+    return replace(runs, **selected)
 
 
 def merge_runs(earlier: Runs, runs: Runs) -> Runs:
-    """Return the runs of both, preferring earlier ones; summaries cover the shared lengths."""
-    published = {config_key_of(saved) for saved in earlier.saved.values()}
-    new = [name for name, saved in runs.saved.items() if config_key_of(saved) not in published]
-    runs = select_runs(runs, runs.runs["name"].isin(new))
-    frames: dict[str, Any] = {}
+    """Return all earlier runs and those of ``runs`` with another configuration.
+
+    The summaries are computed at the lengths that all runs share.
+    """
+    earlier_keys = {config_key_of(saved) for saved in earlier.saved.values()}
+    new_names = [name for name, saved in runs.saved.items() if config_key_of(saved) not in earlier_keys]
+    runs = select_runs(runs, runs.runs["name"].isin(new_names))
+    merged: dict[str, Any] = {}
     for key in FRAMES:
-        parts = [frame for frame in (getattr(earlier, key), getattr(runs, key)) if len(frame)]
-        if parts:
-            frames[key] = pd.concat(parts).sort_values("name", kind="stable", ignore_index=True)
-    curves = frames["curves"]
+        frames = [frame for frame in (getattr(earlier, key), getattr(runs, key)) if len(frame)]
+        if frames:
+            merged[key] = pd.concat(frames).sort_values("name", kind="stable", ignore_index=True)
+    curves = merged["curves"]
     curves["in_summary"] = shared(curves)
-    frames["runs"] = summarised(frames["runs"], curves)
-    frames["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
-    frames["environments"] = {**earlier.environments, **runs.environments}
+    merged["runs"] = summarised(merged["runs"], curves)
+    merged["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
+    merged["environments"] = {**earlier.environments, **runs.environments}
     grid = grid_of([*earlier.tuning, *runs.tuning]).drop_duplicates("name")
-    return _at_chosen_values(replace(runs, **frames, tuning=_choices(grid)))
+    return _at_chosen_values(replace(runs, **merged, tuning=_choices(grid)))
 
 
 def _at_chosen_values(runs: Runs) -> Runs:
-    """Return the runs without those at values of tuned options that are no longer chosen.
+    """Return the runs at the chosen values of tuned options, and all runs without tuned options.
 
     Raises:
-        UserError: no run of an encoding is left.
+        UserError: an encoding has no run at its chosen value.
     """
     keep = pd.Series(True, index=runs.runs.index)
-    trained = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
+    configs = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
     for choice in runs.tuning:
-        setting, chosen = choice["setting"], choice["chosen"]
-        of_choice = runs.runs[["encoding", "protocol"]].eq([choice["family"], choice["protocol"]]).all(axis=1)
-        at_chosen = of_choice & np.array([option_value(config, setting) == chosen for config in trained])
-        if not at_chosen.any():
-            what = f"{choice['encoding']} at {setting}={chosen}, which has the lowest loss"
-            raise UserError(f"no run of {what}; train it with the seeds of the others")
-        keep &= at_chosen | ~of_choice
+        option, chosen = choice["setting"], choice["chosen"]
+        is_tuned = runs.runs[["encoding", "protocol"]].eq([choice["family"], choice["protocol"]]).all(axis=1)
+        is_chosen = is_tuned & np.array([option_value(config, option) == chosen for config in configs])
+        if not is_chosen.any():
+            missing = f"{choice['encoding']} at {option}={chosen}, which has the lowest loss"
+            raise UserError(f"no run of {missing}; train it with the seeds of the others")
+        keep &= is_chosen | ~is_tuned
     return select_runs(runs, keep)
 
 
 def config_key_of(saved: Mapping[str, Any]) -> str:
-    """Return the `config_key` of a saved configuration."""
+    """Return the `config_key` of the content of a run's ``config.yaml``."""
     identity = saved["identity"]
     return config_key(identity["trained"], identity["hashed"]["data"])
 
 
 def write_archive(runs: Runs, folder: Path) -> None:
-    """Write the CSVs of a study."""
+    """Write the CSVs of a study, which the module docstring describes."""
     folder.mkdir(parents=True, exist_ok=True)
-    checked = runs.training["token_accuracy"].notna()
-    training = runs.training.loc[checked, ["name", *TRAINING]].round(DIGITS)
+    is_evaluation = runs.training["token_accuracy"].notna()
+    training = runs.training.loc[is_evaluation, ["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
         identity = saved["identity"]
         environment = deepcopy(runs.environments[name])
-        for part in (environment, *environment.get("earlier", [])):
-            part.pop("platform", None)  # identifies the kernel build of the machine
-            part.pop("user_files", None)
-        commit, command = environment.pop("commit"), environment.pop("command")
+        for record in (environment, *environment.get("earlier", [])):
+            record.pop("platform", None)  # identifies the kernel build of the machine
+            record.pop("user_files", None)
+        commit = environment.pop("commit")
+        command = environment.pop("command")
         rows.append(
             {
                 "name": name,
@@ -135,20 +140,22 @@ def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
     try:
         finish_replacing(folder)
-        further = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
-        tables = {file: read_table(folder / file) for file in (*FILES, *further)}
-        _refuse_torn(tables)
-        runs, curves, training, provenance, *_ = tables.values()
-        optional = {file.removesuffix(".csv"): tables[file] for file in further}
+        optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
+        tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
+        _refuse_inconsistent(tables)
+        runs, curves, training, provenance = (tables[file] for file in FILES)
+        optional = {file.removesuffix(".csv"): tables[file] for file in optional_files}
         saved: dict[str, Any] = {}
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
             hashed = {"numerics": int(row["numerics"]), "data": json.loads(row["data"]), "classes": {}}
             identity = {"name": row["name"], "trained": json.loads(row["trained"]), "hashed": hashed}
             saved[row["name"]] = {"identity": identity}
-            environment = json.loads(row["environment"])
-            recorded = {"commit": row["commit"], "command": json.loads(row["command"])}
-            environments[row["name"]] = environment | recorded
+            environments[row["name"]] = {
+                **json.loads(row["environment"]),
+                "commit": row["commit"],
+                "command": json.loads(row["command"]),
+            }
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = summarised(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
@@ -157,15 +164,17 @@ def read_archive(folder: Path) -> Runs:
     return Runs(runs, curves, {}, training, saved, environments, tuning, **optional)
 
 
-def _refuse_torn(tables: Mapping[str, pd.DataFrame]) -> None:
-    """Raise a ValueError if the tables have different runs, or a curve lacks lengths."""
-    names = set(tables["runs.csv"]["name"])
+def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
+    """Raise a ValueError if tables have different runs, a curve lacks lengths or a value is out of range."""
+    expected_names = set(tables["runs.csv"]["name"])
     for file, table in tables.items():
-        named = set(table["name"]) if len(table) else set()
-        # A run may have diverged before its first check, and few runs have text or depths.
-        missing = names - named if file in ("curves.csv", "provenance.csv") else set()
-        if differing := sorted(missing | (named - names)):
-            raise ValueError(f"runs.csv and {file} disagree on {few(differing)}")
+        names = set(table["name"]) if len(table) else set()
+        differing = names - expected_names
+        # Other files may lack runs, which diverged before their first evaluation or have no text or depths.
+        if file in ("curves.csv", "provenance.csv"):
+            differing |= expected_names - names
+        if differing:
+            raise ValueError(f"runs.csv and {file} disagree on {few(sorted(differing))}")
     curves = tables["curves.csv"]
     if not (curves["in_summary"] == shared(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
@@ -175,10 +184,10 @@ def _refuse_torn(tables: Mapping[str, pd.DataFrame]) -> None:
 
 
 def published_keys(folder: Path) -> set[str]:
-    """Return the `config_key` of each published run.
+    """Return the `config_key` of each published run, including the runs that tuned an option.
 
-    Runs of tuning are listed in ``tuning.csv``. They have the configuration of a published run of the same
-    encoding, except for the tuned option and the seed.
+    Runs that tuned an option are listed only in ``tuning.csv``. Apart from this option and the seed they have
+    the configuration of a published run of the same encoding.
     """
     if not (folder / FILES[-1]).exists():
         return set()
@@ -195,16 +204,22 @@ def published_keys(folder: Path) -> set[str]:
     for row in grid.to_dict("records"):
         trained, data = by_family[row["family"], row["protocol"]]
         group, _, setting = row["setting"].partition(".")
-        tried = {**trained, group: trained[group] | {setting: row["value"]}, "seed": row["seed"]}
-        keys.add(config_key(tried, data))
+        section = {**trained[group], setting: row["value"]}
+        keys.add(config_key({**trained, group: section, "seed": row["seed"]}, data))
     return keys
 
 
 def _choices(grid: pd.DataFrame) -> list[Choice]:
+    """Return the choice of each tuned option from the rows of ``tuning.csv``."""
     return [choose(rows) for _, rows in grid.groupby(TUNED, sort=False)]
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """Read a CSV in which "none" is the name of an encoding; ``texts`` are further columns of text."""
+    """Return a CSV as a data frame; only empty cells are NaN, since "none" is the name of an encoding.
+
+    Args:
+        path: the CSV.
+        texts: columns to read as text, besides those that always are.
+    """
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")

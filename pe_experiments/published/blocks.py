@@ -1,8 +1,8 @@
-"""Fill tables and numbers into pages that are written by hand.
+"""Fill tables and numbers into Markdown pages that are written by hand.
 
 ``<!-- from NAME: make results -->`` and ``<!-- end -->``, each on a separate line, enclose a table. Within a
 line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's format. A line must not begin
-with such a mark, because Markdown would treat the whole line as HTML.
+with the mark of a number, because Markdown would treat the whole line as HTML.
 """
 
 import re
@@ -28,24 +28,26 @@ ANSWER = re.compile(r"<!-- answer -->\n(.*?)<!-- end of answer -->\n", re.DOTALL
 
 
 def fill_page(page: str, values: Mapping[str, Any]) -> str:
-    """Return a page with its tables and numbers filled in.
+    """Return the page with its tables and numbers replaced by ``values``.
 
     Raises:
         UserError: a mark of the page has no value, or a table has no mark.
     """
-    tables = [name for _, name, _ in TABLE.findall(page)]
-    names = tables + [re.split(r"[:.}]", field[1:])[0] for field, _ in NUMBER.findall(page)]
-    if unknown := set(names) - set(values):
+    table_names = [name for _, name, _ in TABLE.findall(page)]
+    number_names = [re.split(r"[:.}]", field[1:])[0] for field, _ in NUMBER.findall(page)]
+    unknown = {*table_names, *number_names} - set(values)
+    if unknown:
         raise UserError(f"README.md: block {few(sorted(unknown))} is unknown; allowed: {few(sorted(values))}")
-    made_tables = {name for name, value in values.items() if str(value).startswith("| ")}
-    if unused := made_tables.difference(tables):
+    tables = {name for name, value in values.items() if str(value).startswith("| ")}
+    unused = tables.difference(table_names)
+    if unused:
         raise UserError(f"README.md: no mark for table {few(sorted(unused))}")
     page = TABLE.sub(lambda mark: f"{mark[1]}{values[mark[2]].strip()}\n{mark[3]}", page)
     return NUMBER.sub(lambda mark: f"<!-- {mark[1]} -->{mark[1].format_map(values)}{END}", page)
 
 
 def answer_of(page: str) -> str:
-    """Return the answer at the top of a study's page, without the marks of its numbers."""
+    """Return the text between the answer marks of a study's page, without the marks of its numbers."""
     answer = ANSWER.search(page)
     if answer is None:
         raise UserError("README.md: <!-- answer --> ... <!-- end of answer --> is missing")
@@ -53,29 +55,29 @@ def answer_of(page: str) -> str:
 
 
 def fill_project_readme(page: str, results_dir: Path) -> str:
-    """Return the project's README, in which each block shows the answer of the study it names."""
+    """Return the project's README, with each block filled with the answer of the study that it names."""
     names = [name for _, name, _ in TABLE.findall(page)]
     pages = {name: results_dir / name.removeprefix("results/") / "README.md" for name in names}
     return fill_page(page, {name: answer_of(path.read_text("utf-8")) for name, path in pages.items()})
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Return a frame of texts as a Markdown table without the index."""
+    """Return a data frame as a Markdown table without its index."""
     return markdown_table([*rows], rows.astype(str).to_numpy().tolist())
 
 
 def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
-    """Return the runs with one column per option, as ``with_settings(runs, width="model.d_model")``."""
-    trained = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
+    """Return `Runs.runs` with a column for each option, as ``with_settings(runs, width="model.d_model")``."""
+    configs = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
     columns = {}
     for column, key in keys.items():
         section, _, setting = key.partition(".")
-        columns[column] = [config[section].get(setting) for config in trained]
+        columns[column] = [config[section].get(setting) for config in configs]
     return runs.runs.assign(**columns)
 
 
 def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
-    """Return bits per byte [runs, context lengths] in sliding windows; a diverged run has `UNIFORM_BITS`."""
+    """Return bits per byte in sliding windows, [runs, context lengths]; diverged runs have `UNIFORM_BITS`."""
     lines = runs.text[(runs.text["windows"] == "sliding") & (runs.text["slice"] == "all")]
     bits = lines.pivot(index="name", columns="length", values="bits_per_byte")
     status = runs.runs.set_index("name")["status"]
@@ -91,13 +93,13 @@ def rate_in_words(choice: Mapping[str, Any]) -> str:
 
 
 def change_in_words(interval: Interval) -> str:
-    """Return ``+0.03 [-0.02, +0.08]``, without the ends if they are unknown."""
+    """Return ``+0.03 [-0.02, +0.08]``, or ``+0.03`` if the interval is unknown."""
     estimate, low, high = (round(x, 2) + 0.0 for x in (interval.estimate, interval.low, interval.high))
     return f"{estimate:+.2f}" if np.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def mean_in_words(values: Iterable[float], unit: str = "seed") -> str:
-    """Return ``0.32 [0.08, 0.70]``, or ``1.00 in all 5 seeds``; without interval below three values."""
+    """Return a mean: ``0.32 [0.08, 0.70]``, ``1.00 in all 5 seeds`` or, of few values, ``0.32 (2 seeds)``."""
     numbers = list(values)
     interval = mean_interval(numbers)
     estimate, low, high = map(number, (interval.estimate, interval.low, interval.high))

@@ -23,9 +23,9 @@ from pe_experiments.terminal.files import READY, finish_replacing, make_folder, 
 
 DATA = (".csv", ".json")
 PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
-BY_HAND = ("plan.md",)  # not generated
-DEPTHS = ("*", "*/*")  # e.g. text and bank/v2
-COLOURS = 128  # of a published image, which reduces its size to a third
+WRITTEN_BY_HAND = ("plan.md",)
+DEPTHS = ("*", "*/*")  # where studies are in the results directory, such as text and bank/v2
+COLOURS = 128  # in a published image; the reduced palette makes files three times smaller
 
 
 def regenerate(folder: Path) -> None:
@@ -35,17 +35,17 @@ def regenerate(folder: Path) -> None:
 
 
 def differences(folder: Path) -> list[Path]:
-    """Return the files of a study that differ from what its CSVs give."""
+    """Return the files of a study that regenerating it from its CSVs would change, add or remove."""
     with _regenerated(folder) as fresh:
-        # show_encoding.py writes other files to the folder of the explorer.
+        # In the folder of the explorer page, show_encoding.py writes files that are not published.
         bases = (folder, fresh) if (folder / FILES[-1]).exists() else (fresh,)
         names = set()
         for base in bases:
-            paths = [*base.glob("*"), *base.glob("figures/*")]  # without those of a nested study
+            paths = [*base.glob("*"), *base.glob("figures/*")]  # not in nested studies
             names |= {str(path.relative_to(base)) for path in paths if _is_published(path)}
-        names -= set(BY_HAND)
-        same, _, _ = filecmp.cmpfiles(folder, fresh, names, shallow=False)
-        return sorted(folder / name for name in names.difference(same))
+        names -= set(WRITTEN_BY_HAND)
+        identical, _, _ = filecmp.cmpfiles(folder, fresh, names, shallow=False)
+        return sorted(folder / name for name in names.difference(identical))
 
 
 @contextmanager
@@ -68,24 +68,28 @@ def list_studies(results_dir: Path) -> list[Path]:
         UserError: no study is published there.
     """
     patterns = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
-    folders = {path.parent for pattern in patterns for path in results_dir.glob(pattern)}
-    folders = {
-        folder for folder in folders if folder.name != READY and any(map(_is_published, folder.iterdir()))
-    }
-    for folder in folders:
+    candidates = {path.parent for pattern in patterns for path in results_dir.glob(pattern)}
+    studies = []
+    for folder in sorted(candidates):
+        if folder.name != READY and any(map(_is_published, folder.iterdir())):
+            studies.append(folder)
+    for folder in studies:
         finish_replacing(folder)
-    if not folders:
+    if not studies:
         raise UserError(f"results_dir={results_dir} has no published study; create one with publish=STUDY")
-    return sorted(folders)
+    return studies
 
 
 def load_study(folder: Path) -> ModuleType:
-    """Import the ``study.py`` of a folder or of the shipped study of that name, or return an empty module."""
+    """Import the ``study.py`` of the shipped study of this name; return an empty module if there is none.
+
+    Code in other results directories is never executed.
+    """
     name = re.sub(r"\W", "_", f"study_{folder.parent.name}_{folder.name}")
-    places = [SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name]
-    if folder.resolve().is_relative_to(SHIPPED):  # never run code that came with other results
-        places = [folder]
-    path = next((place / "study.py" for place in places if (place / "study.py").exists()), None)
+    candidates = [SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name]
+    if folder.resolve().is_relative_to(SHIPPED):
+        candidates = [folder]
+    path = next((base / "study.py" for base in candidates if (base / "study.py").exists()), None)
     if path is None:
         return ModuleType(name)
     # Imported as a package, so that ``from .other import ...`` works.
@@ -98,9 +102,9 @@ def load_study(folder: Path) -> ModuleType:
 
 
 def make_pages(folder: Path, study: ModuleType) -> None:
-    """Add figures, tables and the page to a folder of CSVs with the code of the study."""
+    """Add figures, tables and the page to a folder with the CSVs of a study, using the study's code."""
     (folder / "figures").mkdir(exist_ok=True)
-    with drawing(["png"]):  # the other formats are not published, and PDF takes most of the time
+    with drawing(["png"]):  # other formats are not published, and drawing PDF takes most of the time
         if hasattr(study, "pages"):
             study.pages(folder)
         elif not hasattr(study, "blocks"):
@@ -111,32 +115,34 @@ def make_pages(folder: Path, study: ModuleType) -> None:
             filled = fill_page(page.read_text("utf-8"), study.blocks(folder))
             (folder / page.name).write_text(filled, "utf-8")
     for path in sorted(folder.rglob("*.png")):
-        with Image.open(path) as picture:  # few colours suffice for line drawings
-            small = picture.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
-        small.save(path, optimize=True)
+        with Image.open(path) as image:
+            quantized = image.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
+        quantized.save(path, optimize=True)
 
 
 def mirror(fresh: Path, folder: Path) -> None:
-    """Replace a study's files by those of a temporary folder, all or none, and remove obsolete figures."""
+    """Replace a study's files by those in ``fresh``, all or none, and remove figures that ``fresh`` lacks."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
     replace_together(fresh, make_folder(folder), names)
     figures = folder / "figures"
-    for path in () if figures.is_symlink() else figures.glob("*.png"):
+    if figures.is_symlink():
+        return
+    for path in figures.glob("*.png"):
         if path.relative_to(folder) not in names:
             path.unlink()
 
 
 def _is_published(path: Path) -> bool:
-    hidden = path.name[0] == "." or path.name == "manifest.json"
-    return path.is_file() and not hidden and path.suffix in PUBLISHED
+    """Return whether a file belongs to the published files of a study, by its name."""
+    is_internal = path.name[0] == "." or path.name == "manifest.json"
+    return path.is_file() and not is_internal and path.suffix in PUBLISHED
 
 
 def compare_archived(folder: Path) -> Comparison:
-    """Write tables, figures and report of a published study into its folder without changing its CSVs."""
-    data = {folder / name: (folder / name).read_bytes() for name in FILES}
-    comparison = write_comparison(
-        compared(read_archive(folder)), f"Comparison: {folder.name}", folder, Lines()
-    )
-    for path, content in data.items():
+    """Write the comparison of a published study to its folder without changing the CSVs of `archive`."""
+    csv_contents = {folder / name: (folder / name).read_bytes() for name in FILES}
+    comparison = compared(read_archive(folder))
+    comparison = write_comparison(comparison, f"Comparison: {folder.name}", folder, Lines())
+    for path, content in csv_contents.items():
         path.write_bytes(content)
     return comparison

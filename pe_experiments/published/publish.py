@@ -1,4 +1,4 @@
-"""Publish finished runs: add runs of committed code to the CSVs of a study."""
+"""Publish a study: add its finished runs, trained with committed code, to its CSVs."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,31 +12,38 @@ from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR
 
 
-def publish(named: str, results_dir: Path) -> None:
-    """Add the finished runs of a study or sweep to its CSVs and regenerate its pages, all or nothing.
+def publish(name: str, results_dir: Path) -> None:
+    """Add the finished runs of a study to its CSVs and regenerate its pages, all or nothing.
 
-    Published runs stay; finished runs with the same configuration are ignored.
+    Runs that are already published are kept; finished runs with the same configuration are ignored.
+
+    Args:
+        name: name of the study or of the sweep that trains it.
+        results_dir: contains the runs and the folder of the study.
+
+    Raises:
+        UserError: no run has finished, or a run was not trained with committed code of this project.
     """
-    sweep = CONFIG_DIR / "sweep" / f"{named}.yaml"
-    preset = composed("config", [f"sweep={named}"]) if sweep.exists() else {}  # includes inherited options
-    study = str(preset.get("study") or named)
+    study = name
+    if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
+        study = str(composed("config", [f"sweep={name}"]).get("study") or name)
     folder = results_dir / study
     code = load_study(folder)
     finished = read_runs(results_dir, study)
     if not finished.saved:
         reasons = [f"{name}: {reason}" for name, reason in finished.left_out.items()]
-        why = f": {few(reasons)}" if reasons else ""
-        raise UserError(f"publish={study}: the study has no finished runs{why}")
+        details = f": {few(reasons)}" if reasons else ""
+        raise UserError(f"publish={study}: the study has no finished runs{details}")
     require_committed_code(study, finished)
     published = finished
     if (folder / archive.FILES[-1]).exists():
         published = archive.merge_runs(archive.read_archive(folder), finished)
-    runs_left_out = {name for name in finished.left_out if "/" not in name}  # a slash names a part of a run
-    waiting = runs_left_out - set(published.saved)
-    if waiting:
-        say(f"{study}: {len(waiting)} runs have not finished")
-    new = set(finished.saved) & set(published.saved)
-    say(f"{study}: {len(published.saved)} runs, {len(new)} of them from {results_dir / 'runs'}")
+    runs_left_out = {run for run in finished.left_out if "/" not in run}  # a slash names a part of a run
+    unfinished = runs_left_out - set(published.saved)
+    if unfinished:
+        say(f"{study}: {len(unfinished)} runs have not finished")
+    local_runs = set(finished.saved) & set(published.saved)
+    say(f"{study}: {len(published.saved)} runs, {len(local_runs)} of them from {results_dir / 'runs'}")
     with TemporaryDirectory() as scratch:
         fresh = Path(scratch) / study
         archive.write_archive(published, fresh)
@@ -47,14 +54,16 @@ def publish(named: str, results_dir: Path) -> None:
 
 
 def require_committed_code(study: str, runs: Runs) -> None:
-    """Raise a UserError for runs of edited or unknown source code, or with classes from outside."""
+    """Raise a UserError if a run used edited or unknown source code, or classes of other packages."""
     edited = []
     for name, environment in sorted(runs.environments.items()):
         if environment.get("edited") or not environment.get("commit"):
             edited.append(name)
     if edited:
-        some = f"{len(edited)} of {len(runs.saved)} runs have edited or unknown source code ({few(edited)})"
-        raise UserError(f"study={study}: {some}; commit the code and train them again")
+        problem = (
+            f"{len(edited)} of {len(runs.saved)} runs have edited or unknown source code ({few(edited)})"
+        )
+        raise UserError(f"study={study}: {problem}; commit the code and train them again")
     for name, saved in runs.saved.items():
         outside = [target for target in targets(saved["identity"]["trained"]) if not OURS.fullmatch(target)]
         if outside:

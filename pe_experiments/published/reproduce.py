@@ -21,46 +21,54 @@ from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.training.device import use_device
 from pe_experiments.training.loop import train_model
 
-CLOSE = 1e-4  # largest relative difference of a loss at which training agrees
-FIRST_STEPS = 200  # in which training must agree, apart from the effect of rounding
-CARRIED = 30  # allowed multiple of the change by a single rounding
+CLOSE = 1e-4  # relative difference up to which two losses agree
+FIRST_STEPS = 200  # steps in which the losses must agree or differ only by the effect of rounding
+CARRIED = 30  # allowed difference, in multiples of the effect of rounding the initial weights once
 
 
 def reproduce(study: str, count: int, results_dir: Path, display: Display, seed: int | None = None) -> bool:
     """Train randomly drawn published runs again and return whether all agree in the first steps.
+
+    Args:
+        study: name of the published study.
+        count: number of runs to train.
+        results_dir: contains the folder of the study.
+        display: shows the progress.
+        seed: seed of the draw; by default every call draws other runs.
 
     Raises:
         UserError: the study is not published, or has fewer runs.
     """
     folder = results_dir / study
     if not (folder / FILES[-1]).exists():
-        known = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(FILES[-1])]
-        raise UserError(f"reproduce={study} is not a published study.{nearest(study, known)}")
+        studies = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(FILES[-1])]
+        raise UserError(f"reproduce={study} is not a published study.{nearest(study, studies)}")
     published = read_archive(folder)
     completed = published.runs.loc[published.runs["status"] == "completed", "name"]
     # The weights that a run with init_from starts from are not published.
-    alone = [name for name in completed if "parent" not in published.saved[name]["identity"]["trained"]]
-    if not 0 < count <= len(alone):
-        most = f"{study} has {len(alone)} completed runs that continue no other; allowed: at most that"
-        raise UserError(f"runs={count}: {most}")
-    names = random.Random(seed).sample(alone, count)
-    agreeing = [reproduce_run(published, name, display) for name in names]
-    say(f"{sum(agreeing)} of {count} runs agree with the published ones")
-    return all(agreeing)
+    repeatable = [name for name in completed if "parent" not in published.saved[name]["identity"]["trained"]]
+    if not 0 < count <= len(repeatable):
+        problem = (
+            f"{study} has {len(repeatable)} completed runs that continue no other; allowed: at most that"
+        )
+        raise UserError(f"runs={count}: {problem}")
+    names = random.Random(seed).sample(repeatable, count)
+    agreements = [reproduce_run(published, name, display) for name in names]
+    say(f"{sum(agreements)} of {count} runs agree with the published ones")
+    return all(agreements)
 
 
 def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     """Train one published run again in a temporary directory and return whether its first steps agree."""
     numerics = published.saved[name]["identity"]["hashed"]["numerics"]
-    published_versions = (
-        f"NUMERICS {numerics} and PyTorch {published.environments[name]['libraries']['torch']}"
-    )
-    here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
-    say(f"{name}: published with {published_versions}, trained again with {here}")
+    torch_version = published.environments[name]["libraries"]["torch"]
+    published_versions = f"NUMERICS {numerics} and PyTorch {torch_version}"
+    current_versions = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
+    say(f"{name}: published with {published_versions}, trained again with {current_versions}")
     with TemporaryDirectory() as scratch:
         config = published_config(published, name) | {"results_dir": scratch, "logger": "none"}
-        again = run_experiment(config, display)
-        verdict, agrees = compare_runs(published, name, again)
+        repetition = run_experiment(config, display)
+        verdict, agrees = compare_runs(published, name, repetition)
     say(f"{name}: {verdict}")
     return agrees
 
@@ -69,43 +77,50 @@ def published_config(published: Runs, name: str) -> ConfigMapping:
     """Return the configuration of a published run for `run_experiment`."""
     trained = published.saved[name]["identity"]["trained"]
     curve = published.curves[published.curves["name"] == name]
-    config = composed("config", [])
-    sections = {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
-    sections |= {key: config[key] | trained[key] for key in ("training", "trainer")}
-    evaluation = {"lengths": sorted(map(int, curve["length"])), "examples": int(curve["examples"].iloc[0])}
-    return sections | {"evaluation": config["evaluation"] | evaluation}
+    defaults = composed("config", [])
+    config = {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
+    for key in ("training", "trainer"):
+        config[key] = {**defaults[key], **trained[key]}
+    config["evaluation"] = {
+        **defaults["evaluation"],
+        "lengths": sorted(map(int, curve["length"])),
+        "examples": int(curve["examples"].iloc[0]),
+    }
+    return config
 
 
-def compare_runs(published: Runs, name: str, again: RunResult) -> tuple[str, bool]:
-    """Return a sentence that compares a repetition with the published run, and whether first steps agree."""
-    if again.status != "completed":
-        reason = again.result.get("reason", "no reason recorded")
-        return f"differs: it ended as {again.status} ({reason})", False
-    training = published.training[published.training["name"] == name].set_index("step")["loss"]
-    losses = {row["step"]: round(row["loss"], DIGITS) for row in read_metrics(again.directory.metrics)}
-    repeated = pd.Series(training.index.map(losses), training.index)
-    column = "exact_match" if again.curve[0]["exact_match"] is not None else "loss"
+def compare_runs(published: Runs, name: str, repetition: RunResult) -> tuple[str, bool]:
+    """Return how a repetition differs from the published run, and whether the first steps agree."""
+    if repetition.status != "completed":
+        reason = repetition.result.get("reason", "no reason recorded")
+        return f"differs: it ended as {repetition.status} ({reason})", False
+    losses = published.training[published.training["name"] == name].set_index("step")["loss"]
+    metrics = read_metrics(repetition.directory.metrics)
+    loss_by_step = {row["step"]: round(row["loss"], DIGITS) for row in metrics}
+    repeated_losses = pd.Series(losses.index.map(loss_by_step), losses.index)
+    column = "exact_match" if repetition.curve[0]["exact_match"] is not None else "loss"
     curve = published.curves[published.curves["name"] == name].set_index("length")[column]
-    repeated_curve = pd.Series({row["length"]: row[column] for row in again.curve})
+    repeated_curve = pd.Series({row["length"]: row[column] for row in repetition.curve})
     difference = (curve - repeated_curve).abs().max()
-    if training.equals(repeated) and difference == 0:
-        return f"is identical: {len(training)} losses, {column} at {len(curve)} lengths", True
-    loss_differences = (training - repeated).abs()
-    close = loss_differences <= CLOSE * training.abs() + 10**-DIGITS
-    until = int(max(training.index[close.cummin()], default=0))
-    words = f"training agrees to {CLOSE:g} until step {until} of {int(training.index[-1])}"
-    words += f"; the largest difference in {column} at a length is {difference:.3f}"
-    if close[training.index <= FIRST_STEPS].all():
-        return words, True
-    by_rounding = (repeated - training.index.map(nudged_losses(again.experiment))).abs()
-    too_different = ~close & (loss_differences > CARRIED * by_rounding)
-    if too_different[training.index <= FIRST_STEPS].any():
-        return f"differs within the first {FIRST_STEPS} steps by more than rounding; {words}", False
-    return f"{words}; rounding alone changes as much", True
+    if losses.equals(repeated_losses) and difference == 0:
+        return f"is identical: {len(losses)} losses, {column} at {len(curve)} lengths", True
+    loss_differences = (losses - repeated_losses).abs()
+    is_close = loss_differences <= CLOSE * losses.abs() + 10**-DIGITS
+    last_close_step = int(max(losses.index[is_close.cummin()], default=0))
+    description = f"training agrees to {CLOSE:g} until step {last_close_step} of {int(losses.index[-1])}"
+    description += f"; the largest difference in {column} at a length is {difference:.3f}"
+    is_first = losses.index <= FIRST_STEPS
+    if is_close[is_first].all():
+        return description, True
+    effect_of_rounding = (repeated_losses - losses.index.map(nudged_losses(repetition.experiment))).abs()
+    is_too_different = ~is_close & (loss_differences > CARRIED * effect_of_rounding)
+    if is_too_different[is_first].any():
+        return f"differs within the first {FIRST_STEPS} steps by more than rounding; {description}", False
+    return f"{description}; rounding alone changes as much", True
 
 
 def nudged_losses(experiment: Experiment) -> dict[int, float]:
-    """Return the losses of the first steps of a training whose initial weights differ by one rounding."""
+    """Return the losses of the first steps, by step, when the initial weights are changed by one rounding."""
     model = experiment.untrained_model()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -116,13 +131,13 @@ def nudged_losses(experiment: Experiment) -> dict[int, float]:
     def record(row: dict[str, Any]) -> None:
         losses[row["step"]] = row["loss"]
         if row["step"] >= FIRST_STEPS:
-            raise _FarEnough
+            raise _FirstStepsDone
 
-    with use_device(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FarEnough):
+    with use_device(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FirstStepsDone):
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
         train_model(model, experiment, device, checkpoint, 0, record, lambda step: None)
     return losses
 
 
-class _FarEnough(Exception):
-    pass
+class _FirstStepsDone(Exception):
+    """Raised to end a training after `FIRST_STEPS`."""
