@@ -1,9 +1,10 @@
-"""Compute scores over paired configurations, each with a separate seed and shared by all encodings.
+"""Compute the scores of encodings in configurations that all of them share, each with a separate seed.
 
-Per task and configuration the run with the lower loss on fresh examples of the training lengths counts. Its
-score is the area under exact match over log2 length from 1x to 8x the training length, where every point is
-taken above a floor: ``(x - floor) / (1 - floor)``, at least 0. The task is learned if exact match reaches 0.9
-within the training lengths, and at the longest of these is at least halfway from the floor to 1.
+Each encoding is trained in each configuration with several learning rates, and the run with the lowest loss
+on fresh examples of the training lengths counts. Its score is the area under exact match over log2 length
+from 1x to 8x the training length, where an exact match ``x`` counts as ``max(0, (x - floor) / (1 - floor))``.
+The task is learned if exact match reaches 0.9 within the training lengths and, at the longest of them, is at
+least halfway from the floor to 1.
 """
 
 from collections.abc import Sequence
@@ -17,42 +18,54 @@ from pe_experiments.published.blocks import with_settings
 from pe_experiments.terminal.errors import UserError
 
 RATE = "training.learning_rate"
-FLOORS = "floors.csv"  # by task, configuration and length: accuracy without order or by a known shortcut
+FLOORS = "floors.csv"  # accuracy of predictors without order or with a shortcut, by task, setting and length
 SCORE = "score"
-LEFT = 0.5  # share of the way from floor to 1; on `flip_flop` a shortcut alone may exceed 0.9
-SECTIONS = ("task", "model", "training")  # that make up a configuration of the bank
+LEARNED_ABOVE_FLOOR = 0.5  # share of the way from floor to 1; on `flip_flop` a shortcut can exceed 0.9
+SECTIONS = ("task", "model", "training")  # sections of the configuration that a setting of the bank fixes
 
 
 def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
-    """Return one row per task, encoding and configuration in which all encodings have run at all rates.
+    """Return one row per task, encoding and configuration, with the score of the run that counts.
 
-    Columns: ``task, label, setting, name, rate, learned`` and the metrics: ``score``, or exact match at a
-    multiple of the training length, ``exact_match_at_4x``.
+    Configurations in which not all encodings have run at all learning rates are left out.
+
+    Args:
+        runs: the runs of all encodings.
+        floors: the content of `FLOORS`; None sets all floors to 0.
+        metrics: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
+
+    Returns:
+        A table with the columns ``task, label, setting, name, rate, learned`` and one for each metric.
+
+    Raises:
+        UserError: a metric was not measured in all runs.
     """
-    table = _runs_that_count(runs)
+    table = _best_runs(runs)
     columns = ["task", "label", "setting", "name", "rate", "learned", *metrics]
     if table.empty:
         return table.reindex(columns=columns)
     points = _points_above_floors(runs, table, floors)
     counts = points["times"].value_counts()
-    everywhere = sorted(counts[counts == len(table)].index)
-    known = {f"exact_match_at_{n:g}x": n for n in everywhere if n % 1 == 0}
+    shared_times = sorted(counts[counts == len(table)].index)  # multiples at which all runs were evaluated
+    times_of_metric = {f"exact_match_at_{times:g}x": times for times in shared_times if times % 1 == 0}
     for metric in metrics:
         if metric == SCORE:
-            measured = points.groupby("name")[[*points]].apply(_area)
-        elif metric in known:
-            measured = points[points["times"] == known[metric]].set_index("name")["exact_match"]
+            value_by_run = points.groupby("name")[[*points]].apply(_area)
+        elif metric in times_of_metric:
+            at_times = points[points["times"] == times_of_metric[metric]]
+            value_by_run = at_times.set_index("name")["exact_match"]
         else:
-            names = ", ".join([SCORE, *known])
+            names = ", ".join([SCORE, *times_of_metric])
             raise UserError(f"hydra.callbacks.report.metric={metric}: not measured; allowed: {names}")
-        table[metric] = table["name"].map(measured)
-    longest = points[points["times"] == 1].set_index("name")["above"]
-    table["learned"] = table["solved_in_distribution"].eq(True) & ~(table["name"].map(longest) < LEFT)
+        table[metric] = table["name"].map(value_by_run)
+    above_by_run = points[points["times"] == 1].set_index("name")["above"]
+    is_near_floor = table["name"].map(above_by_run) < LEARNED_ABOVE_FLOOR
+    table["learned"] = table["solved_in_distribution"].eq(True) & ~is_near_floor
     return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
 
 
-def _runs_that_count(runs: Runs) -> pd.DataFrame:
-    """Return the runs at the better rate in configurations that all encodings have run at all rates."""
+def _best_runs(runs: Runs) -> pd.DataFrame:
+    """Return the run at the best rate of each task, encoding and configuration; see `score_table`."""
     table = with_settings(runs, rate=RATE).rename(columns={"seed": "setting"})
     counts = table.groupby(["task", "setting"])["name"].transform("size")
     table = table[counts == table["label"].nunique() * table["rate"].nunique()]
@@ -61,17 +74,20 @@ def _runs_that_count(runs: Runs) -> pd.DataFrame:
 
 
 def _points_above_floors(runs: Runs, table: pd.DataFrame, floors: pd.DataFrame | None) -> pd.DataFrame:
-    """Return the curves of the runs, with columns ``times`` (training lengths) and ``above`` (the floor).
+    """Return the curves of the runs with the columns ``times`` and ``above``.
 
-    Lengths that only some runs of a configuration were evaluated at are left out.
+    ``times`` is the length as a multiple of the training length, and ``above`` is exact match relative to the
+    floor: ``max(0, (x - floor) / (1 - floor))``. Lengths at which only some runs of a configuration were
+    evaluated are left out.
     """
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
     if floors is None:
         points["floor"] = 0.0
     else:
         points = points.merge(floors, on=["task", "setting", "content_length"], how="left", validate="m:1")
-    by_length = points.groupby(["task", "setting", "content_length"])["name"].transform("nunique")
-    points = points[by_length == points.groupby(["task", "setting"])["name"].transform("nunique")]
+    runs_at_length = points.groupby(["task", "setting", "content_length"])["name"].transform("nunique")
+    runs_in_setting = points.groupby(["task", "setting"])["name"].transform("nunique")
+    points = points[runs_at_length == runs_in_setting]
     points = points.merge(table[["name", "max_length"]], on="name")
     points["times"] = points["content_length"] / points["max_length"]
     points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)
@@ -79,31 +95,36 @@ def _points_above_floors(runs: Runs, table: pd.DataFrame, floors: pd.DataFrame |
 
 
 def _area(points: pd.DataFrame) -> float:
-    """Return the area under ``above`` over log2 ``times``, from the training length to 8x, at most 1."""
-    past = points[points["times"].between(1, FARTHEST)].sort_values("times")
-    x = np.log2(past["times"])
-    return float(np.trapezoid(past["above"], x) / (x.iloc[-1] - x.iloc[0]))
+    """Return the mean of ``above`` over log2 ``times`` from 1x to 8x, by the trapezoidal rule."""
+    points = points[points["times"].between(1, FARTHEST)].sort_values("times")
+    x = np.log2(points["times"])
+    return float(np.trapezoid(points["above"], x) / (x.iloc[-1] - x.iloc[0]))
 
 
 def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Return the two-valued factors by task, [configurations, factors], named by the keys that covary."""
-    rows: dict[str, dict[int, dict[str, str]]] = {}
+    """Return the factors with two values of each task, [configurations, factors].
+
+    Options that always change together are one factor, named after all of them.
+    """
+    configs: dict[str, dict[int, dict[str, str]]] = {}  # by task and setting
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
         trained = runs.saved[name]["identity"]["trained"]
         config = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
-        rows.setdefault(task, {})[setting] = config | {RATE: ""}
+        config[RATE] = ""  # not a factor: every configuration is run at all learning rates
+        configs.setdefault(task, {})[setting] = config
     factors = {}
-    for task, by_setting in rows.items():
-        table = pd.DataFrame.from_dict(by_setting, orient="index")
+    for task, config_by_setting in configs.items():
+        table = pd.DataFrame.from_dict(config_by_setting, orient="index")
         table = table.loc[:, table.nunique() == 2]
-        splits: dict[tuple[int, ...], list[str]] = {}
+        keys_by_codes: dict[tuple[int, ...], list[str]] = {}  # options that split the settings alike
         for key in table:
-            splits.setdefault(tuple(pd.factorize(table[key])[0]), []).append(str(key))
-        factors[task] = pd.DataFrame({", ".join(keys): table[keys[0]] for keys in splits.values()})
+            codes = tuple(pd.factorize(table[key])[0].tolist())
+            keys_by_codes.setdefault(codes, []).append(str(key))
+        factors[task] = pd.DataFrame({", ".join(keys): table[keys[0]] for keys in keys_by_codes.values()})
     return factors
 
 
 def scores_by_setting(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
-    """Return scores [configurations, encodings] of one task, with ``unlearned`` where it was not learned."""
+    """Return scores [configurations, encodings] of one task, ``unlearned`` where the task was not learned."""
     values = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
     return values.pivot(index="setting", columns="label", values="value")

@@ -1,4 +1,4 @@
-"""Compare your own encoding with a bank from the runs of ``sweep=versus``."""
+"""Compare the user's encoding with a bank, from the runs of ``sweep=versus``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from pe_experiments import NUMERICS
-from pe_experiments.bank.report import Standings, report
+from pe_experiments.bank.report import ScoresByTask, report
 from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, scores_by_setting
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.experiment import resolve
@@ -21,7 +21,7 @@ from pe_experiments.sweeps.report import Comparison
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, allowed, few
 
-MOST_SETTINGS = 16  # so that all combinations of signs can be enumerated
+MOST_SETTINGS = 16  # per task, because the test enumerates all combinations of signs
 STUDY = "versus"  # the folder that holds one study per encoding
 
 
@@ -30,8 +30,9 @@ class Versus(Comparison):
 
     Args:
         bank: the published study, in the results directory or shipped with the package.
-        baselines: labels of the encodings to compare with; None takes all of the bank.
+        baselines: labels of the encodings to compare with; None selects all encodings of the bank.
         metric: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
+        tuned: see `Comparison`.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class Versus(Comparison):
         super().__init__(tuned)
         self.bank = bank
         self.metric = metric
-        self.requested = None if baselines is None else list(baselines)
-        self.reported: list[str] = []  # names of tasks
+        self.requested_baselines = None if baselines is None else list(baselines)
+        self.reported_tasks: list[str] = []
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
         """Read the bank and check that the runs can be compared with it.
@@ -58,147 +59,158 @@ class Versus(Comparison):
         self.label = self._label(configs)
         self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
         self.names = {job.name for job in jobs}
-        places = [base / self.bank for base in (self.results_dir, SHIPPED)]
-        folder = next((place for place in places if (place / FILES[-1]).exists()), None)
+        folders = [base / self.bank for base in (self.results_dir, SHIPPED)]
+        folder = next((path for path in folders if (path / FILES[-1]).exists()), None)
         if folder is None:
             raise UserError(
-                f"hydra.callbacks.report.bank={self.bank} is not a published study in {places[0]}"
+                f"hydra.callbacks.report.bank={self.bank} is not a published study in {folders[0]}"
             )
-        banked = read_archive(folder)
-        if self.label in set(banked.runs["label"]) and configs[0]["label"]:
+        bank_runs = read_archive(folder)
+        if self.label in set(bank_runs.runs["label"]) and configs[0]["label"]:
             raise UserError(f"label={self.label} is the name of an encoding of {self.bank}; choose another")
-        known = sorted(set(banked.runs["label"]) - {self.label})
-        unknown = [name for name in self.requested or () if name not in known]
+        available = sorted(set(bank_runs.runs["label"]) - {self.label})
+        unknown = [name for name in self.requested_baselines or () if name not in available]
         if unknown:
             key = "hydra.callbacks.report.baselines"
-            raise UserError(f"{key}: {few(unknown)} is not in the bank; allowed: {allowed(known)}")
-        self.baselines = self.requested or known
+            raise UserError(f"{key}: {few(unknown)} is not in the bank; allowed: {allowed(available)}")
+        self.baselines = self.requested_baselines or available
         self.floors = pd.read_csv(folder / FLOORS) if (folder / FLOORS).exists() else None
-        self.banked = self._complete(banked)
+        self.bank_runs = self._complete(bank_runs)
         self._require_settings(jobs)
-        self._say_who_made_the_baselines()
-        waiting = [self._task(job) for job in jobs if job.pending]
-        if waiting:
-            first = waiting[0]
-            runs = waiting.count(waiting[0])
-            when = f"the page comes when {first} is finished ({runs} of {len(waiting)} runs)"
-            say(f"{self.bank}: {when}, and grows with each task")
+        self._say_versions()
+        pending_tasks = [self._task(job) for job in jobs if job.pending]
+        if pending_tasks:
+            first = pending_tasks[0]
+            when = f"the page comes when {first} is finished"
+            runs = f"{pending_tasks.count(first)} of {len(pending_tasks)} runs"
+            say(f"{self.bank}: {when} ({runs}), and grows with each task")
 
     def after_run(self, jobs: Sequence[Job]) -> None:
-        """Report a task when all its runs have finished."""
-        waiting = {self._task(job) for job in jobs if job.name and job.state in PENDING}
-        tasks = {self._task(job) for job in jobs if job.state in DONE} - waiting
-        if tasks - set(self.reported):
-            self.reported = sorted(tasks)
+        """Write the report of all finished tasks whenever another task has finished."""
+        unfinished_tasks = {self._task(job) for job in jobs if job.name and job.state in PENDING}
+        tasks = {self._task(job) for job in jobs if job.state in DONE} - unfinished_tasks
+        if tasks - set(self.reported_tasks):
+            self.reported_tasks = sorted(tasks)
             self.report([job for job in jobs if job.state in DONE and self._task(job) in tasks])
 
     def report(self, jobs: Sequence[Job]) -> None:
-        done = [job.name for job in jobs if job.state in DONE]
-        if done:
-            list_in_study(self.results_dir, self.study, *done)
-            standings = self._standings()
-            if standings:
-                report(self, standings)
+        """Write the page from the finished runs among ``jobs`` and print the verdicts."""
+        finished = [job.name for job in jobs if job.state in DONE]
+        if finished:
+            list_in_study(self.results_dir, self.study, *finished)
+            scores_by_task = self._scores_by_task()
+            if scores_by_task:
+                report(self, scores_by_task)
             else:
                 say(f"{self.bank}: nothing to compare yet; a configuration needs all its learning rates")
 
     def _task(self, job: Job) -> str:
+        """Return the name in the bank of the task of a job."""
         return self.tasks[job.config["task"]["_target_"]]
 
     def _label(self, configs: Sequence[dict[str, Any]]) -> str:
+        """Return the label of the user's encoding; raise a UserError if there are several encodings."""
         encodings = {str([config[key] for key in ("pe", "positions", "label")]): config for config in configs}
         if len(encodings) > 1:
             raise UserError(f"sweep=versus compares one encoding with the bank, got {len(encodings)}")
         return resolve(check(next(iter(encodings.values())))).label
 
-    def _complete(self, banked: Runs) -> Runs:
-        """Return the runs of the bank in configurations that all baselines have run."""
-        banked = select_runs(banked, banked.runs["label"].isin(self.baselines))
-        settings = score_table(banked, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
+    def _complete(self, bank_runs: Runs) -> Runs:
+        """Return the runs of the baselines in configurations that all baselines have run."""
+        bank_runs = select_runs(bank_runs, bank_runs.runs["label"].isin(self.baselines))
+        settings = score_table(bank_runs, self.floors, [self.metric])[["task", "setting"]].drop_duplicates()
         if settings.empty:
             raise UserError(f"{self.bank}: no configuration has runs of all encodings at all learning rates")
         complete = set(settings.itertuples(index=False, name=None))
         most = settings.groupby("task").size().max()
         if most > MOST_SETTINGS:
             raise UserError(f"{self.bank}: a task has {most} seeds; at most {MOST_SETTINGS} are allowed")
-        pairs = zip(banked.runs["task"], banked.runs["seed"], strict=True)
-        return select_runs(banked, pd.Series([pair in complete for pair in pairs]))
+        pairs = zip(bank_runs.runs["task"], bank_runs.runs["seed"], strict=True)
+        return select_runs(bank_runs, pd.Series([pair in complete for pair in pairs]))
 
     def _require_settings(self, jobs: Sequence[Job]) -> None:
         """Raise a UserError for runs in configurations that the bank does not have."""
-        points = self.banked.curves.groupby("name")
-        measured = points.agg(examples=("examples", "first"), lengths=("content_length", list))
-        banked: dict[str, list[dict[str, Any]]] = {}
-        self.tasks: dict[str, str] = {}  # by class
-        for name, task in self.banked.runs[["name", "task"]].itertuples(index=False):
-            trained = self.banked.saved[name]["identity"]["trained"]
-            count, lengths = measured.loc[name]
+        curves = self.bank_runs.curves.groupby("name")
+        evaluations = curves.agg(examples=("examples", "first"), lengths=("content_length", list))
+        bank_configs: dict[str, list[dict[str, Any]]] = {}  # by class of the task
+        self.tasks: dict[str, str] = {}  # name of the task by its class
+        for name, task in self.bank_runs.runs[["name", "task"]].itertuples(index=False):
+            trained = self.bank_runs.saved[name]["identity"]["trained"]
+            examples, lengths = evaluations.loc[name]
             target = trained["task"]["_target_"]
-            banked.setdefault(target, []).append(_compared_config(trained, int(count), lengths))
+            bank_configs.setdefault(target, []).append(_compared_config(trained, int(examples), lengths))
             self.tasks[target] = task
         for job in jobs:
             if not job.name:
                 continue
             experiment = resolve(check(job.config))
-            part = experiment.components["task"]
+            task_component = experiment.components["task"]
+            choice, target = task_component.choice, task_component.target
+            if target not in bank_configs:
+                tasks = allowed(sorted(self.tasks.values()))
+                raise UserError(f"task={choice} is not in {self.bank}; allowed: {tasks}")
             examples = job.config["evaluation"]["examples"]
-            if part.target not in banked:
-                known = allowed(sorted(self.tasks.values()))
-                raise UserError(f"task={part.choice} is not in {self.bank}; allowed: {known}")
             lengths = {experiment.evaluation_task.nearest_length(n) for n in experiment.evaluation_lengths}
-            asked_config = _compared_config(jsonable(experiment.trained), examples, lengths)
-            differing = min(
-                (_differing_keys(asked_config, bank_config) for bank_config in banked[part.target]), key=len
-            )
-            if differing:
-                what = f"{', '.join(differing)} must be as in {self.bank}"
-                raise UserError(f"sweep=versus, task={part.choice}: {what}")
+            config = _compared_config(jsonable(experiment.trained), examples, lengths)
+            differences = [_differing_keys(config, bank_config) for bank_config in bank_configs[target]]
+            fewest_differences = min(differences, key=len)
+            if fewest_differences:
+                problem = f"{', '.join(fewest_differences)} must be as in {self.bank}"
+                raise UserError(f"sweep=versus, task={choice}: {problem}")
 
-    def _say_who_made_the_baselines(self) -> None:
-        names = list(self.banked.runs["name"])
-        numerics = {str(self.banked.saved[name]["identity"]["hashed"]["numerics"]) for name in names}
-        versions = {str(self.banked.environments[name]["libraries"]["torch"]) for name in names}
-        self.made_with = f"NUMERICS {few(sorted(numerics))} and PyTorch {few(sorted(versions))}"
-        here = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
-        say(f"{self.bank}: the baselines were trained with {self.made_with}; yours with {here}")
+    def _say_versions(self) -> None:
+        """Print the versions with which the baselines were trained, and those of the user."""
+        names = list(self.bank_runs.runs["name"])
+        numerics = {str(self.bank_runs.saved[name]["identity"]["hashed"]["numerics"]) for name in names}
+        torch_versions = {str(self.bank_runs.environments[name]["libraries"]["torch"]) for name in names}
+        numerics_text, torch_text = few(sorted(numerics)), few(sorted(torch_versions))
+        self.baseline_versions = f"NUMERICS {numerics_text} and PyTorch {torch_text}"
+        current = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
+        say(f"{self.bank}: the baselines were trained with {self.baseline_versions}; yours with {current}")
 
-    def together(self) -> Runs:
+    def all_runs(self) -> Runs:
         """Return the runs of the baselines and the finished runs of the encoding."""
-        bank = select_runs(self.banked, self.banked.runs["label"].isin(self.baselines))
         new_runs = read_runs(self.results_dir, str(self.study))
         new_runs = select_runs(new_runs, new_runs.runs["name"].isin(self.names))
-        new_runs.runs["label"] = new_runs.curves["label"] = self.label  # runs of another study may differ
-        runs, curves = (
-            pd.concat([getattr(part, key) for part in (bank, new_runs)]) for key in ("runs", "curves")
-        )
-        return Runs(runs.reset_index(drop=True), curves, saved=bank.saved | new_runs.saved)
+        # A run that was first trained for another study can have another label.
+        new_runs.runs["label"] = self.label
+        new_runs.curves["label"] = self.label
+        runs = pd.concat([self.bank_runs.runs, new_runs.runs], ignore_index=True)
+        curves = pd.concat([self.bank_runs.curves, new_runs.curves])
+        return Runs(runs, curves, saved={**self.bank_runs.saved, **new_runs.saved})
 
     def scores(self) -> pd.DataFrame:
         """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
-        runs = self.together()
+        runs = self.all_runs()
         metrics = list(dict.fromkeys((SCORE, self.metric)))
         is_new = runs.runs["label"] == self.label
-        both = score_table(runs, self.floors, metrics)
-        bank = score_table(select_runs(runs, ~is_new), self.floors, metrics)
-        return pd.concat([bank, both[both["label"] == self.label]], ignore_index=True)
+        all_scores = score_table(
+            runs, self.floors, metrics
+        )  # only in configurations that the encoding has run
+        bank_scores = score_table(select_runs(runs, ~is_new), self.floors, metrics)
+        new_scores = all_scores[all_scores["label"] == self.label]
+        return pd.concat([bank_scores, new_scores], ignore_index=True)
 
-    def _standings(self) -> Standings:
+    def _scores_by_task(self) -> ScoresByTask:
         """Return the scores of every task in the configurations that the encoding has run."""
-        standings = {}
+        scores = {}
         for task, rows in self.scores().groupby("task"):
-            run = rows.loc[rows["label"] == self.label, "setting"]
-            if len(run):
-                standings[str(task)] = scores_by_setting(rows, self.metric).loc[run]
-        return standings
+            settings = rows.loc[rows["label"] == self.label, "setting"]
+            if len(settings):
+                scores[str(task)] = scores_by_setting(rows, self.metric).loc[settings]
+        return scores
 
 
 def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
-    """Return the part of a configuration that compared runs must share."""
-    flat = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
-    flat |= {"seed": trained["seed"], "evaluation.examples": examples}
-    return flat | {"evaluation.lengths": sorted(lengths)}
+    """Return the options that compared runs must share, by dotted key."""
+    config = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
+    config["seed"] = trained["seed"]
+    config["evaluation.examples"] = examples
+    config["evaluation.lengths"] = sorted(lengths)
+    return config
 
 
-def _differing_keys(trained: Mapping[str, Any], banked: Mapping[str, Any]) -> list[str]:
-    keys = [key for key in {**trained, **banked} if trained.get(key) != banked.get(key)]
-    return [f"{key}={trained.get(key)} (there: {banked.get(key)})" for key in keys]
+def _differing_keys(config: Mapping[str, Any], bank_config: Mapping[str, Any]) -> list[str]:
+    """Return the options in which two configurations differ, with both values."""
+    keys = [key for key in {**config, **bank_config} if config.get(key) != bank_config.get(key)]
+    return [f"{key}={config.get(key)} (there: {bank_config.get(key)})" for key in keys]
