@@ -1,1 +1,1 @@
-"""Pretrained models of transformers over context length, as they are and with rescaled RoPE."""
+"""Evaluate pretrained models of transformers over context length, as they are and with rescaled RoPE."""

@@ -1,8 +1,8 @@
-"""Bits per byte of a pretrained model over context length, under every rescaling, on the same bytes at each.
+"""Measure bits per byte of a pretrained model over context length, for each rescaling of its RoPE.
 
-A text is cut into as many parts as there are stretches. Scored are the last tokens of every part; at context
-length L they are predicted in one window of L tokens that ends with them, so that each has L - ``scored``
-tokens before it or more.
+A text is cut into equal parts, and the last ``scored`` tokens of each part are scored at each context length.
+At context length L they are predicted in a window of L tokens that ends with them, so that each scored token
+follows at least L - ``scored`` others. The last tokens of a part are called a stretch.
 """
 
 import json
@@ -29,13 +29,13 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import InUse, UserError
 from pe_experiments.terminal.files import read_json, write_atomically
 
-READ_BYTES = 1 << 20  # of a part of the text, from its end; more for windows beyond 32,768 tokens
+READ_BYTES = 1 << 20  # read from the end of each part; windows longer than 32,768 tokens need more
 COLUMNS = ("measured", "block", "length", "stretch", "bytes", "bits", "seconds")
-Key = tuple[str, str, int, int]  # hash of what is measured, block as JSON, length, stretch
+Key = tuple[str, str, int, int]  # hash of model, text and options; RoPE parameters as JSON; length; stretch
 
 
 class PretrainedSettings(Section):
-    """What ``configs/evaluate_pretrained.yaml`` may say."""
+    """The options of ``configs/evaluate_pretrained.yaml``."""
 
     model: Folder
     text: Folder | None
@@ -54,43 +54,44 @@ class PretrainedSettings(Section):
 
 
 class Cell(NamedTuple):
-    """One point of the picture."""
+    """One point of the figure: a rescaling at a context length."""
 
     rope: Rope
     length: int
     factor: float
-    block: Block | None
+    block: Block | None  # RoPE parameters
 
     def keys(self, identity: str, stretches: int) -> list[Key]:
+        """Return the key of each stretch, under which its measurement is saved."""
         block = json.dumps(self.block, sort_keys=True)
         return [(identity, block, self.length, index) for index in range(stretches)]
 
 
 class Stretch(NamedTuple):
-    """The last tokens of a part of the text, how many of them are scored, and how many bytes these are."""
+    """The last tokens of a part of the text."""
 
     tokens_N: Tensor
-    scored: int
-    bytes: int
+    scored: int  # number of tokens that are scored, at the end
+    bytes: int  # number of bytes of these
 
 
 def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
-    """Evaluate a pretrained model, or return the folder of a finished evaluation."""
+    """Evaluate a pretrained model unless this is already done, and return the folder of the results."""
     dtype = getattr(torch, settings.dtype)
     model = PretrainedModel(settings.model, dtype, settings.trust)
     try:
         text = Text(settings.text)
     except ValueError as error:
         raise UserError(str(error).replace("path=", "text=", 1)) from error
-    texts = zip(text.names, text.data_files, strict=True)
-    measured = {
+    text_files = zip(text.names, text.data_files, strict=True)
+    identifying = {
         "model": {path.name: file_digest(path) for path in model.files},
-        "text": {name: file_digest(Path(path)) for name, path in texts},
+        "text": {name: file_digest(Path(path)) for name, path in text_files},
         "stretches": settings.stretches, "scored": settings.scored, "dtype": settings.dtype,
     }  # fmt: skip
-    identity = short_hash(measured)
-    default = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
-    folder = output_folder(settings.out or default, settings.results_dir)
+    identity = short_hash(identifying)
+    default_folder = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
+    folder = output_folder(settings.out or default_folder, settings.results_dir)
     request = settings.model_dump(include={"rope", "lengths", "factor"}) | {"measured": identity}
     settings_file = folder / "settings.json"
     if settings_file.exists() and read_json(settings_file)["request"] == request:
@@ -102,21 +103,23 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         model.read()
         cells = _cells(model, settings)
         table = _measure(model, text, cells, settings, identity, folder, display)
-        facts: dict[str, Any] = {
+        facts = {
+            "request": request,
+            "settings": settings.model_dump(mode="json"),
+            "blocks": {f"{cell.rope} at {cell.length}": cell.block for cell in cells},
             "name": model.name,
             "original_length": model.original_length,
             "bytes": text.ends[-1],
+            "versions": {name: version(name) for name in ("torch", "transformers")},
         }
-        facts["versions"] = {name: version(name) for name in ("torch", "transformers")}
-        blocks = {f"{cell.rope} at {cell.length}": cell.block for cell in cells}
-        content = {"request": request, "settings": settings.model_dump(mode="json"), "blocks": blocks} | facts
-        report.write(folder, table, content)
-        report.log(settings.logger, folder, Path(settings.results_dir), table, content)
-        write_atomically(settings_file, json.dumps(content, indent=1))
+        report.write(folder, table, facts)
+        report.log(settings.logger, folder, Path(settings.results_dir), table, facts)
+        write_atomically(settings_file, json.dumps(facts, indent=1))
     return folder
 
 
 def _lock(folder: Path) -> Any:
+    """Return a held lock of the folder; raise `InUse` if another process holds it."""
     try:
         return FileLock(folder / ".lock").acquire(timeout=0)
     except Timeout as error:
@@ -124,29 +127,33 @@ def _lock(folder: Path) -> Any:
 
 
 def _cells(model: PretrainedModel, settings: PretrainedSettings) -> list[Cell]:
-    """Return the cells, the longest first: what does not fit in memory fails at once."""
+    """Return the cells, the longest first, so that lengths that do not fit in memory fail at once."""
     original = model.original_length
-    asked_lengths = settings.lengths or (original and [original // 4, original // 2, original, 2 * original])
-    if not asked_lengths:
+    lengths = settings.lengths
+    if not lengths and original:
+        lengths = [original // 4, original // 2, original, 2 * original]
+    if not lengths:
         raise UserError(f"lengths is missing: {model.name} states no length")
-    lengths = sorted(set(asked_lengths))
+    lengths = sorted(set(lengths))
     if lengths[0] <= settings.scored:
         raise UserError(f"lengths={lengths[0]}: expected more than scored={settings.scored}")
     if model.table_length and lengths[-1] > model.table_length:
-        what = f"{model.name} has positions up to {model.table_length} and no RoPE"
-        raise UserError(f"lengths={lengths[-1]}: {what}; allowed: at most {model.table_length}")
+        reason = f"{model.name} has positions up to {model.table_length} and no RoPE"
+        raise UserError(f"lengths={lengths[-1]}: {reason}; allowed: at most {model.table_length}")
     cells = []
     for length in reversed(lengths):
+        factor = settings.factor
+        if factor is None:
+            factor = max(1.0, length / original) if original else 1.0
         for rope in dict.fromkeys(settings.rope):
-            factor = settings.factor or (max(1.0, length / original) if original else 1.0)
             cells.append(Cell(rope, length, factor, model.block(rope, factor)))
     return cells
 
 
 def cut_stretches(text: Text, model: PretrainedModel, count: int, longest: int, scored: int) -> list[Stretch]:
-    """Return the last ``longest`` tokens of equal parts of a text.
+    """Return the last ``longest`` tokens of each of ``count`` equal parts of a text.
 
-    Scored are the last ``scored`` of them, or up to three fewer where these begin within a character.
+    The last ``scored`` of them are scored, or up to three fewer if these begin within a character.
     """
     total = text.ends[-1]
     stretches = []
@@ -165,7 +172,7 @@ def cut_stretches(text: Text, model: PretrainedModel, count: int, longest: int, 
                 f"{need:,.0f} bytes are needed, or fewer stretches"
             )
         first = len(tokens) - scored
-        while spans[first][0] < spans[first - 1][1]:  # both are bytes of one character
+        while spans[first][0] < spans[first - 1][1]:  # both tokens are bytes of the same character
             first += 1
         scored_bytes = len(part[spans[first][0] :].encode())
         stretches.append(Stretch(torch.tensor(tokens[-longest:]), len(tokens) - first, scored_bytes))
@@ -182,56 +189,61 @@ def _measure(
     folder: Path,
     display: Display,
 ) -> pd.DataFrame:
-    """Return a row for every cell; what an earlier process measured is in ``stretches.csv``."""
-    device = settings.device if settings.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    """Return a row for every cell; measurements of earlier processes are read from ``stretches.csv``."""
+    device: str = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     file = folder / "stretches.csv"
     rows: dict[Key, dict[str, Any]] = {
         (row["measured"], row["block"], int(row["length"]), int(row["stretch"])): row
         for row in read_csv(file)
     }
-    keys: dict[Key, Cell] = {}  # at a factor of 1 all rescalings are plain RoPE, which is measured once
+    cell_by_key: dict[Key, Cell] = {}  # at a factor of 1 all rescalings are plain RoPE and share their keys
     for cell in cells:
         for key in cell.keys(identity, settings.stretches):
-            keys.setdefault(key, cell)
-    missing = [key for key in keys if key not in rows]
+            cell_by_key.setdefault(key, cell)
+    missing = [key for key in cell_by_key if key not in rows]
     if missing:
         longest = cells[0].length
         prefix = torch.tensor(model.prefix(), dtype=torch.long)
         model.refuse_large(longest, settings.scored, device)
         stretches = cut_stretches(text, model, settings.stretches, longest, settings.scored)
-        network, loaded = None, None
-        display.start(model.name, len(keys), len(keys) - len(missing))
+        network = None
+        loaded_block = None
+        already_measured = len(cell_by_key) - len(missing)
+        display.start(model.name, len(cell_by_key), already_measured)
         try:
-            for done, key in enumerate(missing, len(keys) - len(missing) + 1):
+            for done, key in enumerate(missing, already_measured + 1):
                 _, block, length, index = key
-                if network is None or loaded != block:
-                    network = None  # before the next is loaded
-                    network = model.load(keys[key].block, device)
-                    loaded = block
+                if network is None or loaded_block != block:
+                    network = None  # free its memory before the next one is loaded
+                    network = model.load(cell_by_key[key].block, device)
+                    loaded_block = block
                 stretch = stretches[index]
-                began = time.perf_counter()
+                started = time.perf_counter()
                 tokens_T = torch.cat([prefix, stretch.tokens_N[-(length - len(prefix)) :]])
                 loss = bits(network, tokens_T, stretch.scored)
-                took = round(time.perf_counter() - began, 2)
-                values = (*key, stretch.bytes, loss, took)
+                seconds = round(time.perf_counter() - started, 2)
+                values = (*key, stretch.bytes, loss, seconds)
                 rows[key] = dict(zip(COLUMNS, values, strict=True))
                 write_atomically(file, to_csv(COLUMNS, list(rows.values())))
-                display.note(f"{keys[key].rope} at {length}, {loss / stretch.bytes:.3f} bits per byte")
+                display.note(f"{cell_by_key[key].rope} at {length}, {loss / stretch.bytes:.3f} bits per byte")
                 display.step(done)
         finally:
             display.stop()
-    return pd.DataFrame(
-        [
-            _row(cell, [rows[key] for key in cell.keys(identity, settings.stretches)])
-            for cell in sorted(cells, key=lambda cell: cell.length)
-        ]
-    )
+    table = []
+    for cell in sorted(cells, key=lambda cell: cell.length):
+        stretch_rows = [rows[key] for key in cell.keys(identity, settings.stretches)]
+        table.append(_summary_row(cell, stretch_rows))
+    return pd.DataFrame(table)
 
 
-def _row(cell: Cell, stretches: list[dict[str, Any]]) -> dict[str, Any]:
-    total, scored = (sum(float(row[column]) for row in stretches) for column in ("bits", "bytes"))
+def _summary_row(cell: Cell, stretch_rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the bits per byte of a cell over all stretches."""
+    total_bits = sum(float(row["bits"]) for row in stretch_rows)
+    total_bytes = sum(float(row["bytes"]) for row in stretch_rows)
     factor = None if cell.rope == "as_is" else cell.factor
     return {
-        "rope": cell.rope, "length": cell.length, "factor": factor, "stretches": len(stretches),
-        "bytes": int(scored), "bits_per_byte": total / scored,
+        "rope": cell.rope, "length": cell.length, "factor": factor, "stretches": len(stretch_rows),
+        "bytes": int(total_bytes), "bits_per_byte": total_bits / total_bytes,
     }  # fmt: skip

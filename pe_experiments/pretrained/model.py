@@ -1,4 +1,4 @@
-"""A causal language model of transformers, read from local files and built with another RoPE block."""
+"""Load a causal language model of transformers from local files, with its own or rescaled RoPE parameters."""
 
 import copy
 import io
@@ -17,17 +17,20 @@ from pe_experiments.terminal.errors import UserError, sentence
 from pe_experiments.training.preflight import memory_bytes
 
 Rope = Literal["as_is", "linear", "ntk", "yarn", "llama3"]
-Block = dict[str, Any]
+Block = dict[str, Any]  # ``rope_parameters`` of a configuration of transformers
 INSTALL = 'pip install -c constraints.txt -e ".[pretrained]" installs it'
 PICKLES = ("*.bin", "*.pt", "*.pth")
 LLAMA_3_1 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 class PretrainedModel:
-    """The files of a model, its configuration and its tokenizer; `load` reads the weights.
+    """The files of a model, its configuration and its tokenizer.
+
+    `read` reads the configuration and the tokenizer, and `load` the weights.
 
     Args:
         path: a folder with ``config.json`` and safetensors, a GGUF file, or a folder with one GGUF file.
+        dtype: type of the weights.
         trust: also read weights that are pickles.
 
     Raises:
@@ -46,7 +49,7 @@ class PretrainedModel:
         for package in ("transformers", *(("gguf", "accelerate") if self.gguf else ())):
             if not find_spec(package):
                 raise UserError(f"model={self.path}: {package} is not installed; {INSTALL}")
-        os.environ["HF_HUB_OFFLINE"] = "1"  # before the import
+        os.environ["HF_HUB_OFFLINE"] = "1"  # read by transformers when it is imported
         import transformers
 
         transformers.logging.set_verbosity_error()
@@ -59,15 +62,18 @@ class PretrainedModel:
         text_config = self.config.get_text_config()
         block = getattr(text_config, "rope_parameters", None) or {}
         self.rope: Block | None = block if "rope_theta" in block else None
-        longest = getattr(text_config, "max_position_embeddings", None)
-        stated = getattr(text_config, "original_max_position_embeddings", None)
-        self.original_length: int | None = block.get("original_max_position_embeddings") or stated or longest
-        self.table_length = longest if not block else None
+        max_length = getattr(text_config, "max_position_embeddings", None)
+        # A model trained with a rescaled RoPE states the length before the rescaling.
+        original = block.get("original_max_position_embeddings")
+        original = original or getattr(text_config, "original_max_position_embeddings", None)
+        self.original_length: int | None = original or max_length
+        self.table_length = max_length if not block else None  # rows of a table of position embeddings
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
+        """Hide progress bars, and raise a UserError if files cannot be read."""
         try:
-            with redirect_stderr(io.StringIO()):  # progress bars of libraries
+            with redirect_stderr(io.StringIO()):
                 yield
         except UserError:
             raise
@@ -75,35 +81,42 @@ class PretrainedModel:
             raise UserError(f"model={self.path} cannot be read: {sentence(error)}") from error
 
     def prefix(self) -> list[int]:
-        """Return the token before every window: the one that the tokenizer begins texts with, if any."""
+        """Return the token that the tokenizer puts before a text, if any; every window starts with it."""
         start = self.tokenizer("").input_ids[:1]
         return start if start == [self.tokenizer.bos_token_id] else []
 
     def block(self, rope: Rope, factor: float) -> Block | None:
-        """Return the ``rope_parameters`` of a rescaling; at a factor of 1 they are those of plain RoPE."""
+        """Return the ``rope_parameters`` of a rescaling by this factor; a factor of 1 gives plain RoPE."""
         if rope == "as_is":
             return self.rope
         if self.rope is None or not self.original_length:
-            several = getattr(self.config.get_text_config(), "rope_parameters", None)
-            why = "has several RoPEs" if several and self.rope is None else "has no RoPE of a known length"
-            raise UserError(f"rope={rope}: {self.name} {why}; allowed: as_is")
-        shared = {key: self.rope[key] for key in ("rope_theta", "partial_rotary_factor") if key in self.rope}
+            parameters = getattr(self.config.get_text_config(), "rope_parameters", None)
+            reason = "has no RoPE of a known length"
+            if parameters and self.rope is None:
+                reason = "has several RoPEs"
+            raise UserError(f"rope={rope}: {self.name} {reason}; allowed: as_is")
+        shared_keys = ("rope_theta", "partial_rotary_factor")
+        shared: Block = {key: self.rope[key] for key in shared_keys if key in self.rope}
         if factor == 1:
-            return {"rope_type": "default"} | shared
-        if rope == "ntk":  # a larger base, under which the slowest pair turns as under linear
+            return {"rope_type": "default", **shared}
+        if (
+            rope == "ntk"
+        ):  # a larger base, with which the slowest pair rotates as slowly as with linear scaling
             config = self.config.get_text_config()
             head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
             head_dim = head_dim or config.hidden_size // config.num_attention_heads
             pairs = int(head_dim * shared.get("partial_rotary_factor", 1.0)) // 2
             base = shared["rope_theta"] * factor ** (pairs / (pairs - 1))
-            return {"rope_type": "default"} | shared | {"rope_theta": base}
-        block = {"rope_type": rope, "factor": factor} | shared
+            return {"rope_type": "default", **shared, "rope_theta": base}
+        block: Block = {"rope_type": rope, "factor": factor, **shared}
         if rope != "linear":
             block["original_max_position_embeddings"] = self.original_length
-        return block | (LLAMA_3_1 if rope == "llama3" else {})
+        if rope == "llama3":
+            block.update(LLAMA_3_1)
+        return block
 
     def load(self, block: Block | None, device: str) -> Any:
-        """Return the model with this RoPE block in its configuration, for evaluation."""
+        """Return the model for evaluation, with these RoPE parameters in its configuration."""
         from transformers import AutoModelForCausalLM
 
         config = copy.deepcopy(self.config)
@@ -119,7 +132,8 @@ class PretrainedModel:
                 **weights,
                 **self.source,
             )
-        if missing := sorted(info["missing_keys"]):
+        missing = sorted(info["missing_keys"])
+        if missing:
             raise UserError(f"model={self.path}: its files lack {len(missing)} weights, such as {missing[0]}")
         model = model.to(device).eval()
         self._refuse_looking_ahead(model)
@@ -127,20 +141,25 @@ class PretrainedModel:
 
     @torch.no_grad()
     def _refuse_looking_ahead(self, model: Any) -> None:
+        """Raise a UserError if another last token changes earlier predictions of the model."""
         tokens_T = torch.arange(8) % self.config.get_text_config().vocab_size
-        rows_BT = tokens_T.repeat(2, 1)
-        rows_BT[1, -1] = 0
-        first, second = (model(row[None].to(model.device), use_cache=False).logits[0, :-1] for row in rows_BT)
-        if (first - second).abs().max() > 1e-5 * first.abs().max():
+        changed_T = tokens_T.clone()
+        changed_T[-1] = 0
+        logits, changed_logits = (
+            model(row_T[None].to(model.device), use_cache=False).logits[0, :-1]
+            for row_T in (tokens_T, changed_T)
+        )
+        if (logits - changed_logits).abs().max() > 1e-5 * logits.abs().max():
             raise UserError(
                 f"model={self.path}: {self.config.model_type} is not a causal language model: a later token "
                 "changes what is predicted before it"
             )
 
     def refuse_large(self, length: int, scored: int, device: str) -> None:
-        """Refuse a context length that needs more memory than there is, by an estimate.
+        """Raise a UserError if a context length needs more memory than the machine has, by an estimate.
 
-        The weights (twice while a GGUF file is converted), the activations of one layer, and the logits.
+        The estimate contains the weights (twice for a GGUF file, which is converted), the activations of one
+        layer and the logits.
         """
         from transformers import AutoModelForCausalLM
 
@@ -148,32 +167,30 @@ class PretrainedModel:
             model = AutoModelForCausalLM.from_config(self.config)
         weights = sum(parameter.numel() for parameter in model.parameters()) * self.dtype.itemsize
         config = self.config.get_text_config()
-        width = 10 * config.hidden_size + 4 * (
-            getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-        )
-        activations = length * width * self.dtype.itemsize + 3 * scored * config.vocab_size * 4
-        need = (2 if self.gguf else 1) * weights + activations
-        have = memory_bytes(device == "cuda")
-        if have is not None and need > have:
+        intermediate_size = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        values_per_token = 10 * config.hidden_size + 4 * intermediate_size
+        activations = length * values_per_token * self.dtype.itemsize
+        logits = 3 * scored * config.vocab_size * 4
+        needed = (2 if self.gguf else 1) * weights + activations + logits
+        available = memory_bytes(device == "cuda")
+        if available is not None and needed > available:
             raise UserError(
-                f"lengths={length}: the model needs about {need / 1e9:,.1f} GB of memory "
-                f"({weights / 1e9:,.1f} for its weights), this machine has {have / 1e9:,.1f}; shorten "
+                f"lengths={length}: the model needs about {needed / 1e9:,.1f} GB of memory "
+                f"({weights / 1e9:,.1f} for its weights), this machine has {available / 1e9:,.1f}; shorten "
                 "lengths or set dtype=bfloat16"
             )
 
 
 def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:
-    """Return the folder of a model, the files that are read, and the name of a GGUF file if it is one."""
+    """Return the folder of a model, the files to read, and the name of the file if it is a GGUF file."""
     place = Path(path).expanduser()
     if place.is_dir() and not (place / "config.json").exists():
         gguf_files = sorted(place.glob("*.gguf"))
         if len(gguf_files) != 1:
-            holds = (
-                f"{len(gguf_files)} GGUF files; name one"
-                if gguf_files
-                else "neither config.json nor a GGUF file"
-            )
-            raise UserError(f"model={path}: the folder holds {holds}")
+            content = "neither config.json nor a GGUF file"
+            if gguf_files:
+                content = f"{len(gguf_files)} GGUF files; name one"
+            raise UserError(f"model={path}: the folder holds {content}")
         place = gguf_files[0]
     if place.is_file() and place.suffix == ".gguf":
         return place.parent, [place], place.name
@@ -181,14 +198,16 @@ def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:
         raise UserError(f"model={path}: expected a local folder with config.json, or a GGUF file")
     pickles = [file for pattern in PICKLES for file in place.glob(pattern)]
     if not any(place.glob("*.safetensors")) and not (trust and pickles):
-        pickled = "its weights are pickles, which can run code; trust=true reads them"
-        raise UserError(f"model={path}: {pickled if pickles else 'the folder holds no *.safetensors'}")
+        reason = "the folder holds no *.safetensors"
+        if pickles:
+            reason = "its weights are pickles, which can run code; trust=true reads them"
+        raise UserError(f"model={path}: {reason}")
     patterns = ("*.safetensors", "*.json", "*.model", "*.txt", *(PICKLES if trust else ()))
     return place, sorted(file for pattern in patterns for file in place.glob(pattern)), None
 
 
 def bits(model: Any, tokens_T: Tensor, scored: int) -> float:
-    """Return the loss of the last ``scored`` tokens, each after all before it; only they get logits."""
+    """Return the summed loss in bits of the last ``scored`` tokens; only their logits are computed."""
     tokens_BT = tokens_T[None].to(model.device)
     logits_BSV = model(tokens_BT, use_cache=False, logits_to_keep=scored + 1).logits
     logits_SV = logits_BSV[0, -scored - 1 : -1].float()
