@@ -1,1 +1,1 @@
-"""Audits and figures of encodings, without training."""
+"""Measure, draw and export encodings without training them."""

@@ -1,4 +1,4 @@
-"""Write an interactive, self-contained page about positional encodings."""
+"""Create an interactive, self-contained HTML page about positional encodings."""
 
 import copy
 from collections.abc import Sequence
@@ -17,41 +17,52 @@ from pe_experiments.models.attention import makes_weights
 from pe_experiments.terminal.files import CONFIG_DIR, read_json
 
 _HERE = Path(__file__).parent
-# In a wheel the published data is beside this file, in a checkout in the study.
+# In a wheel the published data is beside this file, in a checkout in the study ``results/encodings``.
 PUBLISHED = _HERE / "explorer.json"
 if not PUBLISHED.exists():
     PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
-LONGEST = 128  # most positions and distances shown
+LONGEST = 128  # maximum number of positions and distances shown
 
 Json = dict[str, Any]
 
 
 def explorer_page(requested: Sequence[Json] = (), data: Json | None = None) -> str:
-    """Return the page with these views open, by default with the data of the shipped encodings."""
+    """Return the HTML page.
+
+    Args:
+        requested: views (`encoding_view`) to add; the first two are shown when the page opens.
+        data: the data of the page, by default the published data of the shipped encodings.
+    """
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["encodings"], *requested)}
     opened = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
     style_of = style_indices(views)
     encodings = [views[name] | style_of[name] for name in sorted(views)]
-    content = content | {"encodings": encodings, "opened": [*opened][:2]}
+    content = {**content, "encodings": encodings, "opened": list(opened)[:2]}
     return render(_HERE / "templates" / "explore.html.j2", content)
 
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
-    """Return the data of the page on an encoding before training."""
+    """Return the data that the page shows of an encoding before training.
+
+    Args:
+        name: the name of the encoding on the page.
+        about: a description in one line.
+        encoding: the encoding, which is not changed.
+    """
     shape = encoding.shape
-    tokens = min(2 * encoding.shape.train_length, LONGEST)
-    vectors_PW = _embedded(encoding, tokens)
+    tokens = min(2 * shape.train_length, LONGEST)
+    vectors_PW = _embedding_vectors(encoding, tokens)
     encoding = copy.deepcopy(encoding)
-    drawn = vectors_PW is None and _redrawn(encoding, tokens)
+    drawn = vectors_PW is None and _randomised(encoding, tokens)
     channels_CN = rotated_channels(encoding, tokens)
-    action, content = _action(encoding, tokens)
+    action, depends_on_content = _action(encoding, tokens)
     view: Json = {
         "name": name,
         "about": about,
         "action": action if channels_CN is None else "rotation",  # in the first layer
-        "content": content,  # whether the effect depends on the words
-        "drawn": drawn,  # whether parameters that start at zero were drawn at random to show anything
+        "content": depends_on_content,
+        "drawn": drawn,  # whether parameters were drawn at random, because initially they have no effect
         "parameters": sum(
             parameter.numel() for parameter in encoding.parameters() if parameter.requires_grad
         ),
@@ -72,54 +83,63 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
 
 
 def rounded(values: Tensor, digits: int = 3) -> Any:
+    """Return a tensor as nested lists of rounded numbers, with None for NaN."""
     if values.ndim:
         return [rounded(part, digits) for part in values]
     return None if values.isnan() else round(float(values), digits) + 0.0
 
 
 @torch.no_grad()
-def _embedded(encoding: PositionalEncoding, tokens: int) -> Tensor | None:
+def _embedding_vectors(encoding: PositionalEncoding, tokens: int) -> Tensor | None:
     """Return vectors [positions, dimensions] that are added to or concatenated with embeddings, or None."""
     if not acts_at_embedding(encoding):
         return None
-    tokens_W = encoding.shape.d_model - encoding.position_width  # columns of the token
-    made_PD = encoding.embed_sequence(torch.zeros(1, tokens, tokens_W), torch.arange(tokens)[None], None)[0]
-    vectors_PW = made_PD[:, tokens_W:] if encoding.position_width else made_PD
+    token_width = encoding.shape.d_model - encoding.position_width  # columns of the token embedding
+    token_embeddings = torch.zeros(1, tokens, token_width)
+    output_PD = encoding.embed_sequence(token_embeddings, torch.arange(tokens)[None], None)[0]
+    vectors_PW = output_PD[:, token_width:] if encoding.position_width else output_PD
     return vectors_PW if vectors_PW.any() else None
 
 
 @torch.no_grad()
-def _redrawn(encoding: PositionalEncoding, tokens: int) -> bool:
-    """Draw random parameters if an encoding has no effect before training, and return whether it had none."""
-    trained = [parameter for parameter in encoding.parameters() if parameter.requires_grad]
-    if not trained or scores_over_distance(encoding, tokens).any():
+def _randomised(encoding: PositionalEncoding, tokens: int) -> bool:
+    """Draw random parameters if an encoding has no effect before training; return whether this was done."""
+    parameters = [parameter for parameter in encoding.parameters() if parameter.requires_grad]
+    if not parameters or scores_over_distance(encoding, tokens).any():
         return False
     generator = torch.Generator().manual_seed(0)
-    for parameter in trained:
+    for parameter in parameters:
         nn.init.normal_(parameter, generator=generator)
     return True
 
 
 @torch.no_grad()
 def _action(encoding: PositionalEncoding, tokens: int) -> tuple[str, bool]:
-    """Return the effect of an encoding without rotation in the first layer, and whether it reads content."""
+    """Return the effect of an encoding in the first layer, and whether the effect depends on the content.
+
+    The effect is "weights", "bias", "scale" (``rotate`` changes queries, but is no rotation) or "nothing".
+    """
     shape = encoding.shape
-    part = encoding.for_layer(0)
-    if makes_weights(part):
+    layer_encoding = encoding.for_layer(0)
+    if makes_weights(layer_encoding):
         return "weights", True
     generator = torch.Generator().manual_seed(0)
     biases = []
-    rotates = False
-    for _ in range(2):  # two texts
+    changes_queries = False
+    for _ in range(2):  # two random texts
         q, k = torch.randn(2, 1, shape.num_heads, tokens, shape.head_dim, generator=generator)
         at = causal_context(torch.randn(1, tokens, shape.d_model, generator=generator))
-        rotated_q, rotated_k = part.rotate(q, k, at)
-        rotates = rotates or rotated_q.shape != q.shape or not torch.equal(rotated_q, q)
-        biases.append(part.bias(rotated_q, rotated_k, at))
+        rotated_q, rotated_k = layer_encoding.rotate(q, k, at)
+        if rotated_q.shape != q.shape or not torch.equal(rotated_q, q):
+            changes_queries = True
+        biases.append(layer_encoding.bias(rotated_q, rotated_k, at))
     first, second = biases
-    content = first is not None and second is not None and not torch.allclose(first, second)
-    return "bias" if first is not None else "scale" if rotates else "nothing", content
+    depends_on_content = first is not None and second is not None and not torch.allclose(first, second)
+    if first is not None:
+        return "bias", depends_on_content
+    return ("scale" if changes_queries else "nothing"), depends_on_content
 
 
 def about_choice(name: str) -> str:
+    """Return the description of a shipped encoding, the first line of its YAML."""
     return (CONFIG_DIR / "pe" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

@@ -1,4 +1,4 @@
-"""Export encodings as FlexAttention's ``score_mod`` or as an attention function of transformers."""
+"""Export encodings as a ``score_mod`` of FlexAttention or as an attention function of transformers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,8 +19,8 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     """Return the bias of an encoding as a ``score_mod`` of ``torch.nn.attention.flex_attention``.
 
-    The bias is read from a table with a row per head and a column per distance. Apply the causal mask with
-    ``block_mask``.
+    The bias is read from a table with a row per head and a column per distance. A causal mask must be applied
+    with ``block_mask``.
 
     Args:
         encoding: encoding of a layer, on the device of the queries.
@@ -29,12 +29,12 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     Raises:
         UserError: the encoding does more than add a bias that depends only on distance.
     """
-    name = type(encoding).__name__
+    cls = type(encoding)
+    name = cls.__name__
     base = PositionalEncoding
-    kind = type(encoding)
-    if acts_at_embedding(encoding) or makes_weights(encoding) or kind.rotate is not base.rotate:
+    if acts_at_embedding(encoding) or makes_weights(encoding) or cls.rotate is not base.rotate:
         raise UserError(f"export: {name} does more than add to the logits, so it is no score_mod")
-    if kind.bias is base.bias or encoding.invariant_to != "shift":
+    if cls.bias is base.bias or encoding.invariant_to != "shift":
         raise UserError(f"export: {name} adds no bias that depends on the distance of query and key alone")
     heads, width = encoding.shape.num_heads, encoding.shape.head_dim
     device = _device(encoding)
@@ -43,7 +43,8 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     at = AttentionContext(keys[None, length - 1 : length], keys[None], visible)
     q_BHTK = torch.zeros(1, heads, 1, width, device=device)
     k_BHSK = torch.zeros(1, heads, len(keys), width, device=device)
-    bias, bias_of_ones = (encoding.bias(q_BHTK + x, k_BHSK + x, at) for x in (0, 1))
+    bias = encoding.bias(q_BHTK, k_BHSK, at)
+    bias_of_ones = encoding.bias(q_BHTK + 1, k_BHSK + 1, at)
     if bias is None or bias_of_ones is None or not torch.equal(bias, bias_of_ones):
         raise UserError(f"export: the bias of {name} depends on content, so it is no score_mod")
     table_HN = bias.expand(1, heads, 1, -1)[0, :, 0].contiguous()
@@ -55,15 +56,16 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
 
 
 def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding]) -> None:
-    """Register encodings as an attention of transformers, for ``model.set_attn_implementation(name)``.
+    """Register encodings as an attention function of transformers.
 
-    The encoding of the model must be absent or switched off (GPT-2 with ``wpe`` set to 0). Padding may be on
-    either side; positions count the tokens of a row. An encoding that scales by length reads the number of
-    keys so far.
+    Select it with ``model.set_attn_implementation(name)``. The model must have no other positional encoding,
+    or have it switched off (GPT-2 with ``wpe`` set to 0). Padding can be on either side. Positions count the
+    tokens of a row without padding. For an encoding that scales by length, the length is the number of keys
+    so far.
 
     Args:
-        name: name of the attention in transformers.
-        encodings: one per layer, causal for a decoder.
+        name: name of the attention function in transformers.
+        encodings: one encoding per layer, causal for a decoder.
 
     Raises:
         UserError: transformers is missing, or an encoding acts at the embedding or reads hidden states.
@@ -77,9 +79,8 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
         if acts_at_embedding(encoding):
             raise UserError(f"export: {type(encoding).__name__} acts at the embedding, not in attention")
         try:
-            token = torch.zeros(
-                1, encoding.shape.num_heads, 1, encoding.shape.head_dim, device=_device(encoding)
-            )
+            heads, width = encoding.shape.num_heads, encoding.shape.head_dim
+            token = torch.zeros(1, heads, 1, width, device=_device(encoding))
             _weights(encoding, token, token, None, 1.0)
         except AssertionError as error:
             raise UserError(f"export: {error}, which transformers does not pass on") from error
@@ -91,10 +92,9 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
         encoding = encodings[int(module.layer_idx)]  # type: ignore[arg-type]
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        default_scale = encoding.shape.head_dim**-0.5
-        weights_BHTS = _weights(
-            encoding, query, key, attention_mask, 1.0 if scaling is None else scaling / default_scale
-        )
+        default_scaling = encoding.shape.head_dim**-0.5
+        scale = 1.0 if scaling is None else scaling / default_scaling
+        weights_BHTS = _weights(encoding, query, key, attention_mask, scale)
         weights_BHTS = F.dropout(weights_BHTS.to(value.dtype), dropout)
         return (weights_BHTS @ value).transpose(1, 2).contiguous(), weights_BHTS
 
@@ -103,30 +103,37 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
 
 
 def _device(encoding: PositionalEncoding) -> torch.device | None:
+    """Return the device of the parameters, or None if there are none."""
     return next((parameter.device for parameter in encoding.parameters()), None)
 
 
 def _weights(
     encoding: PositionalEncoding, q_BHTK: Tensor, k_BHSK: Tensor, mask_B1TS: Tensor | None, scale: float
 ) -> Tensor:
-    """Return weights of the last T of S tokens; masks of transformers are 0 or True at visible keys."""
+    """Return the attention weights [B, H, T, S] of the last T of S tokens.
+
+    The mask comes from transformers: True or 0 where a query sees a key. Queries are multiplied by ``scale``.
+    """
     queries, keys = q_BHTK.shape[2], k_BHSK.shape[2]
     if mask_B1TS is None:
         visible_BTS = torch.ones(1, queries, keys, dtype=torch.bool, device=q_BHTK.device)
-        visible_BTS = visible_BTS.tril(keys - queries) if encoding.shape.causal else visible_BTS
+        if encoding.shape.causal:
+            visible_BTS = visible_BTS.tril(keys - queries)
     else:
         mask_BTS = mask_B1TS[:, 0, :, :keys]
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
-        if encoding.shape.causal:  # a static cache has room for later keys, after that of the last query
+        if (
+            encoding.shape.causal
+        ):  # leave out the unused end of a static cache, after the key of the last query
             last_T = (visible_BTS.any(0) * torch.arange(keys, device=q_BHTK.device)).amax(-1)
-            # Queries that are padding see fewer keys, so the largest offset counts.
+            # Take the largest offset, because queries that are padding see fewer keys.
             offset = int((last_T - torch.arange(queries, device=q_BHTK.device)).max())
             used = max(offset, 0) + queries
             if used < keys:
                 weights_BHTS = _weights(encoding, q_BHTK, k_BHSK[:, :, :used], mask_B1TS, scale)
                 return F.pad(weights_BHTS, (0, keys - used))
     ids_BS = (visible_BTS.any(1).long().cumsum(-1) - 1).clamp(min=0)
-    visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # keeps weights of padding finite
+    visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # a query that sees no key would give NaN
     first = keys - queries
     at = AttentionContext(ids_BS[:, first:], ids_BS, visible_BTS, first_query=first)
     return encoding.weights(q_BHTK * scale, k_BHSK, at)

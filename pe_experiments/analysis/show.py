@@ -1,4 +1,4 @@
-"""Show encodings: the audit and order-blindness as tables, and the explorer page."""
+"""Show encodings: print the audit and order-blindness as tables, and write the explorer page."""
 
 import inspect
 from collections.abc import Iterable
@@ -24,11 +24,11 @@ from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.terminal.files import write_atomically
 
-LONGEST_NAME = 100  # characters of a file's name
+LONGEST_NAME = 100  # maximum number of characters of the labels in a file name
 
 
 class ShowSettings(Section):
-    """The options of ``configs/show_encoding.yaml``, with sizes limited by page and memory."""
+    """The options of ``configs/show_encoding.yaml``; limits keep the page and the required memory small."""
 
     pe: dict[str, Any]
     encodings: Annotated[list[str], Field(min_length=1)] | None
@@ -46,34 +46,36 @@ def show_encodings(settings: ShowSettings) -> None:
     refuse_among_runs(folder, settings.results_dir)
     components = _components(settings)
     with user_errors("d_model, num_heads"):
-        # Learned tables have as many rows as the audit reads.
+        # ``train_positions`` gives learned tables as many rows as the audit reads.
         shape = partial(
             ModelShape, settings.d_model, settings.num_heads, 2, train_length=settings.train_length
         )
         decoder, encoder = (shape(causal=causal, train_positions=audit.AUDITED) for causal in (True, False))
-    built = {component.label: _build(component, settings.seed, decoder) for component in components}
-    for label, encoding in built.items():
+    encodings = {component.label: _build(component, settings.seed, decoder) for component in components}
+    for label, encoding in encodings.items():
         if type(encoding) is not PositionalEncoding:
             print_table(_audit_table(label, encoding))
             say("")
     print_table(_blindness_table(components, settings.seed, encoder))
-    # explore.html is the published page
     names = "-".join(safe_name(component.label) for component in components)
     if len(names) > LONGEST_NAME:
         names = f"{names[:LONGEST_NAME]}-{short_hash(names)}"
+    # The published page is called explore.html.
     page = output_folder(folder, settings.results_dir) / f"explore-{names}.html"
-    views = [encoding_view(c.label, _about(c), built[c.label]) for c in components]
+    views = [encoding_view(part.label, _about(part), encodings[part.label]) for part in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
 
 
 def _about(component: Component) -> str:
+    """Return a description in one line, from the YAML of a shipped encoding or the docstring of a class."""
     if component.choice in shipped("pe"):
         return about_choice(component.choice)
     return (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]
 
 
 def _components(settings: ShowSettings) -> list[Component]:
+    """Return the requested encodings; raise a UserError if one is unknown."""
     if settings.encodings is None:
         return [load_component("pe", settings.pe)]
     choices = shipped("pe")
@@ -85,13 +87,15 @@ def _components(settings: ShowSettings) -> list[Component]:
 
 
 def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEncoding:
+    """Return the encoding with the initial parameters that a run with this seed would have."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "encoding 0"))
         return component.build(shape)
 
 
 def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
-    count = sum(p.numel() for p in encoding.parameters() if p.requires_grad)
+    """Return a table of the criteria of `audit` for an encoding."""
+    count = sum(parameter.numel() for parameter in encoding.parameters() if parameter.requires_grad)
     untrained = f", before training ({count:,} parameters)" if count else ""
     if isinstance(encoding, AbsoluteEncoding):
         size = f"width {encoding.width}"
@@ -99,23 +103,27 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     else:
         size = f"head_dim {encoding.shape.head_dim}"
         criteria = audit.audit_distances(encoding, 2 * encoding.shape.train_length)
-    words = {True: "yes", None: ""}
-    rows = ((c.name, c.measured, words.get(c.holds, f"no: {c.otherwise}")) for c in criteria)
+    rows = []
+    for criterion in criteria:
+        verdict = {True: "yes", False: f"no: {criterion.problem}", None: ""}[criterion.holds]
+        rows.append((criterion.name, criterion.measured, verdict))
     return _table(f"{label}{untrained}, {size}", ("criterion", "measured", "holds"), rows)
 
 
 def _blindness_table(components: list[Component], seed: int, shape: ModelShape) -> Table:
+    """Return a table that says whether an untrained encoder with each encoding ignores the word order."""
     none = load_component("pe", shipped("pe")["none"])
     rows = []
-    for component in [none, *(c for c in components if c.label != none.label)]:
+    for component in [none, *(component for component in components if component.label != none.label)]:
         if component.cls.causal_only:  # type: ignore[attr-defined]
             rows.append((component.label, "", "", "causal only: there is no such encoder"))
             continue
         with user_errors("pe", "fails on three words"):
-            pooled, word = audit.order_blindness(partial(_build, component, seed), shape, seed)
-        mirror = " (to mirror images)" if component.cls is not PositionalEncoding else ""
-        blind = f"yes{mirror}" if max(pooled, word) < audit.ROUNDING else "no"
-        rows.append((component.label, f"{pooled:.1e}", f"{word:.1e}", blind))
+            mean, dog = audit.order_blindness(partial(_build, component, seed), shape, seed)
+        verdict = "no"
+        if max(mean, dog) < audit.ROUNDING:
+            verdict = "yes" if component.cls is PositionalEncoding else "yes (to mirror images)"
+        rows.append((component.label, f"{mean:.1e}", f"{dog:.1e}", verdict))
     first, second = (" ".join(words) for words in audit.SENTENCES)
     title = f"'{first}' against '{second}', through an untrained encoder"
     headings = ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind")
@@ -123,6 +131,7 @@ def _blindness_table(components: list[Component], seed: int, shape: ModelShape) 
 
 
 def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Return a table of rich without edges."""
     table = Table(*headings, title=title, title_justify="left", show_edge=False)
     for row in rows:
         table.add_row(*row)

@@ -37,7 +37,7 @@ CRITERIA = ("unique", "bounded", "same distance", "same step", "no jumps")
 def broken(encoding: AbsoluteEncoding) -> set[str]:
     """Criteria that do not hold."""
     found = list(audit(encoding))[: len(CRITERIA)]
-    assert all("bad for" in f.otherwise or "bad past" in f.otherwise for f in found)
+    assert all("bad for" in f.problem or "bad past" in f.problem for f in found)
     assert all(f.name.startswith(name) for f, name in zip(found, CRITERIA, strict=True))
     return {name for f, name in zip(found, CRITERIA, strict=True) if f.holds is False}
 
@@ -72,7 +72,7 @@ def test_what_distances_do_is_measured(name: str, breaks: set[str]) -> None:
     encoding = build(reference_of(name).build, small_shape(d_model=64, train_length=30))
     found = list(audit_distances(encoding, 60))
     missed = {finding.name for finding in found if finding.holds is False}
-    assert all(finding.otherwise.startswith("bad ") for finding in found if finding.holds is False)
+    assert all(finding.problem.startswith("bad ") for finding in found if finding.holds is False)
     assert {criterion for criterion in missed if not criterion.startswith(tuple(breaks))} <= NOT_ASKED[name]
     assert all(any(criterion.startswith(start) for criterion in missed) for start in breaks)
 
