@@ -1,6 +1,7 @@
 """Execute the runs of a sweep on this machine, a Slurm cluster or Ray.
 
-An engine accepts orders, one per run, and returns a future for the outcome of each.
+An engine has two methods: `submit` accepts orders, one per run, and returns a future for the outcome of each;
+`end` stops the engine and the runs that it still executes.
 """
 
 from __future__ import annotations
@@ -295,11 +296,16 @@ def gpus(group_size: int = 1) -> tuple[str, ...]:
 
 def cores_for(threads: int) -> int:
     """Return how many runs with this number of threads fit the cores of this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return max(1, cores // threads)
 
 
 def parallel_runs(settings: ProcessesConfig, devices: Sequence[str], threads: int) -> int:
     """Return the number of parallel runs on this machine."""
     jobs = settings.jobs or cores_for(threads)
-    return min(jobs, len(devices) * settings.jobs_per_device) if devices else jobs
+    if devices:
+        return min(jobs, len(devices) * settings.jobs_per_device)
+    return jobs

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.compose import Composer
 from pe_experiments.configuration.hydra_errors import explained
-from pe_experiments.configuration.schema import validated
+from pe_experiments.configuration.schema import LauncherConfig, validated
 from pe_experiments.sweeps.engines import (
     ELSEWHERE,
     SCHEMAS,
@@ -62,18 +62,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
         raise UserError("-m is for train.py; the other commands take one value of each key")
     hydra_overrides: Any = OmegaConf.to_container(config.hydra.overrides.hydra, resolve=False)
     hydra_options = [text.lstrip("+") for text in hydra_overrides]
-    if any(text.startswith("hydra.launcher.kind") for text in hydra_options):
-        raise UserError("hydra.launcher.kind is not a setting; a launcher is chosen with hydra/launcher=NAME")
-    settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
-    if len(runs) > settings.max_runs:
-        raise UserError(
-            f"{len(runs)} runs are more than hydra.launcher.max_runs={settings.max_runs}; raise the limit"
-        )
-    if config.hydra.job.chdir:
-        raise UserError("hydra.job.chdir=true: the runs of a sweep stay in the working directory; omit it")
-    for option in hydra_options:
-        if option.startswith("hydra.run."):
-            raise UserError(f"{option} is an option of a single run; for a sweep set hydra.sweep.dir")
+    settings = _validated_settings(launcher, hydra_options, len(runs))
     # Only these options of Hydra affect the choices of a run; others may belong to a preset.
     search_paths = [text for text in hydra_overrides if "hydra.searchpath" in text.partition("=")[0]]
     composer = Composer(launcher.hydra_context.config_loader, config.hydra.job.config_name, search_paths)
@@ -96,14 +85,7 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     _say_saved_progress(jobs, title)
     pending = [job for job in jobs if job.pending]
     if pending:
-        trainer = pending[0].config["trainer"]
-        logs = Path(pending[0].study[0]).absolute() / ".launched"
-        threads, devices = int(trainer["threads"]), int(trainer["devices"])
-        gpus_each = 0 if trainer["accelerator"] == "cpu" else devices
-        per_device = [text for text in hydra_options if text.startswith("hydra.launcher.jobs_per_device=")]
-        if per_device and not (gpus_each and gpus(gpus_each)):
-            raise UserError(f"{per_device[-1]}: these runs use no GPU; allowed instead: hydra.launcher.jobs")
-        engine = engine_for(launcher.kind, settings, threads * devices, gpus_each, logs)
+        engine = _engine(launcher, settings, hydra_options, pending[0])
         full_error = os.environ.get(process.FULL_ERROR) == "1"
         application = pickle.dumps(
             Application(launcher.hydra_context, launcher.task_function, config, full_error)
@@ -116,6 +98,38 @@ def launch_runs(launcher: RunLauncher, runs: Sequence[Sequence[str]], first: int
     _say_outcome(jobs, flags)
     process.exit_code |= any(job.state == FAILED for job in jobs)
     return [_job_return(job) for job in jobs]
+
+
+def _validated_settings(
+    launcher: RunLauncher, hydra_options: Sequence[str], run_count: int
+) -> LauncherConfig:
+    """Return the settings of the launcher; raise a UserError for options that a sweep cannot have."""
+    if any(text.startswith("hydra.launcher.kind") for text in hydra_options):
+        raise UserError("hydra.launcher.kind is not a setting; a launcher is chosen with hydra/launcher=NAME")
+    settings = validated(SCHEMAS[launcher.kind], launcher.settings, "hydra", "launcher")
+    if run_count > settings.max_runs:
+        limit = f"hydra.launcher.max_runs={settings.max_runs}"
+        raise UserError(f"{run_count} runs are more than {limit}; raise the limit")
+    if launcher.config.hydra.job.chdir:
+        raise UserError("hydra.job.chdir=true: the runs of a sweep stay in the working directory; omit it")
+    for option in hydra_options:
+        if option.startswith("hydra.run."):
+            raise UserError(f"{option} is an option of a single run; for a sweep set hydra.sweep.dir")
+    return settings
+
+
+def _engine(
+    launcher: RunLauncher, settings: LauncherConfig, hydra_options: Sequence[str], first_job: Job
+) -> Engine:
+    """Return the engine for all runs of a sweep, with the threads and devices of its first run."""
+    trainer = first_job.config["trainer"]
+    threads, devices = int(trainer["threads"]), int(trainer["devices"])
+    gpus_each = 0 if trainer["accelerator"] == "cpu" else devices
+    per_device = [text for text in hydra_options if text.startswith("hydra.launcher.jobs_per_device=")]
+    if per_device and not (gpus_each and gpus(gpus_each)):
+        raise UserError(f"{per_device[-1]}: these runs use no GPU; allowed instead: hydra.launcher.jobs")
+    log_folder = Path(str(first_job.config["results_dir"])).absolute() / ".launched"
+    return engine_for(launcher.kind, settings, threads * devices, gpus_each, log_folder)
 
 
 def say_failures(job_returns: Sequence[JobReturn]) -> None:
