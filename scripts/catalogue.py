@@ -201,7 +201,8 @@ def main() -> str | None:
     """Write both catalogues; return an error message if their sources are invalid."""
     try:
         for group, text in {"task": tasks(), "pe": encodings()}.items():
-            write_atomically(path := CONFIG_DIR / group / "README.md", text)
+            path = CONFIG_DIR / group / "README.md"
+            write_atomically(path, text)
             print(f"wrote {path}")
     except (UserError, OSError) as error:
         return f"error: {sentence(error)}"

@@ -35,10 +35,10 @@ def explorer_page(requested: Sequence[Json] = (), data: Json | None = None) -> s
     """
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["encodings"], *requested)}
-    opened = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
+    shown_first = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
     style_of = style_indices(views)
     encodings = [views[name] | style_of[name] for name in sorted(views)]
-    content = {**content, "encodings": encodings, "opened": list(opened)[:2]}
+    content = {**content, "encodings": encodings, "opened": list(shown_first)[:2]}
     return render(_HERE / "templates" / "explore.html.j2", content)
 
 

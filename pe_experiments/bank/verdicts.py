@@ -30,7 +30,7 @@ TURNS = 0.02  # the mean difference must exceed this at one value of a factor, a
 
 @dataclass(frozen=True)
 class Difference:
-    """An encoding minus another, over the configurations in which both learned the task."""
+    """An encoding minus another encoding, over the configurations in which both learned the task."""
 
     verdict: str
     settings: int  # number of these configurations; 0 without a test

@@ -172,7 +172,7 @@ def outcome_of(order: Order) -> Outcome:
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
             reason = sentence(explained(error, order.overrides))
             outcome = {"state": states.get(type(error), "failed"), "reason": reason}
-    return outcome | {"output": output.getvalue().splitlines()}
+    return {**outcome, "output": output.getvalue().splitlines()}
 
 
 class LocalEngine:
