@@ -1,8 +1,4 @@
-"""What a reader with the CSVs and a few libraries would compute; nothing of ours is used.
-
-Curves are the rows of ``curves.csv`` of one section. Values are compared with those of ``table.csv`` and
-``pairs.csv``.
-"""
+"""Recompute published values from their CSVs with numpy and scipy alone, without code of the package."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import math
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,202 +23,220 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def curves_of(rows: list[dict[str, str]]) -> Runs:
-    """By encoding, seed and length, the lengths that all runs share."""
-    found: Runs = defaultdict(lambda: defaultdict(dict))
-    one_token = {float(row["answer_tokens"]) for row in rows if row["answer_tokens"]} == {1.0}
+    """Return the curves of one section of ``curves.csv``, at the lengths that all runs share."""
+    runs: Runs = defaultdict(lambda: defaultdict(dict))
+    has_one_token_answers = {float(row["answer_tokens"]) for row in rows if row["answer_tokens"]} == {1.0}
     for row in rows:
         if row["in_summary"] == "True":
             chance = float(row["chance"] or 0)
-            point = {key: float(row[key]) for key in ("exact_match", "token_accuracy")}
-            point |= {"exact_match_chance": chance if one_token else 0, "token_accuracy_chance": chance}
-            point["diverged"] = row["status"] == "diverged"
-            point["seen"] = float(row["seen"] or 0) / float(row["examples"])
-            found[row["label"]][int(row["seed"])][int(row["content_length"])] = point
-    return found
+            runs[row["label"]][int(row["seed"])][int(row["content_length"])] = {
+                "exact_match": float(row["exact_match"]),
+                "exact_match_chance": chance if has_one_token_answers else 0,
+                "token_accuracy": float(row["token_accuracy"]),
+                "token_accuracy_chance": chance,
+                "seen": float(row["seen"] or 0) / float(row["examples"]),
+            }
+    return runs
+
+
+def area(x: list[float], y: list[float]) -> float:
+    """Return the mean height of a piecewise linear curve."""
+    if len(x) == 1:
+        return y[0]
+    strips = [(x[i + 1] - x[i]) * (y[i] + y[i + 1]) / 2 for i in range(len(x) - 1)]
+    return sum(strips) / (x[-1] - x[0])
 
 
 def score(curve: Curve, metric: str, longest: int) -> float:
-    """Area above chance over log length, from the first length not trained to 8x; 0 of a diverged run."""
-    if any(row["diverged"] for row in curve.values()):
-        return 0.0
-    points = [
-        (math.log2(n), (row[metric] - row[f"{metric}_chance"]) / (1 - row[f"{metric}_chance"]))
-        for n, row in sorted(curve.items())
-        if longest < n <= 8 * longest
-    ]
-    if len(points) == 1:
-        return points[0][1]
-    strips = [(b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points)]
-    return sum(strips) / (points[-1][0] - points[0][0])
+    """Return the area above chance over log length, from the first untrained length to 8x."""
+    lengths = [n for n in sorted(curve) if longest < n <= 8 * longest]
+    chances = [curve[n][f"{metric}_chance"] for n in lengths]
+    values = [curve[n][metric] for n in lengths]
+    above = [(value - chance) / (1 - chance) for value, chance in zip(values, chances, strict=True)]
+    return area([math.log2(n) for n in lengths], above)
 
 
-def within(curve: Curve, metric: str, longest: int) -> float:
+def exact_match_in_distribution(curve: Curve, longest: int) -> float:
+    """Return the mean over the training lengths of which most inputs are new, or else over all of them."""
     trained = [row for n, row in curve.items() if n <= longest]
-    return float(
-        np.mean([row[metric] for row in trained if row["seen"] < 0.5] or [r[metric] for r in trained])
-    )
+    mostly_new = [row for row in trained if row["seen"] < 0.5]
+    return float(np.mean([row["exact_match"] for row in mostly_new or trained]))
 
 
 def horizon(curve: Curve) -> float:
-    previous: tuple[int, float] | None = None
-    for n, row in sorted(curve.items()):
-        value = row["exact_match"]
-        if value < 0.9:
-            if previous is None:
-                return 0.0
-            x = (math.log(previous[0]), math.log(n))
-            y = (previous[1], value)
-            return math.exp(float(np.interp(-0.9, [-y[0], -y[1]], x)))
-        previous = n, value
-    assert previous
-    return float(previous[0])
+    """Return the length at which exact match falls below 0.9, between two lengths by interpolation."""
+    lengths = sorted(curve)
+    below = [n for n in lengths if curve[n]["exact_match"] < 0.9]
+    if not below:
+        return float(lengths[-1])
+    if below[0] == lengths[0]:
+        return 0.0
+    last = lengths[lengths.index(below[0]) - 1]
+    values = [curve[n]["exact_match"] for n in (below[0], last)]
+    return math.exp(float(np.interp(0.9, values, [math.log(below[0]), math.log(last)])))
 
 
-def gaffke(values: list[float], lowest: float) -> tuple[float, float]:
-    """The interval, from random weights; right to about 0.005."""
+def gaffke_interval(values: list[float], lowest: float) -> tuple[float, float]:
+    """Return the interval of a mean from random weights, to about 0.005."""
     weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), 100_000)
     low = np.quantile(weights @ [*values, lowest], 0.025)
     return float(low), float(np.quantile(weights @ [*values, 1.0], 0.975))
 
 
-def permutation(first: list[float], second: list[float]) -> float:
+def permutation_p(first: list[float], second: list[float]) -> float:
     pooled = np.array([*first, *second])
     chosen = np.array(list(itertools.combinations(range(len(pooled)), len(first))))
     sums = pooled[chosen].sum(axis=1)
-    apart = np.abs(sums / len(first) - (pooled.sum() - sums) / len(second))
-    return float(np.mean(apart >= abs(np.mean(first) - np.mean(second)) - 1e-9))
+    differences = np.abs(sums / len(first) - (pooled.sum() - sums) / len(second))
+    return float(np.mean(differences >= abs(np.mean(first) - np.mean(second)) - 1e-9))
 
 
 def holm(p: list[float]) -> list[float]:
-    order = np.argsort(p)
     adjusted = [0.0] * len(p)
-    for rank, place in enumerate(order):
-        before = adjusted[order[rank - 1]] if rank else 0.0
-        adjusted[place] = max(before, min(1.0, (len(p) - rank) * p[place]))
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(p)):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[index]))
+        adjusted[index] = largest
     return adjusted
 
 
 def check_table(row: dict[str, str], runs: Runs) -> None:
-    """Every mean, count and interval of one encoding."""
+    """Compare every mean, count and interval of one encoding in ``table.csv``."""
     curves = list(runs[row["encoding"]].values())
     longest = int(row["max_length"])
     seeds = len(curves)
-    assert int(row["seeds"]) == seeds
-    inside = [within(curve, "exact_match", longest) for curve in curves]
-    counts = {"solved": sum(value >= 0.9 for value in inside)}
-    means: dict[str, list[float]] = {"exact_match_in_distribution": inside}
+    assert int(row["seeds"]) == seeds >= 3
+    within = [exact_match_in_distribution(curve, longest) for curve in curves]
+    means = {"exact_match_in_distribution": within}
+    counts = {"solved": sum(value >= 0.9 for value in within)}
     for metric in ("exact_match", "token_accuracy"):
         means[f"{metric}_extrapolation"] = [score(curve, metric, longest) for curve in curves]
         for n in curves[0]:
             means[f"{metric}@{n}"] = [curve[n][metric] for curve in curves]
     for n in curves[0]:
         counts[f"reached@{n}"] = sum(curve[n]["exact_match"] >= 0.9 for curve in curves)
+
     for column, values in means.items():
         assert float(row[column]) == pytest.approx(np.mean(values), abs=1e-9), column
-        metric = column.removesuffix("_extrapolation")
-        lowest = 0.0
-        if metric != column:
-            past = [p[f"{metric}_chance"] for c in curves for n, p in c.items() if n > longest]
-            lowest = -max(past) / (1 - max(past))
-        if seeds >= 3 and column in (*list(means)[:2], f"exact_match@{2 * longest}"):
-            ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
-            assert ends == pytest.approx(gaffke(values, lowest), abs=0.01), column
+    chance = max(p["exact_match_chance"] for curve in curves for n, p in curve.items() if n > longest)
+    lowest_values = {
+        "exact_match_in_distribution": 0.0,
+        "exact_match_extrapolation": -chance / (1 - chance),
+        f"exact_match@{2 * longest}": 0.0,
+    }
+    for column, lowest in lowest_values.items():
+        ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
+        assert ends == pytest.approx(gaffke_interval(means[column], lowest), abs=0.01), column
     for column, count in counts.items():
         assert int(float(row[column])) == count, column
-        if seeds >= 3:
-            exact = stats.binomtest(count, seeds).proportion_ci(method="exact")
-            ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
-            assert ends == pytest.approx((exact.low, exact.high)), column
+        exact = stats.binomtest(count, seeds).proportion_ci(method="exact")
+        ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
+        assert ends == pytest.approx((exact.low, exact.high)), column
     assert float(row["horizon"]) == pytest.approx(np.mean([horizon(curve) for curve in curves]))
 
 
 def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
-    """Every difference and p-value of one section; returns how many pairs were tested."""
-    at_2x = any(row["metric"] == "exact_match_at_2x" for row in rows)
-
-    def value(curve: Curve) -> float:
-        return curve[2 * longest]["exact_match"] if at_2x else score(curve, "exact_match", longest)
-
-    scores = {encoding: {seed: value(curve) for seed, curve in by.items()} for encoding, by in runs.items()}
-    tested: list[dict[str, Any]] = [row for row in rows if not row["not_tested"]]
-    p = []
+    """Compare every difference and p-value of one section of ``pairs.csv``; return the number of tests."""
+    scores = {
+        encoding: [score(curve, "exact_match", longest) for curve in curves.values()]
+        for encoding, curves in runs.items()
+    }
     for row in rows:
-        first, second = scores[row["encoding"]], scores[row["other"]]
-        difference = np.mean(list(first.values())) - np.mean(list(second.values()))
+        difference = np.mean(scores[row["encoding"]]) - np.mean(scores[row["other"]])
         assert float(row["difference"]) == pytest.approx(difference, abs=1e-9)
-        if row in tested:
-            p.append(permutation(list(first.values()), list(second.values())))
-    for column, values in (("p", p), ("p_holm", holm(p))):
-        assert [float(row[column]) for row in tested] == pytest.approx(values), column
+    tested = [row for row in rows if not row["not_tested"]]
+    p = [permutation_p(scores[row["encoding"]], scores[row["other"]]) for row in tested]
+    assert [float(row["p"]) for row in tested] == pytest.approx(p)
+    assert [float(row["p_holm"]) for row in tested] == pytest.approx(holm(p))
     assert [row["separated"] == "True" for row in tested] == [value <= 0.05 for value in holm(p)]
     return len(tested)
 
 
-Bank = dict[str, dict[str, dict[int, dict[str, float]]]]  # by task, encoding, setting and measure
+Measures = dict[str, float]  # score, 2x, 4x, and whether the task was learned
+Bank = dict[str, dict[str, dict[int, Measures]]]  # by task, encoding and configuration
+Values = dict[str, dict[int, float]]  # one measure by encoding and configuration
 
 
 def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = ()) -> Bank:
-    """Of a bank of paired settings ``score``, ``2x``, ``4x``, and whether the task was ``learned``.
+    """Return the measures in those configurations that all encodings have run at two rates or more.
 
-    Of two or more rates the one with the lowest loss in distribution; settings in which all have run at two.
-    Runs with words of ``without`` in their command do not count.
+    Of the rates the one with the lowest loss in distribution counts.
+
+    Args:
+        folders: of ``runs.csv`` and ``curves.csv``.
+        floors_of: folder of ``floors.csv``, the first of `folders` if None.
+        without: runs with one of these words in their command are left out.
     """
     runs = [row for folder in folders for row in read_csv(folder / "runs.csv")]
     runs = [row for row in runs if not any(words in row["command"] for words in without)]
     floors: dict[tuple[str, int, int], float] = defaultdict(float)
     for row in read_csv((floors_of or folders[0]) / "floors.csv"):
         floors[row["task"], int(row["setting"]), int(row["content_length"])] = float(row["floor"])
-    points: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in (row for folder in folders for row in read_csv(folder / "curves.csv")):
-        points[row["name"]][int(row["content_length"])] = float(row["exact_match"])
-    pairs: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    curves: dict[str, dict[int, float]] = defaultdict(dict)
+    for folder in folders:
+        for row in read_csv(folder / "curves.csv"):
+            curves[row["name"]][int(row["content_length"])] = float(row["exact_match"])
+    configurations: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for run in runs:
-        pairs[run["task"], int(run["seed"])][run["label"]].append(run)
+        configurations[run["task"], int(run["seed"])][run["label"]].append(run)
+
     encodings = {run["label"] for run in runs}
-    found: Bank = defaultdict(lambda: defaultdict(dict))
-    for (task, setting), own in pairs.items():
-        if set(own) != encodings or any(len(several) < 2 for several in own.values()):
+    bank: Bank = defaultdict(lambda: defaultdict(dict))
+    for (task, setting), by_label in configurations.items():
+        if set(by_label) != encodings or min(map(len, by_label.values())) < 2:
             continue
-        for label, several in own.items():
-            run = min(several, key=lambda one: float(one["loss_in_distribution"]))
-            first = int(run["max_length"])
-            curve = points[run["name"]]
-            above = {}
-            for n in sorted(n for n in curve if first <= n <= 8 * first):
-                low = floors[task, setting, n]
-                above[math.log2(n)] = max(0.0, (curve[n] - low) / (1 - low))
-            strips = [(b - a) * (above[a] + above[b]) / 2 for a, b in itertools.pairwise(above)]
-            low = floors[task, setting, first]
-            learned = run["solved_in_distribution"] == "True" and curve[first] - low >= (1 - low) / 2
-            row = {"score": sum(strips) / 3, "2x": curve[2 * first], "4x": curve[4 * first]}
-            found[task][label][setting] = row | {"learned": learned}
-    return found
+        for label, at_rates in by_label.items():
+            run = min(at_rates, key=lambda run: float(run["loss_in_distribution"]))
+            curve = curves[run["name"]]
+            floor = {n: floors[task, setting, n] for n in curve}
+            bank[task][label][setting] = _measures(run, curve, floor)
+    return bank
 
 
-Values = dict[str, dict[int, float]]  # by encoding and setting, learned ones alone
-
-
-def measured(runs: dict[str, dict[int, dict[str, float]]], what: str, as_zero: bool = False) -> Values:
-    """One measure of one task; settings that were not learned are left out, or count as 0."""
+def _measures(run: dict[str, str], curve: dict[int, float], floor: dict[int, float]) -> Measures:
+    first = int(run["max_length"])
+    lengths = [n for n in sorted(curve) if first <= n <= 8 * first]
+    above = [max(0.0, (curve[n] - floor[n]) / (1 - floor[n])) for n in lengths]
+    halfway = curve[first] - floor[first] >= (1 - floor[first]) / 2
     return {
-        name: {n: row[what] if row["learned"] else 0.0 for n, row in own.items() if row["learned"] or as_zero}
-        for name, own in runs.items()
+        "score": area([math.log2(n) for n in lengths], above),
+        "2x": curve[2 * first],
+        "4x": curve[4 * first],
+        "learned": run["solved_in_distribution"] == "True" and halfway,
     }
 
 
+def measured(runs: dict[str, dict[int, Measures]], measure: str, as_zero: bool = False) -> Values:
+    """Return one measure of one task; configurations that were not learned are left out, or count as 0."""
+    values: Values = {name: {} for name in runs}
+    for name, by_setting in runs.items():
+        for setting, measures in by_setting.items():
+            if measures["learned"]:
+                values[name][setting] = measures[measure]
+            elif as_zero:
+                values[name][setting] = 0.0
+    return values
+
+
+def often_learned(values: Values, settings: int) -> Values:
+    return {name: by_setting for name, by_setting in values.items() if len(by_setting) >= 0.75 * settings}
+
+
 def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[str, tuple[float, float]]]:
-    """The highest mean of those that learned three quarters; difference and adjusted p of each such other."""
-    often = {name: own for name, own in values.items() if len(own) >= 0.75 * settings}
+    """Return the encoding with the highest mean, and its difference from each other and adjusted p."""
+    often = often_learned(values, settings)
     best = max(sorted(often), key=lambda name: np.mean(list(often[name].values())).round(12))
     return best, against_others(often, best, settings)
 
 
 def against_others(values: Values, first: str, settings: int = 12) -> dict[str, tuple[float, float]]:
-    """Difference and adjusted p of each other encoding that learned three quarters, if the first did, too."""
-    often = {name: own for name, own in values.items() if len(own) >= 0.75 * settings}
+    """Return difference and adjusted p from each other encoding; all must have learned three quarters."""
+    often = often_learned(values, settings)
     if first not in often:
         return {}
-    tests = {name: sign_flip_p(often[first], own) for name, own in often.items() if name != first}
+    tests = {name: sign_flip_p(often[first], often[name]) for name in often if name != first}
     adjusted = dict(zip(tests, holm([p for _, p, _ in tests.values()]), strict=True))
     return {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
 
@@ -234,7 +247,7 @@ def all_signs(count: int) -> np.ndarray:
 
 
 def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float, int]:
-    """Mean difference over shared settings, the two-sided p-value over all flips of signs, and how many."""
+    """Return the mean difference, the two-sided p over all flips of signs, and the number of pairs."""
     d = np.array([first[setting] - second[setting] for setting in first if setting in second])
     signs = all_signs(len(d))
     p = np.mean(np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - 1e-12)

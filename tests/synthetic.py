@@ -1,4 +1,4 @@
-"""Run directories with results of our choosing, written in the run's own format by the project's own code."""
+"""Write run directories with chosen results, in the format of real runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from pe_experiments.store.status import run_status
 Accuracies = Callable[[int], tuple[float, float]]
 
 
-def fading(start: float, slope: float, train: int = 6) -> Accuracies:
-    """Exact match ``start`` inside, falling by ``slope`` per token beyond; token accuracy half way to one."""
+def fading(start: float, slope: float, longest: int = 6) -> Accuracies:
+    """Return accuracies that fall beyond the longest training length.
 
-    def at(length: int) -> tuple[float, float]:
-        exact = max(0.0, min(1.0, start - slope * max(0, length - train)))
+    Exact match is ``start`` up to ``longest`` and falls by ``slope`` per token beyond; token accuracy is
+    halfway between exact match and 1.
+    """
+
+    def accuracies(length: int) -> tuple[float, float]:
+        exact = max(0.0, min(1.0, start - slope * max(0, length - longest)))
         return exact, (1 + exact) / 2
 
-    return at
+    return accuracies
 
 
 def write_run(
@@ -36,38 +40,44 @@ def write_run(
     result: Mapping[str, Any] | None = None,
     losses: Callable[[int], float] | None = None,
 ) -> RunDirectory:
-    """A run's directory as the harness leaves it, with these accuracies by length.
+    """Write the directory of a run that nobody trained.
 
     Args:
-        experiment: resolved; its lengths are the curve's.
-        accuracies: exact match and token accuracy at a length.
+        experiment: its evaluation lengths are those of the curve.
+        accuracies: returns exact match and token accuracy at a length.
         status: of the result.
-        result: entries of ``result.json`` to put over the regular ones.
-        losses: by length, of a language model: then there is no exact match.
+        result: entries of ``result.json`` that replace the regular ones.
+        losses: returns the loss of a language model at a length; there is no exact match then.
     """
-    asked = run_status(experiment)
-    run, identity = asked.run, asked.identity
+    planned = run_status(experiment)
+    run = planned.run
     run.path.mkdir(parents=True)
-    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(asked.saved_config)))
-    environment = {"python": "3", "commit": "a" * 40, "edited": False, "libraries": {"torch": "2"}}
-    environment["command"] = ["train.py", f"seed={experiment.config.seed}"]
+    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(planned.saved_config)))
+    environment = {
+        "python": "3",
+        "commit": "a" * 40,
+        "edited": False,
+        "libraries": {"torch": "2"},
+        "command": ["train.py", f"seed={experiment.config.seed}"],
+    }
     run.environment.write_text(json.dumps(environment))
     run.metrics.write_text(
         to_csv(METRICS, [{"step": 6, "loss": 2.5}, {"step": 12, "loss": 1.5, "exact_match": 0.5}])
     )
     rows = [_row(experiment, length, *accuracies(length)) for length in experiment.evaluation_lengths]
     if losses:
-        unmeasured = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high"))
-        rows = [row | unmeasured | {"loss": losses(row["content_length"])} for row in rows]
+        for row in rows:
+            row |= dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high"))
+            row["loss"] = losses(row["content_length"])
     content: dict[str, Any] = {
         "status": status,
         "name": run.name,
-        "label": identity.label,
+        "label": planned.identity.label,
         "task": experiment.components["task"].choice,
         "model": experiment.model_choice,
         "seed": experiment.config.seed,
         "steps": experiment.config.training.steps,
-        "evaluation": asked.evaluation,
+        "evaluation": planned.evaluation,
     }
     if status == COMPLETED:
         run.curve.write_text(to_csv(CURVE, rows))
@@ -101,12 +111,13 @@ def _row(experiment: Experiment, length: int, exact: float, tokens: float) -> di
     }
 
 
-def write_study(make: Callable[..., Experiment], *more: str, seeds: int = 5) -> Path:
-    """Three encodings that differ, ``seeds`` seeds each, with some spread between seeds."""
-    grid = "evaluation.lengths=[3,6,9,12,24,48]"
+def write_study(make: Callable[..., Experiment], *overrides: str, seeds: int = 5) -> Path:
+    """Write runs of three different encodings with a small spread between seeds."""
+    lengths = "evaluation.lengths=[3,6,9,12,24,48]"
+    slopes = {"sinusoidal": 0.3, "learned": 0.3, "alibi": 0.02}
     for seed in range(seeds):
-        for place, (encoding, slope) in enumerate({"sinusoidal": 0.3, "learned": 0.3, "alibi": 0.02}.items()):
-            wobble = 0.003 * ((7 * seed + 3 * place) % 5)
-            experiment = make(f"pe={encoding}", f"seed={seed}", grid, *more)
-            write_run(experiment, fading(1.0 - wobble, slope + wobble))
+        for index, (encoding, slope) in enumerate(slopes.items()):
+            noise = 0.003 * ((7 * seed + 3 * index) % 5)
+            experiment = make(f"pe={encoding}", f"seed={seed}", lengths, *overrides)
+            write_run(experiment, fading(1.0 - noise, slope + noise))
     return Path(experiment.config.results_dir)
