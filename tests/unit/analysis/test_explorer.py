@@ -1,4 +1,4 @@
-"""The explorer's data are what the package computes, and its page holds them as data."""
+"""Test the data of the explorer and how its page holds them."""
 
 from __future__ import annotations
 
@@ -31,37 +31,37 @@ def view(name: str) -> dict[str, Any]:
 
 
 def test_the_published_encodings_are_shipped(data: dict[str, Any]) -> None:
-    """A new one is on the page once `python results/encodings/study.py` was run."""
-    names = [one["name"] for one in data["encodings"]]
+    """A new encoding is on the page once `python results/encodings/study.py` was run."""
+    names = [encoding["name"] for encoding in data["encodings"]]
     assert names == sorted(set(names) & set(shipped("pe")))
 
 
 def test_the_published_data_are_those_of_this_code(
     data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    some = {name: shipped("pe")[name] for name in ("learned", "rope", "t5", "fox", "hard_alibi", "none")}
-    monkeypatch.setattr(study, "shipped", lambda _: some)
-    theirs = {one["name"]: one for one in data["encodings"]}
-    made = {one["name"]: one for one in study.encodings()}
-    assert made.keys() == some.keys()
-    for name, mine in made.items():
-        same(mine, theirs[name])
-    same(study.sentences(), data["sentences"])
+    names = ("learned", "rope", "alibi", "t5", "cope", "fox", "hard_alibi", "logn", "stick_breaking", "none")
+    chosen = {name: shipped("pe")[name] for name in names}
+    monkeypatch.setattr(study, "shipped", lambda _: chosen)
+    published = {encoding["name"]: encoding for encoding in data["encodings"]}
+    computed = {encoding["name"]: encoding for encoding in study.encodings()}
+    assert computed.keys() == chosen.keys()
+    for name, encoding in computed.items():
+        assert_close(encoding, published[name])
+    assert_close(study.sentences(), data["sentences"])
 
 
-def same(mine: Any, theirs: Any) -> None:
-    """Equal up to rounding."""
-    if isinstance(mine, dict):
-        assert mine.keys() == theirs.keys()
-        mine, theirs = list(mine.values()), [theirs[key] for key in mine]
-    if isinstance(mine, (list, tuple)):
-        assert len(mine) == len(theirs)
-        for one, other in zip(mine, theirs, strict=True):
-            same(one, other)
-    elif isinstance(mine, float):
-        assert mine == pytest.approx(theirs, abs=2e-3)
+def assert_close(computed: Any, published: Any) -> None:
+    if isinstance(computed, dict):
+        assert computed.keys() == published.keys()
+        for key, value in computed.items():
+            assert_close(value, published[key])
+    elif isinstance(computed, (list, tuple)):
+        for value, published_value in zip(computed, published, strict=True):
+            assert_close(value, published_value)
+    elif isinstance(computed, float):
+        assert computed == pytest.approx(published, abs=2e-3)
     else:
-        assert mine == theirs
+        assert computed == published
 
 
 def test_a_bias_is_shown_by_head_and_distance() -> None:
@@ -84,42 +84,22 @@ def test_vectors_are_shown_as_they_enter_the_embedding() -> None:
     assert shown["action"] == "nothing"
     assert "lines" not in shown
     assert shown["vectors"][3][:2] == pytest.approx([math.sin(3), math.cos(3)], abs=1e-3)
-    beside = build(reference_of("sinusoidal", combine="concat", width=6).build, study.SHAPE)
-    assert len(encoding_view("", "", beside)["vectors"][0]) == 6
+    concatenated = build(reference_of("sinusoidal", combine="concat", width=6).build, study.SHAPE)
+    assert len(encoding_view("", "", concatenated)["vectors"][0]) == 6
 
 
-@pytest.mark.parametrize(
-    ("name", "action", "content", "drawn"),
-    [
-        ("t5", "bias", False, True),
-        ("cope", "bias", True, True),
-        ("fox", "bias", True, False),
-        ("logn", "scale", False, False),
-        ("stick_breaking", "weights", True, False),
-        ("none", "nothing", False, False),
-    ],
-)
-def test_what_depends_on_content_says_so(name: str, action: str, content: bool, drawn: bool) -> None:
-    shown = view(name)
-    assert (shown["action"], shown["content"], shown["drawn"]) == (action, content, drawn)
-
-
-def test_drawing_what_starts_at_zero_leaves_the_encoding_alone() -> None:
+def test_a_view_of_a_table_of_zeros_draws_values_and_leaves_the_table() -> None:
     encoding = build(reference_of("t5").build, study.SHAPE)
     assert torch.tensor(encoding_view("", "", encoding)["lines"]).any()
     assert not any(parameter.any() for parameter in encoding.parameters())
 
 
-def test_masked_keys_are_none() -> None:
-    assert view("hard_alibi")["lines"][0][:3] == [0.0, None, None]
-
-
-def test_asked_encodings_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:
+def test_requested_encodings_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:
     name = "</script><script>document.title='taken'</script>"
     page = explorer_page([view("rope") | {"name": name}, view("none")])
     assert name not in page
-    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert text
-    content = json.loads(text[1])
+    script = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert script
+    content = json.loads(script[1])
     assert content["opened"] == [name, "none"]
-    assert len(content["encodings"]) == len(data["encodings"]) + 1  # those published, and the asked one
+    assert len(content["encodings"]) == len(data["encodings"]) + 1

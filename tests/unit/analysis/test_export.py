@@ -1,4 +1,4 @@
-"""Exported encodings compute what ours compute."""
+"""Test that exported encodings compute what the originals compute."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ SHAPE = ModelShape(32, 4, 2, True, 12, 64)
 TOKENS = 20
 
 
-def made(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
+def perturbed_encoding(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
     return perturbed(build(reference_of(choice).build, shape))
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("choice", ["alibi", "t5", "kerple_log", "sandwich", "hard_alibi"])
 @torch.no_grad()
-def test_a_score_mod_gives_our_weights(choice: str) -> None:
-    encoding = made(choice)
+def test_a_score_mod_gives_the_same_weights(choice: str) -> None:
+    encoding = perturbed_encoding(choice)
     inputs = draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
     modify = score_mod(encoding, 64)
 
@@ -37,8 +37,8 @@ def test_a_score_mod_gives_our_weights(choice: str) -> None:
         return torch.where(j <= i, modify(score, b, h, i, j), -math.inf)
 
     one_hot = torch.eye(TOKENS).expand(1, 4, -1, -1)
-    theirs = flex_attention(inputs.q_BHTK, inputs.k_BHTK, one_hot, score_mod=causal)
-    torch.testing.assert_close(theirs, attention_weights(encoding, inputs), rtol=0, atol=1e-6)
+    weights = flex_attention(inputs.q_BHTK, inputs.k_BHTK, one_hot, score_mod=causal)
+    torch.testing.assert_close(weights, attention_weights(encoding, inputs), rtol=0, atol=1e-6)
 
 
 def attention_weights(encoding: PositionalEncoding, inputs: Any) -> Tensor:
@@ -55,9 +55,9 @@ def attention_weights(encoding: PositionalEncoding, inputs: Any) -> Tensor:
         ("scale_invariant", "the bias of ScaleInvariant depends on content"),
     ],
 )
-def test_no_score_mod_for_what_is_none(choice: str, message: str) -> None:
+def test_what_is_no_score_mod_is_refused(choice: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        score_mod(made(choice), 9)
+        score_mod(perturbed_encoding(choice), 9)
 
 
 def gpt2(name: str) -> Any:
@@ -73,53 +73,55 @@ def gpt2(name: str) -> Any:
 @pytest.mark.parametrize("choice", ["rope", "alibi", "t5", "stick_breaking", "transformer_xl", "cope"])
 @torch.no_grad()
 def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None:
-    pytest.importorskip("transformers")
-    from transformers import StaticCache
-
-    register_with_transformers("ours", [made(choice), made(choice)])
-    model = gpt2("ours")
+    transformers = pytest.importorskip("transformers")
+    register_with_transformers("exported", [perturbed_encoding(choice), perturbed_encoding(choice)])
+    model = gpt2("exported")
     tokens = torch.randint(9, (2, 11), generator=torch.Generator().manual_seed(0))
     at_once = model(tokens).last_hidden_state
     assert (at_once - gpt2("eager")(tokens).last_hidden_state).abs().max() > 1e-3
-    begun = model(tokens[:, :6], use_cache=True)
-    rest = model(tokens[:, 6:], past_key_values=begun.past_key_values).last_hidden_state
-    torch.testing.assert_close(rest, at_once[:, 6:], rtol=0, atol=1e-5)
-    static = StaticCache(config=model.config, max_cache_len=32)
+
+    first = model(tokens[:, :6], use_cache=True)
+    last = model(tokens[:, 6:], past_key_values=first.past_key_values).last_hidden_state
+    torch.testing.assert_close(last, at_once[:, 6:], rtol=0, atol=1e-5)
+    static = transformers.StaticCache(config=model.config, max_cache_len=32)
     for part in (tokens[:, :6], tokens[:, 6:]):
         last = model(part, past_key_values=static, use_cache=True).last_hidden_state
     torch.testing.assert_close(last, at_once[:, 6:], rtol=0, atol=1e-5)
+
     padded = torch.cat([torch.zeros(2, 3, dtype=torch.long), tokens], dim=1)
-    real = torch.arange(14).expand(2, -1) >= 3
-    left = model(padded, attention_mask=real.long()).last_hidden_state[:, 3:]
+    is_token = torch.arange(14).expand(2, -1) >= 3
+    left = model(padded, attention_mask=is_token.long()).last_hidden_state[:, 3:]
     torch.testing.assert_close(left, at_once, rtol=0, atol=1e-5)
-    padded, real = padded.roll(-3, dims=1), real.roll(-3, dims=1)
-    right = model(padded, attention_mask=real.long()).last_hidden_state[:, :11]
+    padded, is_token = padded.roll(-3, dims=1), is_token.roll(-3, dims=1)
+    right = model(padded, attention_mask=is_token.long()).last_hidden_state[:, :11]
     torch.testing.assert_close(right, at_once, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
-def test_in_transformers_logits_are_ours() -> None:
+def test_in_transformers_no_encoding_changes_nothing() -> None:
     pytest.importorskip("transformers")
-    register_with_transformers("none of ours", [made("none"), made("none")])
+    register_with_transformers("exported none", [perturbed_encoding("none"), perturbed_encoding("none")])
     tokens = torch.arange(9)[None]
-    mine, theirs = (gpt2(name)(tokens).last_hidden_state for name in ("none of ours", "eager"))
-    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
-    from transformers import AttentionInterface
+    exported, eager = (gpt2(name)(tokens).last_hidden_state for name in ("exported none", "eager"))
+    torch.testing.assert_close(exported, eager, rtol=0, atol=1e-5)
 
-    encoding = made("rope")
+
+@torch.no_grad()
+def test_in_transformers_heads_may_share_keys() -> None:
+    transformers = pytest.importorskip("transformers")
+    encoding = perturbed_encoding("rope")
     inputs = draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
-    register_with_transformers("rope of ours", [encoding])
+    register_with_transformers("exported rope", [encoding])
     layer = torch.nn.Module()
     layer.layer_idx = 0  # type: ignore[assignment]
-    attend = AttentionInterface()["rope of ours"]
-    # shared by two heads each
+    attend = transformers.AttentionInterface()["exported rope"]
     k_BHTK = inputs.k_BHTK[:, ::2]
     v_BHTK = torch.eye(TOKENS).expand(1, 2, -1, -1)
     _, weights = attend(layer, inputs.q_BHTK, k_BHTK, v_BHTK, None)
-    shared = type(inputs)(
+    repeated = type(inputs)(
         inputs.q_BHTK, k_BHTK.repeat_interleave(2, 1), inputs.x_BTD, torch.arange(TOKENS)[None]
     )
-    torch.testing.assert_close(weights, attention_weights(encoding, shared), rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights, attention_weights(encoding, repeated), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -129,4 +131,4 @@ def test_in_transformers_logits_are_ours() -> None:
 def test_what_transformers_cannot_serve_is_refused(choice: str, message: str) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(UserError, match=message):
-        register_with_transformers("refused", [made(choice)])
+        register_with_transformers("refused", [perturbed_encoding(choice)])

@@ -1,4 +1,4 @@
-"""Facts about encodings of distances and contents that need no training."""
+"""Test facts about encodings of distances and contents that need no training."""
 
 from __future__ import annotations
 
@@ -38,33 +38,35 @@ from pe_experiments.models.attention_scores import Inputs, attention_scores
 from scripts.catalogue import acts_on
 
 
-def test_symmetric_alibi_cannot_tell_a_mirror_image_and_rope_can() -> None:
+def test_symmetric_alibi_treats_a_mirror_image_alike_and_rope_does_not() -> None:
     words = torch.randint(9, (2, 10), generator=torch.Generator().manual_seed(0))
 
-    def mirrored_apart(make: Any) -> float:
+    def mirror_difference(make: Any) -> float:
         model = Transformer(9, small_shape(causal=False), make, initialisation="pytorch").double()
         return float((model.hidden(words.flip(1)) - model.hidden(words).flip(1)).detach().abs().max())
 
-    assert mirrored_apart(Alibi) < 1e-6
-    assert mirrored_apart(lambda shape: Alibi(shape, symmetry="asymmetric")) > 1e-4
-    assert mirrored_apart(Rope) > 1e-3
+    assert mirror_difference(Alibi) < 1e-6
+    assert mirror_difference(lambda shape: Alibi(shape, symmetry="asymmetric")) > 1e-4
+    assert mirror_difference(Rope) > 1e-3
 
 
 @pytest.mark.parametrize("name", sorted(shipped("pe")))
-def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
-    """What only changes softmax weights gives every position the same output; what is embedded does not."""
+def test_a_constant_sequence_shows_positions_only_if_they_are_embedded(name: str) -> None:
+    """Changed softmax weights give every position the same output."""
     subject = Subject(lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all"))
     model = subject.model().double()
     outputs = model(torch.full((1, 9), 3)).detach()
     spread = float((outputs - outputs[:, :1]).abs().max())
-    if "embedding" in acts_on(model.encoding(0)) or name == "stick_breaking":  # its weights need not sum to 1
+    if (
+        "embedding" in acts_on(model.encoding(0)) or name == "stick_breaking"
+    ):  # with weights that need not sum to 1
         assert spread > 1e-3
     else:
         assert spread < 1e-6
 
 
 @pytest.mark.parametrize(
-    ("make", "arguments", "named"),
+    ("make", "arguments", "message"),
     [
         (Rope, {"base": 1.0}, "base=1.0"),
         (Rope, {"rotary_fraction": 0.0}, "rotary_fraction=0.0"),
@@ -94,8 +96,8 @@ def test_a_constant_sequence_without_a_first_mark(name: str) -> None:
         (ByLayer, {"encodings": [Rope, Rope, Rope]}, "3 encodings cannot alternate in 2 layers"),
     ],
 )
-def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make(small_shape(), **arguments)
 
 
@@ -104,12 +106,13 @@ def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], na
 def test_t5_meets_no_untrained_bucket_beyond_training(train_length: int, causal: bool) -> None:
     encoding = T5Bias(small_shape(causal, train_length=train_length))
 
-    def used(length: int) -> set[int]:
-        steps = torch.arange(1 - length, length if not causal else 1)
+    def used_buckets(length: int) -> set[int]:
+        last = 1 if causal else length
+        steps = torch.arange(1 - length, last)
         return set(distance_bucket(steps, encoding.num_buckets, encoding.max_distance, causal).tolist())
 
-    assert used(8 * train_length) == used(train_length)
-    assert max(used(8 * train_length)) < encoding.num_buckets
+    assert used_buckets(8 * train_length) == used_buckets(train_length)
+    assert max(used_buckets(8 * train_length)) < encoding.num_buckets
 
 
 @pytest.mark.parametrize(
@@ -139,22 +142,22 @@ def test_layers_alternate() -> None:
     encoding = ByLayer(shape, encodings=[Rope, ScalableSoftmax])
     kinds = [type(encoding.for_layer(layer)) for layer in range(5)]
     assert kinds == [Rope, ScalableSoftmax, Rope, ScalableSoftmax, Rope]
-    assert encoding.for_layer(1) is not encoding.for_layer(3)  # per layer, and none that serves no layer
-    assert len(list(encoding.parameters())) == 2
+    assert encoding.for_layer(1) is not encoding.for_layer(3)
+    assert len(list(encoding.parameters())) == 2  # no copy is built for a layer that it does not serve
 
 
-def test_learned_positions_compose_with_a_bias() -> None:
-    make = reference_of("learned").build
-    subject = Subject(lambda shape: Composition(shape, encodings=[make, ScalableSoftmax]))
+def test_learned_positions_compose_with_scaled_logits() -> None:
+    learned = reference_of("learned").build
+    subject = Subject(lambda shape: Composition(shape, encodings=[learned, ScalableSoftmax]))
     assert subject.encoding().invariant_to == "nothing"
     assert len(list(subject.model().encodings.parameters())) == 3  # one table, a scale per layer
 
 
-def test_a_clamped_parameter_can_turn_back() -> None:
+def test_a_clamped_parameter_still_has_a_gradient() -> None:
     parameter = torch.nn.Parameter(torch.tensor([-1.0, 0.5]))
-    held = clamped(parameter, 0.01)
-    assert held.tolist() == pytest.approx([0.01, 0.5])
-    held.sum().backward()
+    value = clamped(parameter, 0.01)
+    assert value.tolist() == pytest.approx([0.01, 0.5])
+    value.sum().backward()
     assert parameter.grad is not None
     assert parameter.grad.tolist() == [1.0, 1.0]
 
@@ -162,8 +165,8 @@ def test_a_clamped_parameter_can_turn_back() -> None:
 @torch.no_grad()
 def test_stated_starting_values() -> None:
     shape = ModelShape(64, 32, 2, True, 40, 40)
-    made = {name: build(reference_of(name).build, shape) for name in ("kerple_log", "kerple_power")}
-    for encoding in made.values():
+    for name in ("kerple_log", "kerple_power"):
+        encoding = build(reference_of(name).build, shape)
         assert 0.01 <= float(encoding.a_H.detach().min()) < 0.2
         assert 0.8 < float(encoding.a_H.detach().max()) <= 1.0
         assert 1.6 < float(encoding.p_H.detach().max()) <= 2.0
@@ -179,34 +182,35 @@ def test_stated_starting_values() -> None:
     assert build(reference_of("sliding_window").build, shape).window == 10
 
 
-def test_a_table_that_starts_as_the_sinusoid_goes_on_as_the_sinusoid() -> None:
+def test_a_table_that_starts_as_the_sinusoid_equals_it_past_training() -> None:
     shape = small_shape()
     table, fixed = (build(reference_of(name).build, shape) for name in ("learned_sinusoidal", "sinusoidal"))
     ids = torch.tensor([[0, 5, 11, 12, 13, 40]])
     torch.testing.assert_close(table.vectors(ids), fixed.vectors(ids))  # type: ignore[operator]
 
 
-def test_keys_are_counted_at_any_length() -> None:
+def test_visible_keys_are_counted_at_long_lengths() -> None:
     inputs = draw_inputs(small_shape(), 2500, 2500, 0)
     visible = torch.ones(1, 2500, 2500, dtype=torch.bool).tril()
     at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible)
     assert torch.equal(at.visible_keys_BT, torch.arange(1, 2501)[None])
 
 
-def test_gates_read_what_queries_are_made_of() -> None:
-    seen: list[torch.Tensor] = []
+def test_a_bias_reads_the_inputs_of_the_queries() -> None:
+    inputs_of_bias: list[torch.Tensor] = []
 
     class Watching(PositionalEncoding):
         def bias(self, q_BHTK: torch.Tensor, k_BHSK: torch.Tensor, at: AttentionContext) -> None:
-            seen.append(at.x_BSD)  # type: ignore[arg-type]
+            inputs_of_bias.append(at.x_BSD)  # type: ignore[arg-type]
 
     model = Transformer(9, small_shape(), Watching, initialisation="pytorch")
-    made: list[torch.Tensor] = []
+    inputs_of_layers: list[torch.Tensor] = []
     for layer in model.layers:
-        layer.attention.register_forward_pre_hook(lambda _, arguments: made.append(arguments[0]))  # type: ignore
+        layer.attention.register_forward_pre_hook(lambda _, inputs: inputs_of_layers.append(inputs[0]))  # type: ignore
     model(torch.randint(9, (2, 7)))
-    assert len(seen) == 2
-    assert all(torch.equal(one, other) for one, other in zip(seen, made, strict=True))
+    assert len(inputs_of_layers) == 2
+    for of_bias, of_layer in zip(inputs_of_bias, inputs_of_layers, strict=True):
+        assert torch.equal(of_bias, of_layer)
 
 
 def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
@@ -216,6 +220,7 @@ def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
     both = Composition(shape, encodings=[Alibi, SlidingWindow, Alibi])
     expected = 2 * attention_scores(Alibi(shape), empty) + attention_scores(SlidingWindow(shape), inputs)
     torch.testing.assert_close(attention_scores(both, inputs), expected, equal_nan=True, rtol=0, atol=1e-4)
+
     concatenated = reference_of("sinusoidal", combine="concat").build
     encoding = Composition(shape, encodings=[concatenated, Alibi])
     assert encoding.position_width == 16
@@ -224,8 +229,8 @@ def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
     assert torch.equal(encoding.embed(x_BTD, inputs.positions_BT), alone)
 
 
-def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
-    """A logit below -1e6 may be that of a far key: only the constant of masking encodings says which."""
+def test_only_masking_encodings_mask_however_far_the_key() -> None:
+    """The logit of a far key may be below -1e6, so no threshold can tell it from a mask."""
     shape = small_shape()
     positions = torch.tensor([[0, 1 << 24]])
     at = AttentionContext(positions, positions, torch.ones(1, 2, 2, dtype=torch.bool).tril())
@@ -237,7 +242,7 @@ def test_masked_keys_are_told_from_far_ones_at_any_distance() -> None:
     assert is_masked(window).tolist() == [[False, True], [True, False]]
 
 
-def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
+def test_each_layer_of_a_composition_has_separate_parameters() -> None:
     shape = small_shape()
     inputs = draw_inputs(shape, 9, 9, 0)
     encoding = perturbed(Composition(shape, encodings=[Rope, Shaw]))
@@ -249,7 +254,7 @@ def test_layers_of_a_composition_have_parameters_of_their_own() -> None:
     torch.testing.assert_close(attention_scores(encoding, inputs, 1).nan_to_num(), first)
 
 
-def test_no_part_of_a_composition_is_left_out_in_any_layer() -> None:
+def test_a_composition_has_the_limits_of_its_parts_in_every_layer() -> None:
     def alternating(shape: ModelShape) -> ByLayer:
         return ByLayer(shape, encodings=[Rope, StickBreaking])
 
@@ -269,11 +274,10 @@ def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
     encoding = TransformerXL(ModelShape(15, 3, 1, causal, 12, 12))  # an odd width: a sine without cosine
     visible = torch.ones(1, 12, 12, dtype=torch.bool)
     q, k = torch.randn(2, 2, 3, 12, 5, generator=torch.Generator().manual_seed(0))
-    found = {}
+    bias = {}
     for few in (512, 0):
         monkeypatch.setattr(transformer_xl, "MAX_GATHERED_KEYS", few)
         at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
-        distances = transformer_xl._distances_behind if causal else transformer_xl._distances_around
-        assert (at.once(distances) is None) == (few == 0)
-        found[few] = encoding.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
-    torch.testing.assert_close(found[512], found[0], rtol=1e-5, atol=1e-6)
+        assert (at.once(transformer_xl._distances_behind if causal else transformer_xl._distances_around) is None) == (few == 0)
+        bias[few] = encoding.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
+    torch.testing.assert_close(bias[512], bias[0], rtol=1e-5, atol=1e-6)
