@@ -1,4 +1,4 @@
-"""The checker: every named mistake is told apart from the encoding, and named."""
+"""Test that the checker finds and names every known mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
 
-# A base that is not passed on shows where another was asked for.
+# A base that is not passed on shows at a base other than the default.
 ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 
 
@@ -25,22 +25,22 @@ ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
 def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES[name]
     component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
-    theirs = mistake.make_in(component.build)
+    wrong = mistake.make_in(component.build)
     forms = [True, False]
 
-    def named() -> list[str]:
-        matches = known_mistakes(theirs, [component], forms)
+    def named_mistakes() -> list[str]:
+        matches = known_mistakes(wrong, [component], forms)
         return [match.mistake.name for match in matches if match.mistake]
 
-    with monkeypatch.context() as patch:  # most differ in models of the usual sizes, which is quicker
-        patch.setattr(compare, "difference_in_other_models", lambda *words: "")
-        if equal_encodings(theirs, [component], forms) == [] and named() == [name]:
+    with monkeypatch.context() as patch:  # quicker: most differ already in models of the usual sizes
+        patch.setattr(compare, "difference_in_other_models", lambda *_: "")
+        if equal_encodings(wrong, [component], forms) == [] and named_mistakes() == [name]:
             return
-    assert equal_encodings(theirs, [component], forms) == []
-    assert named() == [name]
+    assert equal_encodings(wrong, [component], forms) == []
+    assert named_mistakes() == [name]
 
 
-def test_the_largest_difference_is_measured_where_it_is_asked_for() -> None:
+def test_the_largest_difference_is_measured_on_request() -> None:
     wrong = reference_of("alibi").build
     reference = compare.as_reference(reference_of("rope"), [True])
     first = compare.compare(wrong, reference).difference
@@ -49,13 +49,13 @@ def test_the_largest_difference_is_measured_where_it_is_asked_for() -> None:
 
 
 class DividedByTokensSoFar(Rope):
-    """Linear interpolation by the tokens there are, which decoding changes at every step."""
+    """Linear interpolation by the number of tokens, which grows while decoding."""
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         return super().frequencies_BR(at) / (at.k_positions_BS.shape[1] / self.shape.train_length)
 
 
-def test_a_length_that_changes_while_decoding_is_found() -> None:
+def test_dependence_on_the_number_of_tokens_so_far_is_found() -> None:
     check = "decoding token by token agrees with teacher forcing"
     assert CHECKS[check](Subject(DividedByTokensSoFar)).holds is False
     assert CHECKS[check](Subject(RopeLinear)).holds is True
@@ -69,14 +69,14 @@ class SeedsItself(Rope):
 
 def test_a_module_that_seeds_in_every_call_is_found() -> None:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # as the module may do when it is imported
+        torch.manual_seed(0)
         state = torch.get_rng_state()
         result = CHECKS["equal calls give equal results"](Subject(SeedsItself))
         assert result.measured == "a call draws from or seeds torch's global generator"
         assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_modules_without_position_ids_are_read_at_any() -> None:
+def test_modules_without_position_ids_are_evaluated_at_any_ids() -> None:
     ids_BT = torch.tensor([[0, 3, 4, 9], [5, 5, 6, 2]])
     shape = small_shape()
     rope = Rope(shape)
@@ -86,11 +86,11 @@ def test_modules_without_position_ids_are_read_at_any() -> None:
     def at(ids_BT: Tensor) -> AttentionContext:
         return AttentionContext(ids_BT, ids_BT, torch.ones(1, 1, 1, dtype=torch.bool))
 
-    def turn(x: Tensor, offset: int = 0) -> Tensor:
+    def rotate_range(x: Tensor, offset: int = 0) -> Tensor:
         return rope.rotate(x, x, at(torch.arange(offset, offset + x.shape[2])[None]))[0]
 
     expected = rope.rotate(x_BHTK, x_BHTK, at(ids_BT))[0]
-    torch.testing.assert_close(by_offset(turn, x_BHTK, ids_BT), expected)
-    torch.testing.assert_close(from_start(turn, x_BHTK, ids_BT), expected)
+    torch.testing.assert_close(by_offset(rotate_range, x_BHTK, ids_BT), expected)
+    torch.testing.assert_close(from_start(rotate_range, x_BHTK, ids_BT), expected)
     bias = pairs(lambda n: alibi.bias(x_BHTK, x_BHTK, at(torch.arange(n)[None]))[0], at(ids_BT))
     torch.testing.assert_close(bias, alibi.bias(x_BHTK, x_BHTK, at(ids_BT)))
