@@ -120,7 +120,7 @@ def test_the_calibrated_p_corrects_for_the_choice_of_the_best() -> None:
 
 
 def test_a_score_needs_configurations_and_lengths_that_all_encodings_have() -> None:
-    """NoPE lacks configuration 1; one run of RoPE has a further length. The lower loss of two rates counts."""
+    """NoPE lacks configuration 1 and one run of RoPE has a further length. The lower loss counts."""
     rows = []
     points = []
     saved = {}

@@ -1,4 +1,4 @@
-"""The statistics against other implementations and against simulated studies."""
+"""Test the statistics against other implementations and against simulated studies."""
 
 from __future__ import annotations
 
@@ -38,58 +38,58 @@ Draw = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
 
 def outcomes() -> dict[str, tuple[Draw, float]]:
-    """How a seed comes out and its mean, by the names of `COVERAGE`."""
-    found: dict[str, tuple[Draw, float]] = {}
+    """Return a function that draws outcomes, and their true mean, by the names of `COVERAGE`."""
+    draws: dict[str, tuple[Draw, float]] = {}
     for high, chance in itertools.product((0.5, 1.0), (0.05, 0.2, 0.5)):
         name = f"0 or {high:g}, P = {chance:g}"
-        found[name] = (lambda rng, size, h=high, p=chance: h * (rng.random(size) < p)), high * chance
-    found["uniform on 0 to 1"] = (lambda rng, size: rng.random(size)), 0.5
-    found["normal, mean 0.4, deviation 0.1"] = (lambda rng, size: rng.normal(0.4, 0.1, size)), 0.4
-    return found
+        draws[name] = (lambda rng, size, h=high, p=chance: h * (rng.random(size) < p)), high * chance
+    draws["uniform on 0 to 1"] = (lambda rng, size: rng.random(size)), 0.5
+    draws["normal, mean 0.4, deviation 0.1"] = (lambda rng, size: rng.normal(0.4, 0.1, size)), 0.4
+    return draws
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COVERAGE)
-def test_coverage_is_the_one_stated(name: str) -> None:
+def test_coverage_is_as_stated_and_at_least_nominal(name: str) -> None:
     draw, truth = outcomes()[name]
     for seeds, stated in zip(SIMULATED, COVERAGE[name], strict=True):
         studies = draw(np.random.default_rng(seeds), (STUDIES, seeds))
-        made = [mean_interval(values) for values in studies]
-        held = 100 * np.mean([interval.low <= truth <= interval.high for interval in made])
-        assert held == pytest.approx(stated, abs=0.8), seeds
-        assert held >= 95
+        intervals = [mean_interval(values) for values in studies]
+        coverage = 100 * np.mean([interval.low <= truth <= interval.high for interval in intervals])
+        assert coverage == pytest.approx(stated, abs=0.8), seeds
+        assert coverage >= 95
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 12])
-def test_of_zeros_and_ones_the_mean_has_the_interval_of_clopper_and_pearson(seeds: int) -> None:
+def test_zeros_and_ones_have_the_interval_of_clopper_and_pearson(seeds: int) -> None:
     for successes in range(seeds + 1):
         values = [1.0] * successes + [0.0] * (seeds - successes)
         expected = stats.binomtest(successes, seeds).proportion_ci(method="exact")
-        for made in (mean_interval(values), share_interval(successes, seeds)):
-            assert made.estimate == pytest.approx(successes / seeds)
-            assert (made.low, made.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+        for interval in (mean_interval(values), share_interval(successes, seeds)):
+            assert interval.estimate == pytest.approx(successes / seeds)
+            assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 @pytest.mark.parametrize("values", [[0.1, 0.5, 0.45, 0.3], [0.0, 0.0, 0.54, 0.54, 0.01], [0.3] * 3])
 @pytest.mark.parametrize("lowest", [0.0, -1.0])
 def test_the_ends_are_quantiles_of_randomly_weighted_means(values: list[float], lowest: float) -> None:
     weights = np.random.default_rng(0).dirichlet(np.ones(len(values) + 1), 100_000)
-    made = mean_interval(values, lowest)
-    assert made.low == pytest.approx(np.quantile(weights @ [*values, lowest], 0.025), abs=0.01)
-    assert made.high == pytest.approx(np.quantile(weights @ [*values, 1.0], 0.975), abs=0.01)
-    assert made.estimate == pytest.approx(np.mean(values))
-    assert lowest <= made.low <= made.estimate <= made.high <= 1
+    interval = mean_interval(values, lowest)
+    assert interval.low == pytest.approx(np.quantile(weights @ [*values, lowest], 0.025), abs=0.01)
+    assert interval.high == pytest.approx(np.quantile(weights @ [*values, 1.0], 0.975), abs=0.01)
+    assert interval.estimate == pytest.approx(np.mean(values))
+    assert lowest <= interval.low <= interval.estimate <= interval.high <= 1
 
 
 def test_the_p_value_of_a_mean_inverts_its_interval() -> None:
     values = [0.0, 0.5, 0.2, 0.9, 0.9]
-    made = mean_interval(values)
-    assert mean_below_p(values, made.high) == pytest.approx(0.025)
+    interval = mean_interval(values)
+    assert mean_below_p(values, interval.high) == pytest.approx(0.025)
     assert mean_below_p([0.0] * 5, 0.9) == pytest.approx(0.1**5)
     assert mean_below_p([1.0] * 5, 0.9) == 1.0
 
 
-def test_under_three_seeds_there_is_a_value_and_no_interval_or_test() -> None:
+def test_under_three_seeds_there_is_no_interval_or_test() -> None:
     for values in ([0.5], [0.5, 0.7]):
         interval = mean_interval(values)
         assert interval.estimate == pytest.approx(np.mean(values))
@@ -103,7 +103,7 @@ def test_under_three_seeds_there_is_a_value_and_no_interval_or_test() -> None:
     ("first", "second"),
     [([1, 1, 1, 1, 1], [0, 0, 0, 0, 0]), ([0, 0.5, 0.5, 0], [0, 0, 0.5]), ([0.1, 0.4, 0.3], [0.2, 0.9, 0.8])],
 )
-def test_permutations_are_all_counted(first: Sequence[float], second: Sequence[float]) -> None:
+def test_the_permutation_p_equals_scipys(first: Sequence[float], second: Sequence[float]) -> None:
     test = stats.permutation_test(
         (first, second), lambda x, y, axis: np.abs(x.mean(axis=axis) - y.mean(axis=axis)),
         permutation_type="independent", alternative="greater", n_resamples=np.inf,
@@ -112,24 +112,21 @@ def test_permutations_are_all_counted(first: Sequence[float], second: Sequence[f
     assert permutation_p(second, first) == pytest.approx(test.pvalue)
 
 
-def test_five_against_five_are_never_below_two_in_252_and_many_are_sampled() -> None:
-    assert permutation_p([1.0] * 5, [0.0] * 5) == pytest.approx(2 / 252)
-    apart = permutation_p(list(np.linspace(0.5, 1, 12)), list(np.linspace(0, 0.4, 12)))
-    assert 0 < apart < 1e-4
+def test_many_seeds_are_permuted_at_random() -> None:
+    separated = permutation_p(list(np.linspace(0.5, 1, 12)), list(np.linspace(0, 0.4, 12)))
+    assert 0 < separated < 1e-4
     rng = np.random.default_rng(3)
-    close = permutation_p(rng.normal(0, 1, 12), rng.normal(0.5, 1, 12))
-    rng = np.random.default_rng(3)
-    assert close == pytest.approx(
-        stats.ttest_ind(rng.normal(0, 1, 12), rng.normal(0.5, 1, 12)).pvalue, abs=0.02
-    )
+    first, second = rng.normal(0, 1, 12), rng.normal(0.5, 1, 12)
+    assert permutation_p(first, second) == pytest.approx(stats.ttest_ind(first, second).pvalue, abs=0.02)
 
 
-def test_the_smallest_p_is_that_of_seeds_apart() -> None:
-    for first, second in ((3, 3), (5, 5), (3, 4)):
-        assert smallest_p(first, second) == pytest.approx(permutation_p([1.0] * first, [0.0] * second))
+@pytest.mark.parametrize(("first", "second", "p"), [(3, 3, 2 / 20), (5, 5, 2 / 252), (3, 4, 1 / 35)])
+def test_the_smallest_p_is_that_of_separated_seeds(first: int, second: int, p: float) -> None:
+    assert smallest_p(first, second) == pytest.approx(p)
+    assert permutation_p([1.0] * first, [0.0] * second) == pytest.approx(p)
 
 
-def test_a_permutation_test_errs_as_rarely_as_it_says() -> None:
+def test_a_permutation_test_keeps_its_level() -> None:
     rng = np.random.default_rng(0)
     for draw in (lambda: rng.random(5) < 0.3, lambda: rng.random(5)):
         p = np.array([permutation_p(draw(), draw()) for _ in range(1000)])
@@ -139,7 +136,7 @@ def test_a_permutation_test_errs_as_rarely_as_it_says() -> None:
 def test_holm_on_a_worked_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     untested = holm([0.01, float("nan"), 0.5])
-    assert untested[0] == pytest.approx(0.02)  # what was not tested is no member
+    assert untested[0] == pytest.approx(0.02)  # a pair that was not tested is not in the family
     assert np.isnan(untested[1])
     assert untested[2] == pytest.approx(0.5)
     assert holm([]) == []
@@ -151,19 +148,19 @@ def test_ranks_and_their_intervals_are_those_of_a_loop_over_draws() -> None:
     intervals, first = bootstrap_ranks(scores)
     drawn = [scores[random.integers(12, size=12)].mean(axis=0) for _ in range(4000)]
     ranks = np.array([stats.rankdata(-means) for means in drawn])
-    assert [one.estimate for one in intervals] == stats.rankdata(-scores.mean(axis=0)).tolist()
-    assert [one.low for one in intervals] == np.quantile(ranks, 0.025, axis=0).tolist()
-    assert [one.high for one in intervals] == np.quantile(ranks, 0.975, axis=0).tolist()
+    assert [interval.estimate for interval in intervals] == stats.rankdata(-scores.mean(axis=0)).tolist()
+    assert [interval.low for interval in intervals] == np.quantile(ranks, 0.025, axis=0).tolist()
+    assert [interval.high for interval in intervals] == np.quantile(ranks, 0.975, axis=0).tolist()
     assert first == pytest.approx((ranks == 1).mean(axis=0), abs=0.02)
 
 
 def test_equal_means_share_their_ranks_and_the_first_place() -> None:
     intervals, first = bootstrap_ranks(np.array([[1.0, 1.0, 0.0]] * 12))
-    assert [one.estimate for one in intervals] == [1.5, 1.5, 3.0]
+    assert [interval.estimate for interval in intervals] == [1.5, 1.5, 3.0]
     assert first.tolist() == [0.5, 0.5, 0.0]
 
 
-def test_losses_of_thousands_are_permuted_as_small_ones_are() -> None:
+def test_a_permutation_p_does_not_depend_on_the_size_of_losses() -> None:
     first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [2.5, 6.0, 7.0, 8.0, 9.0]
     large = [[1e4 + value for value in group] for group in (first, second)]
     assert permutation_p(*large) == permutation_p(first, second) > 0

@@ -1,4 +1,4 @@
-"""Colour and marker of an encoding: the same in every figure, and told apart by the colour-blind."""
+"""Test that an encoding looks the same in every figure, and encodings look different to the colour-blind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, drawing, run
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
-# What the colour-blind see of linear red, green and blue (Machado, Oliveira and Fernandes 2009, severity 1).
+# Linear red, green and blue as the colour-blind see them (Machado, Oliveira and Fernandes 2009, severity 1).
 VISION = {
     "normal": np.eye(3),
     "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
@@ -27,7 +27,7 @@ CLEARLY = 20.0  # a difference in CIELAB; 2 is just noticeable
 
 
 def lab(colour: str, vision: str) -> np.ndarray:
-    """CIELAB coordinates of ``#RRGGBB`` as somebody with this vision sees it."""
+    """Return CIELAB coordinates of ``#RRGGBB`` as seen with this vision."""
     srgb = np.array([int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)])
     linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
     xyz = XYZ @ np.clip(VISION[vision] @ linear, 0, 1) / XYZ.sum(axis=1)
@@ -35,30 +35,30 @@ def lab(colour: str, vision: str) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-def difference(first: str, second: str, vision: str) -> float:
+def colour_difference(first: str, second: str, vision: str) -> float:
     return float(np.linalg.norm(lab(first, vision) - lab(second, vision)))
 
 
 @pytest.mark.parametrize("vision", VISION)
-def test_the_encodings_of_the_bank_are_told_apart(vision: str) -> None:
-    """By twelve colours, and where two of these are hard to tell apart, by the marker."""
-    found = styles(BANK)
-    assert len({colour for colour, _ in found.values()}) == len(BANK) == 12
-    assert len({marker for _, marker in found.values()}) == 12
+def test_the_encodings_of_the_bank_look_different(vision: str) -> None:
+    """All markers differ, because the colour-blind cannot tell all colours apart."""
+    bank_styles = styles(BANK)
+    assert len({colour for colour, _ in bank_styles.values()}) == len(BANK) == 12
+    assert len({marker for _, marker in bank_styles.values()}) == 12
     if vision == "normal":
         pairs = itertools.combinations(COLOURS, 2)
-        assert min(difference(*pair, vision) for pair in pairs) > CLEARLY
-    for other in ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"):  # drawn beside RoPE
-        assert difference(STYLES[other][0], STYLES["rope"][0], vision) > 10
-        assert STYLES[other][1] != STYLES["rope"][1]
+        assert min(colour_difference(*pair, vision) for pair in pairs) > CLEARLY
+    for name in ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"):  # drawn beside RoPE
+        assert colour_difference(STYLES[name][0], STYLES["rope"][0], vision) > 10
+        assert STYLES[name][1] != STYLES["rope"][1]
 
 
 def test_no_two_shipped_encodings_look_the_same() -> None:
-    every = {*shipped("pe"), *STYLES}
-    alone = {label: styles([label])[label] for label in every}
-    assert len(set(alone.values())) == len(every)
-    assert styles(every) == alone  # whatever else is compared
-    assert styles(sorted(every, reverse=True)) == alone
+    labels = {*shipped("pe"), *STYLES}
+    alone = {label: styles([label])[label] for label in labels}
+    assert len(set(alone.values())) == len(labels)
+    assert styles(labels) == alone  # whatever else is compared
+    assert styles(sorted(labels, reverse=True)) == alone
 
 
 def test_an_encoding_looks_the_same_whatever_its_arguments() -> None:
@@ -71,10 +71,10 @@ def test_an_encoding_looks_the_same_whatever_its_arguments() -> None:
     assert both["rope(base=500)"][0] not in (STYLES["rope"][0], STYLES["alibi"][0])
 
 
-def test_an_own_encoding_gets_a_pair_that_is_free() -> None:
-    found = styles([*BANK[:11], "Mine(slope=0.2)"])
-    assert found["Mine(slope=0.2)"][0] == STYLES[BANK[11]][0]  # the one colour that is left
-    assert found == styles(["Mine(slope=0.2)", *BANK[10::-1]])
+def test_a_new_encoding_gets_an_unused_style() -> None:
+    with_new = styles([*BANK[:11], "Mine(slope=0.2)"])
+    assert with_new["Mine(slope=0.2)"][0] == STYLES[BANK[11]][0]  # the one colour that is left
+    assert with_new == styles(["Mine(slope=0.2)", *BANK[10::-1]])
     many = [f"s{n}" for n in range(len(PAIRS) - len(BANK))]
     assert len(set(styles([*BANK, *many]).values())) == len(PAIRS) == len(COLOURS) * len(MARKERS)
     assert len(styles([f"s{n}" for n in range(200)])) == 200
@@ -83,19 +83,19 @@ def test_an_own_encoding_gets_a_pair_that_is_free() -> None:
 def test_the_figure_of_a_run_has_the_style_of_its_encoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Figure] = []
-    monkeypatch.setattr("pe_experiments.drawing.write_figure", lambda figure, path: drawn.append(figure))
+    figures: list[Figure] = []
+    monkeypatch.setattr("pe_experiments.drawing.write_figure", lambda figure, path: figures.append(figure))
     row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
     row |= {"length": 6, "content_length": 6, "chance": 0.1}
     run_figure([row], "alibi", "copy", 6, tmp_path / "figure.png")
-    lines = [axes.lines[0] for axes in drawn[0].axes]
+    lines = [axes.lines[0] for axes in figures[0].axes]
     assert [(line.get_color(), line.get_marker()) for line in lines] == [STYLES["alibi"]] * 2
 
 
-def test_figures_are_drawn_in_the_formats_of_the_outermost(tmp_path: Path) -> None:
+def test_the_outermost_context_decides_the_formats_of_figures(tmp_path: Path) -> None:
     with drawing(["png"]), drawing():
         assert [path.name for path in save(Figure(), tmp_path, "published")] == ["published.png"]
     with drawing():
-        names = {path.name for path in save(Figure(), tmp_path, "own")}
-    assert names == {"own.png", "own.svg", "own.pdf"}
+        names = {path.name for path in save(Figure(), tmp_path, "compared")}
+    assert names == {"compared.png", "compared.svg", "compared.pdf"}
     assert {path.name for path in tmp_path.iterdir()} == names | {"published.png"}
