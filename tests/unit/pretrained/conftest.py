@@ -1,4 +1,4 @@
-"""Tiny models of transformers with a byte-level tokenizer, saved as a user would have them."""
+"""Save tiny models of transformers with a byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 TRAINED = 32  # max_position_embeddings
 
 
-def save_tokenizer(folder: Path, **special: str) -> None:
-    """One token for each byte, and two merges, so that tokens have different numbers of bytes."""
+def save_tokenizer(folder: Path) -> None:
+    """Save a tokenizer with a token for each byte and two merges, so that tokens differ in length."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -20,11 +20,11 @@ def save_tokenizer(folder: Path, **special: str) -> None:
     tokenizer = Tokenizer(models.BPE(vocabulary, [("t", "h"), ("th", "e")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
 def save_llama(folder: Path, **config: Any) -> Path:
-    """A Llama of random weights large enough that positions matter."""
+    """Save a Llama whose random weights are large enough for positions to matter."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -45,7 +45,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Letters of one, two and three bytes, of which some fall on the cuts between parts."""
+    """A text with letters of one, two and three bytes, some of them at the cuts between parts."""
     words = "the other theory é € then 7 "
     path = tmp_path_factory.mktemp("texts") / "words.txt"
     path.write_text("".join(words[index % 11 :] for index in range(4000)))
