@@ -1,4 +1,4 @@
-"""The benchmark measures what it says: cases in turn, equal shapes, the same work on both sides."""
+"""Test the benchmark: cases in turn, equal shapes, the same work on both sides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from results.benchmark import report, workloads
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
 from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
-from tests.conftest import Outcome
+from tests.conftest import Outcome, assert_one_sentence
 from tests.processes import CONTEXT
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
@@ -28,14 +28,16 @@ TINY = {"tiny": (4, 8, 14, 16, 1)}
 
 
 def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
-    order: list[str] = []
-    cases = {name: timed(partial(order.append, name)) for name in "ab"}
+    calls: list[str] = []
+    cases = {name: timed(partial(calls.append, name)) for name in "ab"}
     seconds = interleave(cases, 3, Display(), "", warm_up=2)
-    assert "".join(order) == "abbaabbaab"  # the first of a round pays for the end of the last
-    assert [len(taken) for taken in seconds.values()] == [3, 3]
+    assert (
+        "".join(calls) == "abbaabbaab"
+    )  # reversed, because the first of a round pays for the end of the last
+    assert [len(times) for times in seconds.values()] == [3, 3]
 
 
-def test_ratios_are_of_neighbours() -> None:
+def test_ratios_are_of_neighbouring_times() -> None:
     seconds = {"a": [1.0, 10.0, 2.0], "b": [2.0, 20.0, 5.0]}  # the machine was ten times slower for a while
     rows = {row.case: row for row in paired_ratios("part", "setting", seconds, "a")}
     assert rows["b"].ratio == 2.0
@@ -44,7 +46,7 @@ def test_ratios_are_of_neighbours() -> None:
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_peers_have_our_size_and_are_causal(name: str) -> None:
+def test_peers_have_the_same_size_and_are_causal(name: str) -> None:
     if name.startswith(("x-", "transformers")):
         pytest.importorskip(name.partition(" ")[0].replace("-", "_"))
     expected = sum(p.numel() for p in Transformer(14, SHAPE, Learned).parameters())
@@ -55,35 +57,35 @@ def test_peers_have_our_size_and_are_causal(name: str) -> None:
         changed = tokens.clone()
         changed[:, -1] = (changed[:, -1] + 1) % 14
         with torch.no_grad():
-            logits, other = model(tokens), model(changed)
+            logits, logits_of_changed = model(tokens), model(changed)
         assert logits.shape == (3, 12, 14)
-        torch.testing.assert_close(logits[:, :-1], other[:, :-1], rtol=0, atol=1e-4)
+        torch.testing.assert_close(logits[:, :-1], logits_of_changed[:, :-1], rtol=0, atol=1e-4)
         assert sum(p.numel() for p in model.parameters()) == pytest.approx(expected, rel=0.06), attention
 
 
 def test_the_bare_loop_trains_as_the_harness_does() -> None:
-    """What is compared is the same work: both end with the same weights."""
+    """Both end with the same weights, so the benchmark compares the same work."""
     sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
-    made = experiment(**sizes)
-    models = made.untrained_model(), made.untrained_model()
-    for way, model in zip((bare_training, whole_training), models, strict=True):
-        assert way(model, made, "default") > 0
-    for bare, whole in zip(*(model.parameters() for model in models), strict=True):
-        torch.testing.assert_close(bare, whole, rtol=0, atol=0)
+    tiny = experiment(**sizes)
+    bare, whole = tiny.untrained_model(), tiny.untrained_model()
+    assert bare_training(bare, tiny, "default") > 0
+    assert whole_training(whole, tiny, "default") > 0
+    for bare_weights, whole_weights in zip(bare.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(bare_weights, whole_weights, rtol=0, atol=0)
 
 
 @pytest.mark.slow
 def test_memory_is_that_of_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "get_context", {"spawn": CONTEXT}.__getitem__)
-    ballast = torch.ones(64 << 20)  # 256 MB of this process must not show in the other
-    milliseconds, above = long_evaluation(200, "alibi")
+    ballast = torch.ones(64 << 20)  # 256 MB of this process, which must not count
+    milliseconds, megabytes = long_evaluation(200, "alibi")
     assert ballast.numel()
-    assert 0 <= above < 200
+    assert 0 <= megabytes < 200
     assert milliseconds > 0
 
 
 @pytest.mark.slow
-def test_every_part_measured_ends_in_the_table(
+def test_every_measured_part_is_in_the_table(
     script: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "SIZES", TINY)
@@ -91,15 +93,14 @@ def test_every_part_measured_ends_in_the_table(
     monkeypatch.setattr(report, "long_evaluation", lambda tokens, encoding: (1.5, 20.0))
     before = matmul.current_backend()
     first = script("benchmark", "parts=[lengths,peers]", "repeats=2", f"out={tmp_path}")
-    done = script("benchmark", "parts=[lengths]", "repeats=2", f"out={tmp_path}")  # replaces its own rows
+    second = script("benchmark", "parts=[lengths]", "repeats=2", f"out={tmp_path}")  # replaces its rows
     matmul.set_backend(before)
     assert first.code == 0, first.err
-    assert done.code == 0, done.err
+    assert second.code == 0, second.err
     table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, na_values=[""])
     assert list(table) == list(Row.__dataclass_fields__)
-    compared = ("fastest at its default", "fastest at its best float32")
-    parts = {"lengths", "peers", *(f"peers: {what}" for what in compared)}
-    assert set(table["part"]) == parts
+    fastest = {"peers: fastest at its default", "peers: fastest at its best float32"}
+    assert set(table["part"]) == {"lengths", "peers"} | fastest
     assert not table.duplicated(["part", "setting", "case"]).any()
     fire = table[(table["case"] == "fire") & (table["setting"] == "16384 tokens")]
     assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
@@ -108,9 +109,8 @@ def test_every_part_measured_ends_in_the_table(
 
 
 def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
-    done = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
-    assert done.code == 1
-    assert done.err.strip().startswith("error: parts.0=speed: expected small, peers, encodings")
+    outcome = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
+    assert_one_sentence(outcome, "error: parts.0=speed: expected small, peers, encodings")
     assert not (tmp_path / "out").exists()
 
 
@@ -121,7 +121,7 @@ def test_missing_peers_are_left_out_and_named(
         raise ImportError("no such library")
 
     monkeypatch.setattr(report, "SIZES", TINY)
-    monkeypatch.setattr(report, "PEERS", {"elsewhere": (missing, ("default",))})
+    monkeypatch.setattr(report, "PEERS", {"absent": (missing, ("default",))})
     rows = list(report.peers(1, Display()))
     assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu"}
-    assert "elsewhere is left out: pip install" in capsys.readouterr().out
+    assert "absent is left out: pip install" in capsys.readouterr().out

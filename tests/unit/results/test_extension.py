@@ -1,9 +1,8 @@
-"""The study of extension: its published numbers from its CSVs by other code, with scipy's tests."""
+"""Test the published numbers of the study of extension with independent code and tests of scipy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pe_experiments.configuration.experiment import Experiment
 from results.extension import study as extension
 from tests import stranger
 from tests.conftest import ROOT
@@ -24,33 +22,37 @@ CHANGES = [
     "p_rope", "none", "drope",
 ]  # fmt: skip
 SCRATCH = [("parent", 1500), ("scratch", 1950), ("alibi", 1950), ("fox", 1950)]
-Bits = dict[tuple[str, int, int], np.ndarray]  # by model, steps and context length: of seeds 0 to 4
+Bits = dict[tuple[str, int, int], np.ndarray]  # by model, steps and context length, of seeds 0 to 4
+
+
+def model_of(command: str) -> tuple[str, int]:
+    """Return the name of the model that a run trains, and its steps."""
+    arguments = dict(word.split("=") for word in command.split() if "=" in word)
+    steps = int(arguments.get("training.steps", 1500))
+    is_long = arguments.get("training.max_length") == "1024"
+    model = arguments["pe"]
+    if "pe.base" in arguments:
+        model += f"(base={float(arguments['pe.base']):.0f})"
+    if "init_from" in arguments and not is_long:
+        model = "drope"
+    if "init_from" not in arguments and model == "rope":
+        model = "scratch" if is_long else "parent"
+    return model, 0 if steps == 1 else steps
 
 
 @pytest.fixture(scope="module")
 def bits() -> Bits:
-    """What a model is follows from the command of its run."""
-    models, values = {}, {}
-    for run in stranger.read_csv(FOLDER / "runs.csv"):
-        told = dict(word.split("=") for word in run["command"].split() if "=" in word)
-        steps = int(told.get("training.steps", 1500))
-        long = told.get("training.max_length") == "1024"
-        model = told["pe"]
-        if "pe.base" in told:
-            model += f"(base={float(told['pe.base']):.0f})"
-        if "init_from" not in told:
-            model = {(False, "rope"): "parent", (True, "rope"): "scratch"}.get((long, model), model)
-        elif not long:
-            model = "drope"
-        models[run["name"]] = model, 0 if steps == 1 else steps, int(run["seed"])
+    runs = {row["name"]: row for row in stranger.read_csv(FOLDER / "runs.csv")}
+    values = {}
     for row in stranger.read_csv(FOLDER / "text.csv"):
         if (row["windows"], row["slice"]) == ("sliding", "all"):
-            model, steps, seed = models[row["name"]]
-            values[model, steps, int(row["length"]), seed] = float(row["bits_per_byte"])
-    wanted = [(change, steps) for change in CHANGES for steps in STEPS] + SCRATCH
+            run = runs[row["name"]]
+            key = (*model_of(run["command"]), int(row["length"]), int(run["seed"]))
+            values[key] = float(row["bits_per_byte"])
+    models = [(change, steps) for change in CHANGES for steps in STEPS] + SCRATCH
     return {
         (*model, n): np.array([values[(*model, n, seed)] for seed in range(5)])
-        for model in wanted
+        for model in models
         for n in LENGTHS
     }
 
@@ -92,17 +94,17 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
 
 
 def test_an_interval_has_the_level_that_holms_method_gives_its_test(bits: Bits) -> None:
-    """The first of ten tests in order is at 0.05 / 10, the last at 0.05 if all are significant."""
+    """The smallest of ten p-values is tested at 0.05 / 10, the largest at 0.05 if all others are rejected."""
     table = extension.bits_by_seed(extension.read_models(FOLDER))
     tests = extension.families(table)["beyond"]
     raw = {first: stats.ttest_rel(bits[(*first, n)], bits[(*second, n)]) for first, second, n in tests}
-    order = sorted(raw, key=lambda model: raw[model].pvalue)
+    by_p = sorted(raw, key=lambda model: raw[model].pvalue)
     results = dict(zip(raw, extension.tested(table, tests), strict=True))
-    first = raw[order[0]].confidence_interval(1 - 0.05 / len(raw))
-    assert (results[order[0]][0].low, results[order[0]][0].high) == pytest.approx((first.low, first.high))
     rejected = sum(p <= 0.05 for _, p in results.values())
-    last = raw[order[-1]].confidence_interval(1 - 0.05 / max(1, len(raw) - rejected))
-    assert (results[order[-1]][0].low, results[order[-1]][0].high) == pytest.approx((last.low, last.high))
+    for model, hypotheses in ((by_p[0], len(raw)), (by_p[-1], max(1, len(raw) - rejected))):
+        interval = results[model][0]
+        expected = raw[model].confidence_interval(1 - 0.05 / hypotheses)
+        assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_a_change_has_caught_up_when_its_interval_lies_below_the_margin(
@@ -118,7 +120,7 @@ def test_a_change_has_caught_up_when_its_interval_lies_below_the_margin(
     assert [row[-1] for row in cells(values["caught_up"])] == list(expected.values())
 
 
-def test_numbers_are_means_over_the_seeds_of_the_plan(values: dict[str, Any], bits: Bits) -> None:
+def test_numbers_are_means_over_the_five_seeds(values: dict[str, Any], bits: Bits) -> None:
     assert (values["seeds"], values["rate"]) == (5, "0.006")
     for (model, steps, length), by_seed in bits.items():
         name = f"{model}_{steps}" if model in CHANGES else model
@@ -126,18 +128,11 @@ def test_numbers_are_means_over_the_seeds_of_the_plan(values: dict[str, Any], bi
     for length in (256, 1024, 2048, 4096):
         for row, change in zip(cells(values[f"at_{length}"]), CHANGES, strict=True):
             assert row[1:] == [f"{bits[change, steps, length].mean():.2f}" for steps in STEPS]
-    rows = cells(values["from_scratch"])
-    assert [row[1:] for row in rows] == [[f"{bits[(*m, n)].mean():.2f}" for n in LENGTHS] for m in SCRATCH]
+    for row, model in zip(cells(values["from_scratch"]), SCRATCH, strict=True):
+        assert row[1:] == [f"{bits[(*model, n)].mean():.2f}" for n in LENGTHS]
 
 
-def test_children_have_the_labels_of_the_plan(tiny: Callable[..., Experiment]) -> None:
-    options: list[tuple[Any, ...]] = [("pe=rope", "pe.base=40000.0"), ("pe=rope", "pe.base=160000.0")]
-    options += [(f"pe={name}",) for name in ("rope", "rope_linear", "rope_ntk", "rope_yarn", "rope_llama3")]
-    options += [("pe=p_rope",), ("pe=none",)]
-    assert {tiny(*option).label for option in options} | {"drope"} == set(extension.WORDS)
-
-
-def test_exact_match_on_copying_and_needle_is_the_mean_of_the_rows_of_its_runs() -> None:
+def test_exact_match_on_copying_and_needle_is_the_mean_over_runs() -> None:
     folder = FOLDER / "tasks"
     points = pd.read_csv(folder / "curves.csv")
     points = points.merge(pd.read_csv(folder / "runs.csv")[["name", "command"]], on="name")
@@ -145,8 +140,8 @@ def test_exact_match_on_copying_and_needle_is_the_mean_of_the_rows_of_its_runs()
     chosen = points[trained & points["label"].str.contains("-> rope_yarn", regex=False)]
     rows = extension.task_values(folder)["tasks"].splitlines()
     for task in ("copy", "needle"):
-        own = chosen[chosen["task"] == task]
-        assert own["name"].nunique() == 3
-        means = own.groupby("content_length")["exact_match"].mean()
+        of_task = chosen[chosen["task"] == task]
+        assert of_task["name"].nunique() == 3
+        means = of_task.groupby("content_length")["exact_match"].mean()
         values = " | ".join(f"{means[length]:.2f}" for length in (20, 40, 80, 160))
         assert f"| {task} | YaRN | 250 | {values} |" in rows

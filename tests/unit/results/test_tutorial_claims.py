@@ -1,4 +1,4 @@
-"""The study of the tutorials' claims: its audits, a verdict for every claim, a page made of data alone."""
+"""Test the study of the claims of tutorials: its audits and a verdict for every claim."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from results.tutorial_claims.trained import Difference, Differences, judge_diffe
 from results.tutorial_claims.untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED
 from tests.conftest import ROOT
 
-# One claim per row of the table the project grew from, by words of it.
-ROWS = (
+# Words of one claim per row of the table that the study began with.
+CLAIMS = (
     "sin(p/10000", "worked table", "oscillate fast", "low frequencies", "learns the frequencies", "every d",
     "module sample", "permutation-invariant", "dog bites man", "own vector", "lie in [-1, 1]",
     "same distance", "linear function", "Relative positions", "binary counter", "do not concatenate",
@@ -29,13 +29,12 @@ def audits() -> pd.DataFrame:
 
 
 def value(audits: pd.DataFrame, quantity: str) -> float:
-    found = audits[audits["quantity"] == quantity]
-    assert len(found) == 1
-    return float(found["value"].iloc[0])
+    (number,) = audits.loc[audits["quantity"] == quantity, "value"]
+    return float(number)
 
 
 @pytest.mark.slow
-def test_the_published_audits_are_those_of_this_code(audits: pd.DataFrame) -> None:
+def test_the_published_audits_are_those_of_the_code(audits: pd.DataFrame) -> None:
     published = pd.read_csv(ROOT / "results" / "tutorial_claims" / "audits.csv")
     assert published["quantity"].tolist() == audits["quantity"].tolist()
     assert published["value"].tolist() == pytest.approx(audits["value"].tolist(), rel=1e-3, abs=NOISE)
@@ -92,10 +91,10 @@ def test_two_causal_layers_see_order(audits: pd.DataFrame) -> None:
         assert value(audits, f"order, decoder of depth 2, none, {quantity}") > 0.01
 
 
-def test_every_row_of_the_claims_table_has_a_verdict_and_its_figure() -> None:
+def test_every_claim_has_a_verdict_and_a_figure() -> None:
     page = blocks(HERE)["claims"]
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines()[2:]]
-    for words in ROWS:
+    for words in CLAIMS:
         assert any(words in row[1] for row in rows), words
     assert {row[5] for row in rows} == {HOLDS, FAILS, DEPENDS, UNSUPPORTED, UNTESTED}
     figures = re.findall(r"\[figure\]\((.*?)\)", page)
@@ -103,25 +102,28 @@ def test_every_row_of_the_claims_table_has_a_verdict_and_its_figure() -> None:
     assert all((HERE / figure).exists() for figure in figures)
 
 
+SEEDS = pd.Series([0.01 * seed for seed in range(5)])
+HIGHER = over_seeds(1 - SEEDS, SEEDS)
+LOWER = over_seeds(SEEDS, 1 - SEEDS)
+EQUAL = over_seeds(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
+
+
 def on_tasks(difference: Difference, count: int) -> Differences:
-    return {f"{number}": difference for number in range(count)}
+    return {f"task {number}": difference for number in range(count)}
 
 
-def test_differences_are_adjusted_within_a_claim() -> None:
-    """Nine tests of five seeds each: 9 * 2/252 > 0.05, so that not even a perfect separation decides."""
-    low = pd.Series([0.01 * s for s in range(5)])
-    high = 1 - low
-    apart = over_seeds(high, low)
-    assert judge_differences(on_tasks(apart, 6))[1] == HOLDS
-    assert judge_differences(on_tasks(apart, 7))[1] == UNSUPPORTED
-    other = over_seeds(low, high)
-    assert judge_differences({"a": apart, "b": other})[1] == DEPENDS
-    assert judge_differences({"a": apart})[1] == HOLDS
-    assert judge_differences({"a": apart, "b": None})[1] == UNSUPPORTED  # one of several
-    assert judge_differences({"a, at 2x": apart, "a, past training": apart})[1] == HOLDS
-    assert (
-        judge_differences({"a, at 2x": apart, "a, past training": apart, "b, at 2x": None})[1] == UNSUPPORTED
-    )
-    same = over_seeds(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
-    untested = {f"other {n}": same for n in range(9)}
-    assert judge_differences(on_tasks(apart, 6) | untested)[1] == HOLDS
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ({"a": HIGHER}, HOLDS),
+        (on_tasks(HIGHER, 6), HOLDS),
+        (on_tasks(HIGHER, 7), UNSUPPORTED),  # 7 * 2/252 > 0.05: even perfect separation cannot be significant
+        (on_tasks(HIGHER, 6) | {f"equal {number}": EQUAL for number in range(9)}, HOLDS),  # not tested
+        ({"a": HIGHER, "b": LOWER}, DEPENDS),
+        ({"a": HIGHER, "b": None}, UNSUPPORTED),
+        ({"a, at 2x": HIGHER, "a, past training": HIGHER}, HOLDS),
+        ({"a, at 2x": HIGHER, "a, past training": HIGHER, "b, at 2x": None}, UNSUPPORTED),
+    ],
+)
+def test_a_claim_is_judged_by_its_adjusted_differences(differences: Differences, verdict: str) -> None:
+    assert judge_differences(differences)[1] == verdict
