@@ -13,7 +13,7 @@ from pe_experiments.checking import Subject, small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding, transformer_xl
+from pe_experiments.encodings import AttentionContext, ModelShape, transformer_xl
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias
 from pe_experiments.encodings.fire import Fire
@@ -33,21 +33,8 @@ from pe_experiments.encodings.tensors import clamped
 from pe_experiments.encodings.transformer_xl import TransformerXL
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.encodings.xpos import XPos
-from pe_experiments.models import Transformer
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from scripts.catalogue import acts_on
-
-
-def test_symmetric_alibi_treats_a_mirror_image_alike_and_rope_does_not() -> None:
-    words = torch.randint(9, (2, 10), generator=torch.Generator().manual_seed(0))
-
-    def mirror_difference(make: Any) -> float:
-        model = Transformer(9, small_shape(causal=False), make, initialisation="pytorch").double()
-        return float((model.hidden(words.flip(1)) - model.hidden(words).flip(1)).detach().abs().max())
-
-    assert mirror_difference(Alibi) < 1e-6
-    assert mirror_difference(lambda shape: Alibi(shape, symmetry="asymmetric")) > 1e-4
-    assert mirror_difference(Rope) > 1e-3
 
 
 @pytest.mark.parametrize("name", sorted(shipped("pe")))
@@ -146,13 +133,6 @@ def test_layers_alternate() -> None:
     assert len(list(encoding.parameters())) == 2  # no copy is built for a layer that it does not serve
 
 
-def test_learned_positions_compose_with_scaled_logits() -> None:
-    learned = reference_of("learned").build
-    subject = Subject(lambda shape: Composition(shape, encodings=[learned, ScalableSoftmax]))
-    assert subject.encoding().invariant_to == "nothing"
-    assert len(list(subject.model().encodings.parameters())) == 3  # one table, a scale per layer
-
-
 def test_a_clamped_parameter_still_has_a_gradient() -> None:
     parameter = torch.nn.Parameter(torch.tensor([-1.0, 0.5]))
     value = clamped(parameter, 0.01)
@@ -194,23 +174,6 @@ def test_visible_keys_are_counted_at_long_lengths() -> None:
     visible = torch.ones(1, 2500, 2500, dtype=torch.bool).tril()
     at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible)
     assert torch.equal(at.visible_keys_BT, torch.arange(1, 2501)[None])
-
-
-def test_a_bias_reads_the_inputs_of_the_queries() -> None:
-    inputs_of_bias: list[torch.Tensor] = []
-
-    class Watching(PositionalEncoding):
-        def bias(self, q_BHTK: torch.Tensor, k_BHSK: torch.Tensor, at: AttentionContext) -> None:
-            inputs_of_bias.append(at.x_BSD)  # type: ignore[arg-type]
-
-    model = Transformer(9, small_shape(), Watching, initialisation="pytorch")
-    inputs_of_layers: list[torch.Tensor] = []
-    for layer in model.layers:
-        layer.attention.register_forward_pre_hook(lambda _, inputs: inputs_of_layers.append(inputs[0]))  # type: ignore
-    model(torch.randint(9, (2, 7)))
-    assert len(inputs_of_layers) == 2
-    for of_bias, of_layer in zip(inputs_of_bias, inputs_of_layers, strict=True):
-        assert torch.equal(of_bias, of_layer)
 
 
 def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, drawing, run_figure, save, styles
+from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, drawing, save, styles
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
@@ -78,18 +78,6 @@ def test_a_new_encoding_gets_an_unused_style() -> None:
     many = [f"s{n}" for n in range(len(PAIRS) - len(BANK))]
     assert len(set(styles([*BANK, *many]).values())) == len(PAIRS) == len(COLOURS) * len(MARKERS)
     assert len(styles([f"s{n}" for n in range(200)])) == 200
-
-
-def test_the_figure_of_a_run_has_the_style_of_its_encoding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr("pe_experiments.drawing.write_figure", lambda figure, path: figures.append(figure))
-    row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
-    row |= {"length": 6, "content_length": 6, "chance": 0.1}
-    run_figure([row], "alibi", "copy", 6, tmp_path / "figure.png")
-    lines = [axes.lines[0] for axes in figures[0].axes]
-    assert [(line.get_color(), line.get_marker()) for line in lines] == [STYLES["alibi"]] * 2
 
 
 def test_the_outermost_context_decides_the_formats_of_figures(tmp_path: Path) -> None:
