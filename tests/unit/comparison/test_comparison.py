@@ -21,7 +21,7 @@ from pe_experiments.comparison.latex import printed
 from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import encoding_table
-from pe_experiments.comparison.words import caveats
+from pe_experiments.comparison.words import caveats, mean, number
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.store.manifest import write_manifest
@@ -172,6 +172,13 @@ def test_the_sentence_says_when_three_seeds_cannot_be_significant(tiny: Tiny, re
     (sentence,) = compare(results).sentences.values()
     assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
     assert sentence.endswith("; with 3 seeds no difference from the 2 others can become significant.")
+
+
+def test_numbers_have_two_decimals_and_no_negative_zero() -> None:
+    row = {"x": 0.321, "x_low": 0.2, "x_high": 0.4789, "y": -0.001, "z": float("nan")}
+    assert mean(row, "x") == "0.32 [0.20, 0.48]"
+    assert [mean(row, "y"), mean(row, "z"), mean(row, "unknown")] == ["0.00", "–", "–"]
+    assert number(-0.25) == "-0.25"
 
 
 def test_runs_with_different_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
