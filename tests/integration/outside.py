@@ -25,13 +25,6 @@ class Fails(PositionalEncoding):
         raise RuntimeError("first line\nsecond line")
 
 
-class Stops(PositionalEncoding):
-    """Ends the program."""
-
-    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        raise SystemExit(0)
-
-
 class Kills(PositionalEncoding):
     """Kills its process, as a machine without memory does, unless it is only looked at."""
 
