@@ -12,7 +12,6 @@ from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope, frequencies
-from pe_experiments.encodings.t5 import T5Bias
 from tests.integration.public_bugs import Pair, RightAlibi, RightRope, RightSinusoidal
 
 # Rotations.
@@ -171,14 +170,6 @@ class KerplePower(PositionalEncoding):
         distance = at.relative_positions_BTS.abs()[:, None].float()
         p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.power, self.scale))
         return -a * distance.where(distance > 0, 1) ** p.clamp(max=2) * (distance > 0)
-
-
-class WithoutLogarithm(T5Bias):
-    def _bias(self, at: AttentionContext) -> Tensor:
-        steps = -at.relative_positions_BTS if self.shape.causal else at.relative_positions_BTS
-        buckets = self.num_buckets if self.shape.causal else self.num_buckets // 2
-        bucket = steps.abs().clamp(max=buckets - 1) + (0 if self.shape.causal else (steps > 0) * buckets)
-        return self.table[bucket.long()].permute(0, 3, 1, 2)
 
 
 class TableTurned(Cope):
