@@ -1,4 +1,4 @@
-"""Runs: found when finished, resumed when interrupted, honest when they fail."""
+"""Runs are returned when finished, resumed when interrupted, and name their error when they fail."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def curves(run: RunDirectory) -> list[bytes]:
     return [(run.path / name).read_bytes() for name in CURVES]
 
 
-def test_a_rerun_that_fails_keeps_what_was_finished(tiny: Tiny) -> None:
+def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
     finished = write_run(tiny("pe=none"), fading(1, 0))
     before = finished.read_result()
     failed = run_experiment(tiny("pe=none", "rerun=true"), StopAt(7, RuntimeError("boom")))
@@ -47,9 +47,9 @@ def test_a_rerun_that_fails_keeps_what_was_finished(tiny: Tiny) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_crash_is_recorded_and_the_next_call_resumes(tiny: Tiny, tmp_path: Path) -> None:
     options = ("pe=learned", "positions=random_offset", "training.steps=25")
-    whole = curves(run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}")).directory)
+    uninterrupted = run_experiment(tiny(*options, f"results_dir={tmp_path / 'uninterrupted'}"))
     failed = run_experiment(tiny(*options), StopAt(17, RuntimeError("boom")))
     assert failed.status == "error"
     assert "boom" in failed.result["reason"]
@@ -58,7 +58,7 @@ def test_a_crash_is_an_error_with_its_reason_and_the_next_call_goes_on(tiny: Tin
     assert (again.done, again.status) == ("resumed", "completed")
     assert again.result["resumed_from"] == 12  # the last recorded step
     assert not again.directory.error_log.exists()
-    assert curves(again.directory) == whole
+    assert curves(again.directory) == curves(uninterrupted.directory)
 
 
 class Deletes(console.Display):
@@ -80,7 +80,7 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tin
     display = Deletes(results / "runs")
     with pytest.raises(UserError, match="was deleted during the run, and its results are gone"):
         run_experiment(tiny(), display)
-    assert display.last <= 6  # not only when all is done
+    assert display.last <= 6  # noticed while it trains
     assert not list(results.glob("runs/*"))
     again = run_experiment(tiny())
     assert (again.done, again.status) == ("trained", "completed")
@@ -114,7 +114,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     assert "environment.json records both" in remark
 
 
-def test_a_study_that_is_a_file_is_one_sentence_and_leaves_no_run(tiny: Tiny, results: Path) -> None:
+def test_a_study_that_is_a_file_is_refused_before_training(tiny: Tiny, results: Path) -> None:
     results.mkdir()
     (results / "notes").write_text("text")
     with pytest.raises(UserError, match="notes, or a folder that it is in, is a file"):
@@ -123,16 +123,15 @@ def test_a_study_that_is_a_file_is_one_sentence_and_leaves_no_run(tiny: Tiny, re
 
 
 @pytest.mark.parametrize("lost", ["config", "curve"])
-def test_a_result_without_its_run_is_no_result(lost: str, tiny: Tiny) -> None:
+def test_a_result_without_its_other_files_is_a_new_run(lost: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     assert run_status(tiny()).state == "finished"
     getattr(run, lost).unlink()
-    run.checkpoint.unlink(missing_ok=True)
     assert run_status(tiny()).state == "new"
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_deleted_run_is_trained_anew(tiny: Tiny) -> None:
+def test_an_incomplete_directory_is_trained_again(tiny: Tiny) -> None:
     run = run_experiment(tiny()).directory
     for path in (run.config, run.metrics, run.environment):
         path.unlink()
@@ -142,7 +141,7 @@ def test_what_is_left_of_a_deleted_run_is_trained_anew(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
+def test_a_killed_run_resumes_to_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
     options = ("training.steps=400", "pe=learned", "positions=random_offset")
     typed = [*TINY, *options, f"results_dir={tmp_path / 'killed'}"]
     code = "from pe_experiments.training import loop; loop.CHECKPOINT_SECONDS = 0.0; "
@@ -155,13 +154,13 @@ def test_killed_at_random_it_ends_with_the_same_curves(tmp_path: Path, tiny: Tin
     done = run_script(ROOT / "scripts" / "train.py", *typed, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
-    whole = run_experiment(tiny(*options))
+    uninterrupted = run_experiment(tiny(*options)).directory
     (killed,) = (tmp_path / "killed" / "runs").iterdir()
-    assert killed.name == whole.directory.name
-    assert curves(RunDirectory(killed)) == curves(whole.directory)
+    assert killed.name == uninterrupted.name
+    assert curves(RunDirectory(killed)) == curves(uninterrupted)
 
 
-def test_a_finished_run_is_found_and_keeps_weights_only(tiny: Tiny) -> None:
+def test_a_finished_run_is_returned_and_keeps_only_its_weights(tiny: Tiny) -> None:
     first = run_experiment(tiny("study=one"))
     checkpoint = read_checkpoint(first.directory.checkpoint)
     assert checkpoint
@@ -181,38 +180,19 @@ def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: p
     first = run_experiment(tiny())
     before = first.directory.curve.read_bytes()
 
-    def no_training(*args: Any) -> None:
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr(training, "train_model", no_training)
-    other = run_experiment(tiny("evaluation.lengths=[6,12]"))
-    assert other.done == "evaluated"
-    assert [row["length"] for row in other.curve] == [6, 12]
-    assert other.directory.path.parent == first.directory.path / "evaluations"
-    assert other.curve[0] == first.curve[1]
+    monkeypatch.setattr(training, "train_model", lambda *_: pytest.fail("trained again"))
+    evaluated = run_experiment(tiny("evaluation.lengths=[6,12]"))
+    assert evaluated.done == "evaluated"
+    assert [row["length"] for row in evaluated.curve] == [6, 12]
+    assert evaluated.directory.path.parent == first.directory.path / "evaluations"
+    assert evaluated.curve[0] == first.curve[1]
     assert first.directory.curve.read_bytes() == before
     assert run_experiment(tiny("evaluation.lengths=[6,12]")).done == "found"
     same = evaluate_run(first.directory.path, {"evaluation": {"lengths": [6, 12], "examples": 20}})
-    assert same.directory.path == other.directory.path
+    assert same.directory.path == evaluated.directory.path
 
 
-def test_another_encoding_takes_over_the_weights_only_if_they_fit(tiny: Tiny) -> None:
-    first = run_experiment(tiny("pe=none"))
-    sinusoidal = {"_target_": "pe_experiments.encodings.sinusoidal.Sinusoidal"}
-    other = evaluate_run(first.directory.path, {"pe": sinusoidal})
-    assert other.done == "evaluated"
-    assert other.result["label"] == "none evaluated as sinusoidal"
-    assert other.curve[0]["loss"] != first.curve[0]["loss"]
-    with pytest.raises(UserError, match="pe=learned has different parameters"):
-        evaluate_run(first.directory.path, {"pe": {"_target_": "pe_experiments.encodings.learned.Learned"}})
-    assert len(list((first.directory.path / "evaluations").iterdir())) == 1
-
-
-def outside(name: str) -> tuple[str, str]:
-    return "pe=none", f"pe._target_=tests.integration.outside.{name}"
-
-
-def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_start_leaves_nothing_behind(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tiny(), fading(1, 0))
     before = {path.name for path in run.path.iterdir()}
 
@@ -220,9 +200,9 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
         raise UserError("no such mirror")
 
     monkeypatch.setattr("pe_experiments.store.writer.Loggers", refuse)
-    for error in ("rerun=true", "seed=5"):
+    for override in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
-            run_experiment(tiny(error, "study=s"))
+            run_experiment(tiny(override, "study=s"))
     assert {path.name for path in run.path.iterdir()} - {".lock"} == before
     assert [path.name for path in run.path.parent.iterdir()] == [run.name]
     assert not (Path(tiny().config.results_dir) / "s").exists()
@@ -231,13 +211,14 @@ def test_a_rerun_that_cannot_start_loses_nothing(tiny: Tiny, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_failing_evaluation_leaves_nothing_and_disturbs_no_other(tiny: Tiny) -> None:
-    run_experiment(tiny(*outside("FailsFar")))
+def test_a_failed_evaluation_leaves_nothing_behind(tiny: Tiny) -> None:
+    fails = "pe=tests.integration.outside.FailsFar"
+    run_experiment(tiny(fails))
     with pytest.raises(RuntimeError, match="too far"):
-        run_experiment(tiny(*outside("FailsFar"), "evaluation.lengths=[4,40]", "logger=wandb"))
+        run_experiment(tiny(fails, "evaluation.lengths=[4,40]", "logger=wandb"))
     run_experiment(tiny("pe=none"))
-    other = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger=wandb"))
-    assert len(list(other.directory.path.glob("wandb/offline-run-*"))) == 1
+    evaluated = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger=wandb"))
+    assert len(list(evaluated.directory.path.glob("wandb/offline-run-*"))) == 1
     assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
 
 
@@ -247,7 +228,7 @@ def test_weights_destroyed_by_the_last_update_are_a_divergence(tiny: Tiny) -> No
     assert (result.status, result.result["diverged_at"]) == ("diverged", 1)
 
 
-def test_lengths_are_relative_to_what_was_trained(tiny: Tiny) -> None:
+def test_evaluation_lengths_follow_the_training_length(tiny: Tiny) -> None:
     experiment = tiny(
         "task=unique_copy", "task.vocab_size=12", "training.max_length=40", "evaluation.lengths=null"
     )
@@ -258,7 +239,7 @@ def test_lengths_are_relative_to_what_was_trained(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
+def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = write_run(tiny(), fading(1, 0))
@@ -280,7 +261,7 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing_that_is_finished(
     assert run_experiment(tiny("seed=1")).done == "resumed"
 
 
-def test_divergence_is_final_and_says_where(tiny: Tiny) -> None:
+def test_a_diverged_run_is_final_and_names_the_step(tiny: Tiny) -> None:
     options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
     result = run_experiment(tiny(*options))
     assert result.status == "diverged"
@@ -292,7 +273,7 @@ def test_divergence_is_final_and_says_where(tiny: Tiny) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_files_are_named_and_nothing_is_lost(tiny: Tiny) -> None:
+def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
     run = run_experiment(tiny()).directory
     result = run.result.read_bytes()
     run.result.write_bytes(result[:50])
@@ -310,7 +291,7 @@ def test_damaged_files_are_named_and_nothing_is_lost(tiny: Tiny) -> None:
     assert run.curve.read_bytes() == before
 
 
-def _other_model(run: RunDirectory) -> None:
+def _weights_of_another_model(run: RunDirectory) -> None:
     checkpoint = torch.load(run.checkpoint, weights_only=True)
     checkpoint["state_dict"] = {
         name: torch.zeros(3, *value.shape) for name, value in checkpoint["state_dict"].items()
@@ -318,7 +299,7 @@ def _other_model(run: RunDirectory) -> None:
     torch.save(checkpoint, run.checkpoint)
 
 
-def _bytes(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
+def _replaced(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
     def damage(run: RunDirectory) -> None:
         run.metrics.write_bytes(run.metrics.read_bytes().replace(old, new, 1))
 
@@ -326,17 +307,17 @@ def _bytes(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
 
 
 DAMAGED = {
-    "header": (_bytes(b"step,", b"stpe,"), "metrics.csv is damaged .*delete it to go on from the checkpoint"),
-    "number": (_bytes(b"\n2,", b"\n2x,"), "metrics.csv is damaged"),
-    "byte": (_bytes(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
-    "order": (_bytes(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
-    "another model": (_other_model, "last.ckpt contains the weights of another model; delete it"),
+    "header": (_replaced(b"step,", b"stpe,"), "metrics.csv is damaged .*delete it to go on"),
+    "number": (_replaced(b"\n2,", b"\n2x,"), "metrics.csv is damaged"),
+    "byte": (_replaced(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
+    "order": (_replaced(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
+    "model": (_weights_of_another_model, "last.ckpt contains the weights of another model; delete it"),
 }
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_what_a_resume_cannot_read_is_named_and_nothing_is_lost(
+def test_files_that_a_resume_cannot_read_are_named_and_kept(
     damage: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
@@ -357,19 +338,19 @@ def test_what_a_resume_cannot_read_is_named_and_nothing_is_lost(
 @pytest.mark.parametrize(
     "damage",
     [
-        {"evaluation": None},
         {"evaluation": "text"},
         {"evaluation": {"lengths": [4], "examples": 20}},
         {"steps": None},
     ],
     ids=str,
 )
-def test_a_result_that_is_none_is_one_sentence(damage: dict[str, Any], tiny: Tiny) -> None:
+def test_a_malformed_result_is_one_sentence(damage: dict[str, Any], tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     content = json.loads(run.result.read_text()) | damage
     if "steps" in damage:
         del content["steps"]
     run.result.write_text(json.dumps(content))
-    for attempt in (lambda: run_experiment(tiny()), lambda: evaluate_run(run.path, {})):
-        with pytest.raises(UserError, match=r"result\.json is damaged"):
-            attempt()
+    with pytest.raises(UserError, match=r"result\.json is damaged"):
+        run_experiment(tiny())
+    with pytest.raises(UserError, match=r"result\.json is damaged"):
+        evaluate_run(run.path, {})

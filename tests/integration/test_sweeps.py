@@ -21,6 +21,7 @@ from tests.conftest import ROOT, TINY, Script, assert_one_sentence
 from tests.processes import Started, wait_for
 from tests.synthetic import fading, write_run
 
+Tiny = Callable[..., Experiment]
 TRAIN = [ROOT / "scripts" / "train.py"]
 THREE = ("-m", "pe=learned", "positions=consecutive,random_offset,random_subset", "study=s")
 
@@ -40,42 +41,39 @@ def stamps(results: Path) -> dict[str, int]:
     return {path.parent.name: path.stat().st_mtime_ns for path in results.glob("runs/*/result.json")}
 
 
-def children(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     """All descendants of a process that are alive."""
     listed = subprocess.run(
         ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
     ).stdout
     parents = {int(row.split()[0]): int(row.split()[1]) for row in listed.splitlines()}
-    found = []
-    todo = [pid]
-    while todo:
-        todo_now = todo
-        todo = []
-        for child, parent in parents.items():
-            if parent in todo_now:
-                found.append(child)
-                todo.append(child)
-    return found
+    descendants: list[int] = []
+    generation = [pid]
+    while generation:
+        generation = [child for child, parent in parents.items() if parent in generation]
+        descendants += generation
+    return descendants
 
 
 @pytest.mark.slow
-def test_what_takes_long_says_how_far_it_is(
-    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Experiment]
+def test_slow_steps_print_their_progress(
+    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Tiny
 ) -> None:
     monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
-    said = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true").out
-    assert "looking up runs 2/2" in said
+    listed = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true")
+    assert "looking up runs 2/2" in listed.out
     for seed in (0, 1):
         write_run(tiny(f"seed={seed}"), fading(1, 0.1))
     assert "reading runs 1/2" in script("compare", f"results_dir={results}").out
 
 
 @pytest.mark.slow
-def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, script: Script) -> None:
-    """Killed when one run has just been finished and others are under way."""
+def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path, script: Script) -> None:
+    """Killed when one run is finished and others are training."""
     arguments = [*TINY, "training.steps=60", *THREE]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert script("train", *arguments, f"results_dir={whole}").code == 0
+    uninterrupted = tmp_path / "uninterrupted"
+    killed = tmp_path / "killed"
+    assert script("train", *arguments, f"results_dir={uninterrupted}").code == 0
     process = Started(*TRAIN, *arguments, "hydra.launcher.jobs=1", f"results_dir={killed}", cwd=ROOT)
     wait_for(lambda: stamps(killed), process)
     os.killpg(process.pid, signal.SIGKILL)
@@ -84,16 +82,16 @@ def test_killed_as_a_group_it_ends_as_if_nothing_had_happened(tmp_path: Path, sc
     assert 1 <= len(before) < 3
     assert script("train", *arguments, f"results_dir={killed}").code == 0
     assert stamps(killed).items() >= before.items(), "a finished run was done again"
-    assert everything(killed) == everything(whole)
-    assert len(everything(whole)) == 2 * 3 + 2
+    assert everything(killed) == everything(uninterrupted)
+    assert len(everything(uninterrupted)) == 2 * 3 + 2
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, script: Script) -> None:
+def test_ctrl_c_ends_every_process_and_leaves_runs_that_resume(results: Path, script: Script) -> None:
     arguments = [*TINY, "training.steps=20000", *THREE, f"results_dir={results}"]
     process = Started(*TRAIN, *arguments, cwd=ROOT)
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), process)
-    workers = children(process.pid)
+    workers = descendants_of(process.pid)
     assert workers
     os.killpg(process.pid, signal.SIGINT)
     ended = process.end()
@@ -108,7 +106,7 @@ def test_ctrl_c_ends_every_process_and_the_same_command_goes_on(results: Path, s
 
 
 @pytest.mark.slow
-def test_two_at_once_share_the_work(results: Path) -> None:
+def test_two_sweeps_at_once_train_each_run_once(results: Path) -> None:
     arguments = [*TINY, "training.steps=60", *THREE, "hydra.launcher.jobs=1", f"results_dir={results}"]
     both = [Started(*TRAIN, *arguments, cwd=ROOT, forks=True) for _ in range(2)]
     ended = [process.end() for process in both]
@@ -119,7 +117,7 @@ def test_two_at_once_share_the_work(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lock_of_a_killed_process_is_no_lock(results: Path, tiny: Callable[..., Experiment]) -> None:
+def test_the_lock_of_a_killed_process_is_released(results: Path, tiny: Tiny) -> None:
     """One process holds a run and is killed; the sweep that waits for it takes over."""
     run = write_run(tiny("pe=none"), fading(1, 0.1))
     run.result.unlink()
@@ -140,7 +138,7 @@ def test_a_lock_of_a_killed_process_is_no_lock(results: Path, tiny: Callable[...
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_one_run_at_most(results: Path, script: Script) -> None:
+def test_a_killed_worker_fails_only_its_run(results: Path, script: Script) -> None:
     """The run that ends its process is named; what ran beside it is finished."""
     arguments = (
         "-m", *TINY, f"results_dir={results}", "pe=none",
@@ -154,7 +152,7 @@ def test_a_killed_worker_costs_one_run_at_most(results: Path, script: Script) ->
 
 
 @pytest.mark.slow
-def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script) -> None:
+def test_failed_runs_are_named_with_a_command_that_repeats_them(results: Path, script: Script) -> None:
     arguments = ("-m", *TINY, f"results_dir={results}", "evaluation.lengths=[4,30]", "pe=none")
     targets = "pe._target_=tests.integration.outside.FailsFar,tests.integration.outside.Recency"
     first = script("train", *arguments, targets, "seed=0,1")
@@ -178,7 +176,7 @@ def test_failing_runs_are_named_and_repeated_alone(results: Path, script: Script
 
 
 @pytest.mark.slow
-def test_what_does_not_apply_is_listed_and_no_failure(results: Path, script: Script) -> None:
+def test_a_combination_that_does_not_apply_is_listed_and_is_no_failure(results: Path, script: Script) -> None:
     arguments = (
         "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "pe=none", "hydra.launcher.jobs=1",
         "pe._target_=tests.integration.outside.CausalOnly",
@@ -201,15 +199,14 @@ def test_workers_end_with_a_killed_launching_process(moment: str, results: Path)
     arguments = [*TINY, "training.steps=100000", "-m", "pe=none", f"results_dir={results}"]
     process = Started(*TRAIN, *arguments, cwd=ROOT)
     if moment == "importing":
-        wait_for(lambda: children(process.pid), process)
+        wait_for(lambda: descendants_of(process.pid), process)
     else:
         wait_for(lambda: list(results.glob("runs/*/metrics.csv")), process)
-    workers = children(process.pid)
+    workers = descendants_of(process.pid)
     assert any(map(alive, workers))
     process.kill()
     process.end()
     wait_for(lambda: not any(map(alive, workers)))
-    assert not any(map(alive, workers))
 
 
 def alive(pid: int) -> bool:
@@ -221,23 +218,11 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_a_finished_sweep_starts_nothing(
-    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., Experiment]
-) -> None:
-    for positions in ("consecutive", "random_offset", "random_subset"):
-        write_run(tiny("pe=learned", f"positions={positions}", "study=s"), fading(1, 0.1))
-    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.submit", lambda *_: pytest.fail("started"))
-    arguments = [*TINY, *THREE, f"results_dir={results}"]
-    outcome = script("train", *arguments)
-    assert outcome.code == 0, outcome.err
-    assert "3 of 3 runs are finished already" in outcome.out
-    assert len((results / "s" / "table.csv").read_text().splitlines()) == 4
-
-
-@pytest.mark.slow
 def test_each_encoding_is_compared_at_its_best_learning_rate(
-    results: Path, script: Script, tiny: Callable[..., Experiment]
+    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Tiny
 ) -> None:
+    """Of runs that are finished already: the sweep starts none."""
+    monkeypatch.setattr("pe_experiments.sweeps.engines.LocalEngine.submit", lambda *_: pytest.fail("started"))
     for pe, seed, rate in product(("none", "sinusoidal"), (0, 1, 2), ("0.00001", "0.003")):
         run = write_run(tiny(f"pe={pe}", f"seed={seed}", f"training.learning_rate={rate}"), fading(1, 0.1))
         loss = 0.5 if rate == "0.003" else 2.5
@@ -255,13 +240,13 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(
     assert "learning_rate was tuned per encoding" in page
     assert "sinusoidal, copy, decoder</th><td>training.learning_rate</td><td>0.003</td>" in page
     assert "the best of 1e-05, 0.003 is 0.003" in page
-    apart = script("train", *arguments, "hydra.callbacks.report.tuned=[]", "study=u")
-    assert apart.code == 0, apart.err
+    untuned = script("train", *arguments, "hydra.callbacks.report.tuned=[]", "study=u")
+    assert untuned.code == 0, untuned.err
     assert len(pd.read_csv(results / "u" / "table.csv")) == 4
 
 
 @pytest.mark.slow
-def test_a_setting_that_one_choice_lacks_costs_that_run_alone(results: Path, script: Script) -> None:
+def test_an_argument_that_one_encoding_lacks_fails_only_its_run(results: Path, script: Script) -> None:
     arguments = ("pe=none,rope", "pe.base=500", "hydra.launcher.jobs=1")
     outcome = script("train", "-m", *TINY, *arguments, f"results_dir={results}")
     assert "pe.base is not an argument of pe=none. It takes no arguments." in outcome.out
