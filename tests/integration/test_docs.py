@@ -1,4 +1,4 @@
-"""The examples of the documentation work when they are pasted."""
+"""The examples of the documentation work as written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import ROOT, Script
 
 DOCS = ROOT / "docs"
 PAGES = [page.name for page in sorted(DOCS.glob("*.md")) if "\n```bash\n" in page.read_text()]
-# Words that are added to a script's: of a key that is typed twice the last counts.
+# Appended to a command: of a key that is typed twice the last counts.
 SHORT = {
     "train.py": (
         "training.steps=10", "training.check_examples=20", "evaluation.examples=20",
@@ -27,9 +27,9 @@ SHORT = {
 def shell(command: str) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path}
-    done = subprocess.run(["bash", "-e", "-c", command], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    ended = subprocess.run(["bash", "-e", "-c", command], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 @pytest.mark.slow
@@ -37,7 +37,7 @@ def shell(command: str) -> str:
 def test_the_first_example_of_a_page_runs(
     name: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its scripts in this process, on shorter trainings; everything else in a shell."""
+    """Scripts run in this process with shorter trainings, everything else in a shell."""
     if name == "pretrained.md":
         pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
@@ -49,8 +49,8 @@ def test_the_first_example_of_a_page_runs(
             shell(command)
             continue
         words = shell(f"printf '%s\\0' {command.removeprefix('python scripts/')}").split("\0")[:-1]
-        done = script(words[0].removesuffix(".py"), *words[1:], *SHORT.get(words[0], ()))
-        assert done.code == 0, done.err
+        outcome = script(words[0].removesuffix(".py"), *words[1:], *SHORT.get(words[0], ()))
+        assert outcome.code == 0, outcome.err
     finished = "pretrained_models/*/report.html" if name == "pretrained.md" else "runs/*/result.json"
     assert list(tmp_path.glob(f"results/{finished}"))
 

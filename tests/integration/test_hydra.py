@@ -1,4 +1,4 @@
-"""What Hydra's users type: its flags, its other launchers and sweepers, and no directory left behind."""
+"""Hydra's flags, launchers and sweepers work, and no output directory of Hydra's is left behind."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.processes import run_script
 TRAIN = str(ROOT / "scripts" / "train.py")
 
 
-def here(
-    *arguments: str, cwd: Path, path: tuple[Path, ...] = (), **environment: str
+def train_in(
+    cwd: Path, *arguments: str, path: tuple[Path, ...] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The command in a folder of its own."""
+    """Run train.py in a process of its own with this working directory."""
     return run_script(TRAIN, *arguments, cwd=cwd, path=path, environment=os.environ | environment, forks=True)
 
 
-def test_what_hydra_composes_in_a_notebook_is_run(results: Path) -> None:
+def test_a_configuration_composed_by_hydra_can_be_run(results: Path) -> None:
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         config = compose("config", [*TINY, f"results_dir={results}"])
     assert run_experiment(config).status == "completed"
@@ -43,15 +43,14 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     assert (shown["pe"]["base"], shown["seed"]) == (10_000.0, 3)
     package = script("train", "--cfg", "job", "--resolve", "--package", "training", "task=text")
     assert yaml.safe_load(package.out)["min_length"] == 256
-    info = here("--info", "all", cwd=tmp_path).stdout  # through logging
+    info = train_in(tmp_path, "--info", "all").stdout  # through logging
     assert "hydra/launcher" in info
     assert "class://" in info
     assert "processes" in script("train", "--hydra-help").out
     assert "shell-completion" in script("train", "--help").out
     assert script("train", "--nope").code == 2
-    assert (
-        "--config-name nope: this file does not exist" in script("train", "-cn", "nope", "--cfg", "job").err
-    )
+    unknown = script("train", "-cn", "nope", "--cfg", "job")
+    assert "--config-name nope: this file does not exist" in unknown.err
 
 
 def test_a_shell_is_completed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,23 +62,23 @@ def test_a_shell_is_completed(script: Script, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_a_run_leaves_its_own_directory_alone(tmp_path: Path) -> None:
-    done = here(*TINY, "pe=none", cwd=tmp_path)
+def test_hydra_leaves_no_output_directory_unless_asked(tmp_path: Path) -> None:
+    done = train_in(tmp_path, *TINY, "pe=none")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
-    asked = here(*TINY, "pe=none", "hydra.output_subdir=.hydra", "hydra.run.dir=mine", cwd=tmp_path)
-    assert asked.returncode == 0, asked.stderr
+    with_output = train_in(tmp_path, *TINY, "pe=none", "hydra.output_subdir=.hydra", "hydra.run.dir=mine")
+    assert with_output.returncode == 0, with_output.stderr
     assert (tmp_path / "mine" / ".hydra" / "overrides.yaml").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("many", [[], ["-m", "hydra.launcher.jobs=1"]], ids=["run", "sweep"])
-def test_the_traceback_is_there_for_those_who_ask(many: list[str], script: Script, tmp_path: Path) -> None:
+def test_hydra_full_error_prints_the_traceback(many: list[str], script: Script, tmp_path: Path) -> None:
     arguments = [*many, *TINY, "pe=tests.integration.outside.Fails", "evaluation.lengths=[4]"]
     plain = script("train", *arguments, f"results_dir={tmp_path}")
     assert plain.code == 1
     assert "Traceback" not in plain.out + plain.err
-    full = here(*arguments, cwd=tmp_path, path=(ROOT,), HYDRA_FULL_ERROR="1")
+    full = train_in(tmp_path, *arguments, path=(ROOT,), HYDRA_FULL_ERROR="1")
     assert full.returncode == 1
     assert "Traceback" in full.stdout + full.stderr
     assert "outside.py" in full.stdout + full.stderr
@@ -115,7 +114,7 @@ ConfigStore.instance().store(group="hydra/sweeper", name="search", node=node, pr
 
 @pytest.fixture
 def search(tmp_path: Path) -> Path:
-    """A folder with a plugin of somebody else."""
+    """A folder with a user's Hydra plugin."""
     package = tmp_path / "plugins" / "hydra_plugins" / "search"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(SEARCH)
@@ -124,9 +123,7 @@ def search(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["processes", "joblib"])
-def test_another_sweeper_gets_the_loss_on_the_training_lengths(
-    launcher: str, tmp_path: Path, search: Path
-) -> None:
+def test_a_users_sweeper_receives_the_validation_loss(launcher: str, tmp_path: Path, search: Path) -> None:
     if launcher == "joblib" and not importlib.util.find_spec("joblib"):
         pytest.skip("hydra-joblib-launcher is not installed: pip install -e '.[dev]'")
     cwd = tmp_path / "cwd"

@@ -1,4 +1,4 @@
-"""A trained model is extended by training: from the command line, resumed, in sweeps, without its parent."""
+"""``init_from`` continues a trained model: from the command line, resumed, in sweeps, without its parent."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from pe_experiments.run import RunResult, run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal import console
-from tests.conftest import TINY, Script, tiny_in
+from tests.conftest import TINY, Script, assert_one_sentence, tiny_in
 from tests.interrupted import StopAt
 
 Tiny = Callable[..., Experiment]
-Extend = Callable[..., RunResult]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +30,10 @@ def parent(trained: Path, results: Path) -> Path:
     return shutil.copytree(trained, results / "runs" / trained.name)
 
 
-def extended(parent: Path, display: console.Display | None = None, **typed: object) -> RunResult:
-    """The run from Python; ``training__steps`` is ``training.steps``."""
-    keys = {key.replace("__", "."): value for key, value in typed.items()}
-    where = {"init_from": parent, "results_dir": str(parent.parents[1]), "logger": "none"}
-    return run_experiment(where | keys, display)
+def extended(parent: Path, keys: dict[str, object], display: console.Display | None = None) -> RunResult:
+    """Train a child of this run from Python, beside its parent unless ``keys`` say otherwise."""
+    defaults = {"init_from": parent, "results_dir": str(parent.parents[1]), "logger": "none"}
+    return run_experiment(defaults | keys, display)
 
 
 def files(run: RunDirectory) -> list[bytes]:
@@ -44,25 +42,25 @@ def files(run: RunDirectory) -> list[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_a_child_that_was_interrupted_ends_as_if_it_had_not_been(
+def test_an_interrupted_child_resumes_to_the_same_results(
     parent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = {"pe": "rope_yarn", "training.max_length": 12, "training.steps": 25}
-    whole = extended(parent, results_dir=str(tmp_path / "whole"), **typed)
+    keys: dict[str, object] = {"pe": "rope_yarn", "training.max_length": 12, "training.steps": 25}
+    uninterrupted = extended(parent, keys | {"results_dir": str(tmp_path / "uninterrupted")})
     for step in (5, 17):  # before its first checkpoint, when it begins from the parent again, and after
         with pytest.raises(KeyboardInterrupt):
-            extended(parent, StopAt(step, KeyboardInterrupt()), **typed)
-    again = extended(parent, **typed)
+            extended(parent, keys, StopAt(step, KeyboardInterrupt()))
+    again = extended(parent, keys)
     assert (again.done, again.result["resumed_from"]) == ("resumed", 12)
-    assert files(again.directory) == files(whole.directory)
+    assert files(again.directory) == files(uninterrupted.directory)
     assert capsys.readouterr().out.count("with its weights") == 3  # not when it goes on from a checkpoint
-    assert extended(parent, **typed).done == "found"
+    assert extended(parent, keys).done == "found"
 
 
 @pytest.mark.slow
-def test_a_child_needs_its_parent_no_more(parent: Path, script: Script) -> None:
-    child = extended(parent, pe="rope_yarn", training__max_length=12)
-    grandchild = extended(child.directory.path, training__max_length=24)
+def test_a_child_can_be_loaded_after_its_parent_is_deleted(parent: Path, script: Script) -> None:
+    child = extended(parent, {"pe": "rope_yarn", "training.max_length": 12})
+    grandchild = extended(child.directory.path, {"training.max_length": 24})
     shutil.rmtree(parent)
     shutil.rmtree(child.directory.path)
     path = grandchild.directory.path
@@ -74,9 +72,7 @@ def test_a_child_needs_its_parent_no_more(parent: Path, script: Script) -> None:
         evaluated = script("evaluate", f"run={path}", *typed)
         assert evaluated.code == 0, evaluated.err
         assert "(evaluated without training)" in evaluated.out
-    gone = script("train", f"init_from={parent}", *TINY)
-    assert gone.err.startswith("error: init_from=")
-    assert "there is no run" in gone.err
+    assert_one_sentence(script("train", f"init_from={parent}", *TINY), "init_from=", "there is no run")
 
 
 @pytest.mark.slow
@@ -91,9 +87,9 @@ def test_the_command_line_extends_a_run(parent: Path, results: Path, script: Scr
     listed = script("train", *typed, "dry_run=true")
     assert listed.code == 0
     assert "copy-decoder-rope-to-none-s0-" in listed.out
-    done = script("train", *typed)
-    assert done.code == 0, done.err
-    assert f"continues {parent.name} with its weights\n" in done.out
+    trained = script("train", *typed)
+    assert trained.code == 0, trained.err
+    assert f"continues {parent.name} with its weights\n" in trained.out
     (child,) = results.glob("runs/*-to-none-*")
     saved = RunDirectory(child).read_config()
     assert (saved["parent"]["name"], saved["training"]["batch_size"]) == (parent.name, 8)
@@ -105,13 +101,13 @@ def test_the_command_line_extends_a_run(parent: Path, results: Path, script: Scr
 def test_sweeps_vary_the_encoding_and_the_parent(
     parent: Path, tiny: Tiny, results: Path, script: Script
 ) -> None:
-    other = run_experiment(tiny("pe=rope", "seed=1")).directory.path
+    second_parent = run_experiment(tiny("pe=rope", "seed=1")).directory.path
     common = ["-m", f"results_dir={results}", "training.steps=3", "logger=none", "hydra.launcher.jobs=1"]
-    swept = script("train", *common, f"init_from={parent},{other}", "pe=rope_yarn,none")
+    swept = script("train", *common, f"init_from={parent},{second_parent}", "pe=rope_yarn,none")
     assert "4 runs: 4 finished" in swept.out
     for encoding in ("rope_yarn", "none"):
         children = results.glob(f"runs/*-to-{encoding}-*")
         assert {path.name.split("-")[-2] for path in children} == {"s0", "s1"}
-    nothing = script("train", *common, "init_from=missing", "pe=rope,none")
-    assert nothing.code == 1
-    assert "init_from=missing: there is no run" in nothing.err
+    unknown = script("train", *common, "init_from=missing", "pe=rope,none")
+    assert unknown.code == 1
+    assert "init_from=missing: there is no run" in unknown.err
