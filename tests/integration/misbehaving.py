@@ -1,4 +1,4 @@
-"""Parts that misbehave, each in one way; far away is farther than any training batch of a test."""
+"""Encodings and a task with one defect each. No training batch of a test has ``FAR`` keys."""
 
 import sys
 
@@ -12,24 +12,24 @@ FAR = 60
 
 
 class SeesAll(PositionalEncoding):
-    """Reads every key, the masked ones too, where it misbehaves."""
+    """Reads masked keys, too, where ``misbehaves`` is true."""
 
-    def where(self, keys: int) -> bool:
+    def misbehaves(self, keys: int) -> bool:
         raise NotImplementedError
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        if self.where(k_BHSK.shape[2]):
+        if self.misbehaves(k_BHSK.shape[2]):
             return (q_BHTK @ k_BHSK.mT).softmax(-1)
         return super().weights(q_BHTK, k_BHSK, at)
 
 
 class AheadFar(SeesAll):
-    def where(self, keys: int) -> bool:
+    def misbehaves(self, keys: int) -> bool:
         return keys > FAR
 
 
 class AheadInEvaluation(SeesAll):
-    def where(self, keys: int) -> bool:
+    def misbehaves(self, keys: int) -> bool:
         return not self.training
 
 
@@ -50,7 +50,7 @@ class EditsPositions(PositionalEncoding):
 
 
 class EditsEmbeddings(PositionalEncoding):
-    """Harmless: nobody else reads them."""
+    """Right: only the model reads them."""
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         with torch.no_grad():
@@ -74,7 +74,7 @@ class Exits(PositionalEncoding):
 
 
 class ExitsLate(PositionalEncoding):
-    """Misbehaves after some steps of training, where nothing that is tried before can see it."""
+    """Ends the program after some training steps, which no check before the training reaches."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Encodings of somebody's own, good and bad. The last one is the README's."""
+"""Encodings and a task as users write them, right and wrong. The last one is the README's."""
 
 import os
 import signal
@@ -13,20 +13,20 @@ from pe_experiments.tasks.copying import Copy
 
 
 class CausalOnly(PositionalEncoding):
-    """Means nothing without a causal mask."""
+    """Defined for decoders only."""
 
     causal_only = True
 
 
 class Fails(PositionalEncoding):
-    """Raises with two lines."""
+    """Raises an error of two lines."""
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         raise RuntimeError("first line\nsecond line")
 
 
 class Kills(PositionalEncoding):
-    """Kills its process, as a machine without memory does, unless it is only looked at."""
+    """Kills its process in training, as a machine out of memory does."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: object) -> None:
         if self.training and torch.is_grad_enabled():
@@ -34,7 +34,7 @@ class Kills(PositionalEncoding):
 
 
 class Slow(PositionalEncoding):
-    """Takes a tenth of a second per layer and step longer while the file exists that SLOW_TRAINING names."""
+    """Sleeps 0.1 s per layer and step while the file that SLOW_TRAINING names exists."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: object) -> None:
         if self.training and torch.is_grad_enabled() and os.path.exists(os.environ.get("SLOW_TRAINING", "")):
@@ -42,7 +42,7 @@ class Slow(PositionalEncoding):
 
 
 class FailsFar(PositionalEncoding):
-    """Breaks past twenty tokens and in many rows at once, which nothing tries before the evaluation."""
+    """Fails in large batches of more than 20 tokens, which only the evaluation has."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: object) -> None:
         if k_BHSK.shape[2] > 20 and len(k_BHSK) > 8:
@@ -61,7 +61,7 @@ class MeansToPool(PoolsAll):
 
 
 class SeesOneKeyTooMany(PositionalEncoding):
-    """Looks ahead: a mask of its own that is one key too wide."""
+    """Looks ahead: its mask is one key too wide."""
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         visible_BTS = at.relative_positions_BTS <= 1
@@ -69,7 +69,7 @@ class SeesOneKeyTooMany(PositionalEncoding):
 
 
 class GatedByTheFuture(PositionalEncoding):
-    """Looks ahead as soon as its gate, shut at first, opens."""
+    """Looks ahead as soon as its gate, initially 0, is trained."""
 
     per_layer = True
 
@@ -84,7 +84,7 @@ class GatedByTheFuture(PositionalEncoding):
 
 
 class NotANumberFar(PositionalEncoding):
-    """A logarithm of what turns negative far out."""
+    """Takes the logarithm of a negative number beyond position 100."""
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         return x_BTD + (100.0 - positions_BT)[..., None].log()

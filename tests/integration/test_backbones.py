@@ -1,4 +1,4 @@
-"""Models beside the default one: Llama's form, dropout, and a library's layers behind ``model._target_``."""
+"""Llama's architecture, dropout, and a user's model behind ``model._target_``."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pe_experiments.terminal.errors import UserError
 Tiny = Callable[..., Experiment]
 TOKENS = torch.arange(8)[None]
 
-LIBRARY = '''
+USER_MODEL = '''
 from torch import nn
 from pe_experiments.models import Backbone
 
 
 class Library(Backbone):
-    """torch's own layers; only encodings that act at the embedding are heard."""
+    """torch's layers, which support encodings at the embedding alone."""
 
     def __init__(self, vocab_size, shape, make_encoding, seed=0, *, hidden: int = 32):
         super().__init__(vocab_size, shape, make_encoding, seed)
@@ -37,7 +37,7 @@ class Library(Backbone):
 '''
 
 
-def test_llamas_form_has_its_norms_gate_and_no_bias(tiny: Tiny) -> None:
+def test_llama_has_rms_norms_gates_and_no_biases(tiny: Tiny) -> None:
     model = tiny("model=llama").untrained_model()
     kinds = {type(module) for module in model.modules()}
     assert nn.RMSNorm in kinds
@@ -49,19 +49,15 @@ def test_llamas_form_has_its_norms_gate_and_no_bias(tiny: Tiny) -> None:
     assert result.directory.name.startswith("copy-llama-rope-s0-")
 
 
-def test_dropout_acts_in_training_alone_and_follows_from_the_seed(tiny: Tiny, tmp_path: Path) -> None:
-    model = tiny("model.dropout=0.5").untrained_model()
-    model.eval()
-    assert torch.equal(
-        model(TOKENS), tiny().untrained_model().eval()(TOKENS)
-    )  # the same weights, nothing dropped
+def test_dropout_acts_only_in_training_and_follows_from_the_seed(tiny: Tiny, tmp_path: Path) -> None:
+    model = tiny("model.dropout=0.5").untrained_model().eval()
+    without_dropout = tiny().untrained_model().eval()
+    assert torch.equal(model(TOKENS), without_dropout(TOKENS))
     model.train()
     assert not torch.equal(model(TOKENS), model(TOKENS))
-    one, other = (
-        run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / name}"))
-        for name in ("first", "second")
-    )
-    assert one.directory.metrics.read_text() == other.directory.metrics.read_text()
+    first = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'first'}")).directory
+    second = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'second'}")).directory
+    assert first.metrics.read_text() == second.metrics.read_text()
 
 
 @pytest.mark.parametrize(
@@ -73,10 +69,10 @@ def test_settings_out_of_range_are_one_sentence(tiny: Tiny, setting: str, senten
         tiny(setting).untrained_model()
 
 
-def test_a_librarys_layers_train_and_are_part_of_the_run(
+def test_a_users_model_trains_and_is_part_of_the_identity(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "their_layers.py").write_text(LIBRARY)
+    (tmp_path / "their_layers.py").write_text(USER_MODEL)
     monkeypatch.syspath_prepend(tmp_path)
     result = run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24"))
     assert result.status == "completed"

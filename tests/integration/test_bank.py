@@ -1,4 +1,4 @@
-"""An encoding against a bank: its own runs are few, the baselines are taken from what is published."""
+"""``sweep=versus`` trains one encoding and compares it with the published runs of the bank."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ TINY = (
     "training.check_every=5", "evaluation.examples=20", "logger=none", "training.steps=10",
 )  # fmt: skip
 SMALL = (*TINY, f"task={','.join(TASKS)}", f"bank/setting={','.join(SETTINGS)}")
-MINE = ("pe=custom", "pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2")
+USER_ENCODING = ("pe=custom", "pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2")
 
 
 def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
-    """Every run of an encoding in the small bank; the last is that of the last task at the last rate."""
+    """Every run of an encoding in the small bank, task by task."""
     for task, setting, rate in product(TASKS, SETTINGS, RATES):
         varied = (f"task={task}", f"bank/setting={setting}", f"training.learning_rate={rate}")
         yield resolve(check(composed("config", [*TINY, *varied, *encoding, f"results_dir={results}"])))
@@ -41,7 +41,7 @@ def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results directory with a small bank of runs that nobody trained; only the CSVs are left."""
+    """A results directory with the CSVs of a small bank of synthetic runs."""
     results = tmp_path_factory.mktemp("bank")
     for encoding in ("none", "alibi"):
         for experiment in experiments(results, f"bank/encoding={encoding}"):
@@ -53,24 +53,24 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results
 
 
-def test_a_bank_goes_on_from_what_is_published(bank: Path, script: Script) -> None:
-    asked = ("sweep=bank_v2", *SMALL, "bank/encoding=none,rope", "dry_run=true", f"results_dir={bank}")
-    outcome = script("train", *asked)
+def test_published_runs_of_the_bank_are_not_trained_again(bank: Path, script: Script) -> None:
+    typed = ("sweep=bank_v2", *SMALL, "bank/encoding=none,rope", "dry_run=true", f"results_dir={bank}")
+    outcome = script("train", *typed)
     assert outcome.code == 0, outcome.err
     assert "16 runs: 8 published, 8 new" in outcome.out
-    assert "16 runs: 16 new" in script("train", *asked, "rerun=true").out
+    assert "16 runs: 16 new" in script("train", *typed, "rerun=true").out
 
 
-def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
+def test_an_encoding_is_compared_with_each_published_baseline(
     bank: Path, script: Script, tmp_path: Path
 ) -> None:
-    """One run of each task is left to train."""
+    """The sweep trains only the last run of each task; the others are written before."""
     results = shutil.copytree(bank, tmp_path / "results")
-    for number, experiment in enumerate(experiments(results, *MINE), 1):
+    for number, experiment in enumerate(experiments(results, *USER_ENCODING), 1):
         if number % (len(SETTINGS) * len(RATES)):
             write_run(experiment, fading(0.4, 0.1))
     metric = "hydra.callbacks.report.metric=exact_match_at_4x"
-    outcome = script("train", "sweep=versus", *SMALL, *MINE, f"results_dir={results}", metric)
+    outcome = script("train", "sweep=versus", *SMALL, *USER_ENCODING, f"results_dir={results}", metric)
     assert outcome.code == 0, outcome.err
     assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
     assert "the page comes when kth is finished (1 of 2 runs)" in outcome.out
@@ -87,7 +87,7 @@ def test_an_encoding_is_run_alone_and_gets_a_verdict_against_each_baseline(
     assert "compared in exact match at 4x" in page
 
 
-def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Path, tmp_path: Path) -> None:
+def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, tmp_path: Path) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
     text = (ROOT / "tests" / "integration" / "outside.py").read_text()
     command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
@@ -97,7 +97,7 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
         outcome = run_script(*command, cwd=tmp_path, forks=True)
         assert outcome.returncode == 0, outcome.stderr
         assert "1 configurations were run on 1 tasks" in outcome.stdout
-    (tmp_path / "mine.py").write_text(text)  # back, and the runs of this source are still there
+    (tmp_path / "mine.py").write_text(text)  # as first, whose run is found
     renamed = run_script(*command, "label=other", cwd=tmp_path, forks=True)
     assert "finished already" in renamed.stdout + renamed.stderr
     assert (results / "versus" / "other" / "verdicts.csv").exists()
@@ -121,7 +121,7 @@ def test_an_edited_encoding_and_another_label_get_verdicts_of_their_own(bank: Pa
         (("pe=rope", "task=sort"), "task: Sort is not in the bank"),
     ],
 )
-def test_what_cannot_be_compared_is_said_before_anything_is_run(
+def test_an_impossible_comparison_is_refused_before_training(
     bank: Path, script: Script, arguments: tuple[str, ...], sentence: str
 ) -> None:
     small = (*TINY, "task=kth", "bank/setting=s0")

@@ -1,4 +1,4 @@
-"""compare.py as one types it: filters and options."""
+"""compare.py: filters, options, citations, and which evaluations it leaves out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_filters_and_options_as_typed(folder: Path, script: Script, tmp_path: Path) -> None:
+def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> None:
     outcome = script(
         "compare", f"results_dir={folder}", f"out={tmp_path}", 'pe=[alibi,"rope(base=500)"]',
         'baseline="rope(base=500)"', "metric=token_accuracy_extrapolation",
@@ -64,7 +64,7 @@ def test_a_mistake_is_one_sentence(
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
-def test_every_work_a_encoding_of_ours_cites_has_a_bibtex_entry(group: str) -> None:
+def test_every_cited_work_has_a_bibtex_entry(group: str) -> None:
     for name, section in shipped(group).items():
         cls = load_component(group, section).cls
         for number in chain.from_iterable(cites(inspect.getdoc(cls) or "").values()):
@@ -73,7 +73,7 @@ def test_every_work_a_encoding_of_ours_cites_has_a_bibtex_entry(group: str) -> N
 
 @pytest.mark.slow
 def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
-    """For the class, for an argument that is not at its default; a class that says nothing cites nothing."""
+    """Those of the class, and those of an argument that is not at its default."""
     for pe in ("rope", "p_rope", "alibi", "none"):
         run = write_run(tiny(f"pe={pe}"), fading(1, 0))
     compare(run.path.parents[1], out=tmp_path)
@@ -85,10 +85,9 @@ def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_of_something_else_is_left_out_and_named(
+def test_evaluations_with_another_task_decoding_or_encoding_are_left_out(
     results: Path, script: Script, tmp_path: Path
 ) -> None:
-    """Under another task, decoding or encoding: never in the curve of what was trained."""
     script("train", *TINY, "pe=none", f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
     evaluate = ("evaluate", f"run={run}", "task=reverse", "evaluation.lengths=[3,5]")

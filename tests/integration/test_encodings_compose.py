@@ -1,4 +1,4 @@
-"""Encodings through the command line, and a new one in two files."""
+"""A new encoding is two files; a trained model is evaluated with an extended encoding."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ strength: 1.0
 
 @pytest.mark.slow
 def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
-    """In a copy of the project: contract tests, listing, training and pictures pick it up."""
+    """In a copy of the project: contract tests, help, training and figures include it."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     for folder in ("pe_experiments", "configs", "scripts", "tests", "results/encodings"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
@@ -62,9 +62,9 @@ def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    tested = ("tests/contracts/test_encodings.py", "-k", "odd")
+    tests = ("tests/contracts/test_encodings.py", "-k", "odd")
     contract = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tested],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
@@ -79,22 +79,21 @@ def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_context_extension_of_a_trained_model(script: Script, results: Path) -> None:
-    """The weights stay, the base is the trained one, and up to the training length nothing changes."""
-    sizes = ("model.num_heads=2", "model.d_model=16", "training.steps=30")
-    script("train", *TINY, *sizes, "pe=rope", "pe.base=500", f"results_dir={results}")
+    """The weights and the base stay, and up to the training length nothing changes."""
+    script("train", *TINY, "training.steps=30", "pe=rope", "pe.base=500", f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
     before = read_checkpoint(run / "checkpoints" / "last.ckpt")["state_dict"]  # type: ignore[index]
     outcome = script("evaluate", f"run={run}", "pe=rope_yarn", "evaluation.lengths=[4,6,48]")
     assert outcome.code == 0, outcome.err
-    assert (
-        "rope(base=500) evaluated as rope_yarn(base=500), an encoding it was not trained with" in outcome.out
-    )
+    label = "rope(base=500) evaluated as rope_yarn(base=500)"
+    assert f"{label}, an encoding it was not trained with" in outcome.out
     (folder,) = (run / "evaluations").iterdir()
-    assert '"rope(base=500) evaluated as rope_yarn(base=500)"' in (folder / "result.json").read_text()
+    assert f'"{label}"' in (folder / "result.json").read_text()
     assert yaml.safe_load((folder / "config.yaml").read_text())["pe"]["base"] == 500
     script("evaluate", f"run={run}", "evaluation.lengths=[4,6,48]")
-    other = next(path for path in (run / "evaluations").iterdir() if path != folder)
-    stretched, plain = ((path / "extrapolation.csv").read_text().splitlines() for path in (folder, other))
+    (plain_folder,) = set((run / "evaluations").iterdir()) - {folder}
+    stretched = (folder / "extrapolation.csv").read_text().splitlines()
+    plain = (plain_folder / "extrapolation.csv").read_text().splitlines()
     assert stretched[:3] == plain[:3]
     assert stretched[3] != plain[3]
     script("evaluate", f"run={run}", "pe.kept_frequencies=0.25", "pe=p_rope", "evaluation.lengths=[7]")
@@ -117,7 +116,7 @@ def test_context_extension_of_a_trained_model(script: Script, results: Path) -> 
         (["pe=dape", "pe.bias._partial_=false"], ["_partial_: true"]),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(
+def test_parts_that_do_not_fit_together_are_one_sentence(
     script: Script, results: Path, arguments: list[str], words: list[str]
 ) -> None:
     assert_one_sentence(script("train", *TINY, *arguments, f"results_dir={results}"), *words)

@@ -1,4 +1,4 @@
-"""What the start of a run refuses before anything is trained or written."""
+"""A run is refused before anything is trained or written."""
 
 from __future__ import annotations
 
@@ -13,94 +13,81 @@ from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import preflight
-from tests.conftest import ROOT, TINY, Script
-from tests.integration import misbehaving, public_bugs
+from tests.conftest import ROOT, TINY, Script, assert_one_sentence
+from tests.integration import misbehaving
 from tests.processes import Started, wait_for
 
 Tiny = Callable[..., Experiment]
-PARTS = misbehaving.__name__
-
-
-def outside(group: str, name: str) -> str:
-    return f"{group}._target_=tests.integration.outside.{name}"
+OUTSIDE = "tests.integration.outside"
+MISBEHAVING = "tests.integration.misbehaving"
 
 
 @pytest.mark.parametrize("name", ["PoolsAll", "SeesOneKeyTooMany", "GatedByTheFuture"])
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny: Tiny) -> None:
-    options = ("pe=none", outside("pe", name), f"training.batch_size={batch_size}")
+    options = (f"pe={OUTSIDE}.{name}", f"training.batch_size={batch_size}")
     with pytest.raises(UserError, match=f"pe: {name} looks ahead.*looks_ahead = True"):
         preflight(tiny(*options))
     preflight(tiny(*options, "model=encoder"))
 
 
 @pytest.mark.parametrize("name", ["MeansToPool", "Noisy", "Recency"])
-def test_what_means_to_or_draws_random_numbers_may_start(name: str, tiny: Tiny) -> None:
-    assert preflight(tiny("pe=none", outside("pe", name))) == []  # and nothing to remark on
+def test_a_right_encoding_starts_without_remarks(name: str, tiny: Tiny) -> None:
+    assert preflight(tiny(f"pe={OUTSIDE}.{name}")) == []
 
 
-def test_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
+def test_position_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
     preflight(tiny("positions=task"))
     with pytest.raises(UserError, match="coupling ids of TellingIds depend on the values of its answers"):
-        preflight(tiny(outside("task", "TellingIds"), "positions=task"))
+        preflight(tiny(f"task={OUTSIDE}.TellingIds", "positions=task"))
 
 
 @pytest.mark.parametrize("length", [60, 1000])
-def test_outputs_that_are_no_numbers_where_it_is_evaluated_are_refused(length: int, tiny: Tiny) -> None:
-    options = ("pe=none", outside("pe", "NotANumberFar"))
-    preflight(tiny(*options))
+def test_nan_at_an_evaluation_length_is_refused(length: int, tiny: Tiny) -> None:
+    encoding = f"pe={OUTSIDE}.NotANumberFar"
+    preflight(tiny(encoding))
     with pytest.raises(UserError, match=f"at evaluation length {length} are NaN or infinite"):
-        preflight(tiny(*options, f"evaluation.lengths=[{length}]"))
+        preflight(tiny(encoding, f"evaluation.lengths=[{length}]"))
 
 
-MISBEHAVING = {
-    "AheadInEvaluation": "pe: {} looks ahead",
-    "WrongShapeInEvaluation": "pe fails at evaluation length 40",
-    "WrongShapeFar": "pe fails at evaluation length 40",
-}
-
-
-@pytest.mark.parametrize("name", MISBEHAVING)
-def test_an_encoding_that_misbehaves_is_refused(name: str, tiny: Tiny) -> None:
-    experiment = tiny("pe=none", f"pe._target_={PARTS}.{name}", "evaluation.lengths=[4,40]")
-    with pytest.raises(UserError, match=MISBEHAVING[name].format(name)):
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        ("pe=AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
+        ("pe=WrongShapeInEvaluation", "pe fails at evaluation length 40"),
+        ("pe=WrongShapeFar", "pe fails at evaluation length 40"),
+        ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(misbehaving\.py:\d+, in bias\)$"),
+        ("task=WrongAnswers", r"task: WrongAnswers at length .* solve says"),
+    ],
+)
+def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -> None:
+    experiment = tiny(part.replace("=", f"={MISBEHAVING}."), "evaluation.lengths=[4,40]")
+    with pytest.raises(UserError, match=sentence):
         preflight(experiment)
 
 
-def test_a_misspelt_hook_is_remarked_on(tiny: Tiny) -> None:
-    assert preflight(tiny("pe=none", f"pe._target_={public_bugs.__name__}.MisspeltHook")) == [
-        "MisspeltHook: bais overrides no hook; did you mean bias?"
-    ]
+def test_a_misspelt_hook_gives_a_remark(tiny: Tiny) -> None:
+    remarks = preflight(tiny("pe=tests.integration.public_bugs.MisspeltHook"))
+    assert remarks == ["MisspeltHook: bais overrides no hook; did you mean bias?"]
 
 
-def test_an_error_in_a_class_of_the_users_has_its_place(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match=r"pe fails .*RuntimeError: .* \(misbehaving\.py:\d+, in bias\)$"):
-        preflight(tiny("pe=none", f"pe._target_={PARTS}.OtherSize"))
-
-
-def test_token_embeddings_are_an_encodings_own(tiny: Tiny) -> None:
-    assert preflight(tiny("pe=none", f"pe._target_={PARTS}.EditsEmbeddings")) == []
-
-
-def test_a_task_with_wrong_answers_is_refused(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match=r"task: WrongAnswers at length .* solve says"):
-        preflight(tiny(f"task._target_={PARTS}.WrongAnswers"))
+def test_an_encoding_may_change_token_embeddings_in_place(tiny: Tiny) -> None:
+    assert preflight(tiny(f"pe={MISBEHAVING}.EditsEmbeddings")) == []
 
 
 @pytest.mark.slow
-def test_a_part_that_ends_the_program_in_training_leaves_an_error(script: Script, results: Path) -> None:
-    asked = (*TINY, f"results_dir={results}", "pe=none", f"pe._target_={PARTS}.ExitsLate")
-    done = script("train", *asked)
-    assert done.code == 1
-    assert "RuntimeError: a part ends the program with " in done.out
+def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, results: Path) -> None:
+    outcome = script("train", *TINY, f"results_dir={results}", f"pe={MISBEHAVING}.ExitsLate")
+    assert outcome.code == 1
+    assert "RuntimeError: a part ends the program with " in outcome.out
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
-    """Nearly all of the time is spent in a part, so that is where the signal arrives."""
-    asked = [*TINY, f"results_dir={results}", "pe=none", "pe._target_=tests.integration.outside.Slow"]
+def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> None:
+    """The encoding takes nearly all of the time, so the signal arrives in it."""
     running = Started(
-        ROOT / "scripts" / "train.py", *asked, "training.steps=2000",
+        ROOT / "scripts" / "train.py", *TINY, "training.steps=2000", f"results_dir={results}",
+        f"pe={OUTSIDE}.Slow",
         cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)},
     )  # fmt: skip
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)
@@ -119,7 +106,7 @@ def test_ctrl_c_is_not_put_down_to_the_part_it_meets(results: Path) -> None:
         ("EditsPositions", "inputs keep their values and their gradient", ""),
     ],
 )
-def test_the_contract_finds_it_too(name: str, promise: str, measured: str) -> None:
+def test_the_checker_finds_the_defect(name: str, promise: str, measured: str) -> None:
     result = CHECKS[promise](Subject(getattr(misbehaving, name)))
     assert result.holds is False
     assert measured in result.measured
@@ -130,6 +117,5 @@ def test_a_module_that_ends_the_program_is_named(
 ) -> None:
     (tmp_path / "exiting.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(tmp_path)
-    done = script("train", *TINY, f"results_dir={results}", "pe=none", "pe._target_=exiting.Encoding")
-    assert done.code == 1
-    assert "names exiting, whose import fails: " in done.err
+    outcome = script("train", *TINY, f"results_dir={results}", "pe=exiting.Encoding")
+    assert_one_sentence(outcome, "names exiting, whose import fails: ")

@@ -1,4 +1,4 @@
-"""A study is published from finished runs of committed code, and loses nothing that is published."""
+"""A study is published from finished runs of committed code; published runs are never lost."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def runs_of(results: Path) -> list[RunDirectory]:
 
 
 def change_environment(run: RunDirectory, **facts: Any) -> None:
-    made = json.loads(run.environment.read_text())
-    run.environment.write_text(json.dumps(made | facts))
+    environment = json.loads(run.environment.read_text())
+    run.environment.write_text(json.dumps(environment | facts))
 
 
-def names_of(results: Path, study: str = "small") -> list[str]:
+def published_names(results: Path, study: str = "small") -> list[str]:
     return sorted(pd.read_csv(results / study / "provenance.csv")["name"])
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished study of nine runs that nobody trained."""
+    """A finished study of nine synthetic runs."""
     results = tmp_path_factory.mktemp("finished") / "results"
     write_study(tiny_in(results), seeds=3)
     for run in runs_of(results):
@@ -55,7 +55,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def written(finished: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pages, "SHIPPED", results)  # whose code is run
+    monkeypatch.setattr(pages, "SHIPPED", results)  # the only folder whose study.py is run
     return shutil.copytree(finished, results)
 
 
@@ -69,8 +69,8 @@ def published(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results / "small"
 
 
-def test_a_study_may_have_a_version(written: Path) -> None:
-    """``bank/v2``: found, published and made from its CSVs like any other."""
+def test_a_study_may_lie_in_a_folder_of_versions(written: Path) -> None:
+    """As ``bank/v2`` does: it is listed, published and generated from its CSVs like any other."""
     for run in runs_of(written):
         list_in_study(written, "many/v1", run.name)
     folder = written / "many" / "v1"
@@ -85,7 +85,7 @@ def test_a_study_may_have_a_version(written: Path) -> None:
 
 
 @pytest.mark.parametrize("recorded", [{"edited": True}, {"commit": None}])
-def test_edited_and_unknown_sources_are_refused(written: Path, recorded: dict[str, Any]) -> None:
+def test_runs_of_edited_or_unknown_code_are_not_published(written: Path, recorded: dict[str, Any]) -> None:
     run = runs_of(written)[0]
     change_environment(run, **recorded)
     with pytest.raises(UserError, match=rf"1 of 9 runs have edited or unknown source code \({run.name}\)"):
@@ -93,8 +93,9 @@ def test_edited_and_unknown_sources_are_refused(written: Path, recorded: dict[st
     assert not (written / "small" / "runs.csv").exists()
 
 
-def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(written: Path) -> None:
-    sweep, study = "text_depth", "text/depth"
+def test_publishing_again_adds_finished_runs_and_keeps_deleted_ones(written: Path) -> None:
+    sweep = "text_depth"
+    study = "text/depth"
     for run in runs_of(written):
         list_in_study(written, study, run.name)
     everything = [run.name for run in runs_of(written)]
@@ -102,63 +103,68 @@ def test_a_study_that_grows_adds_what_is_finished_and_keeps_the_rest(written: Pa
     result = waiting.result.read_text()
     waiting.result.unlink()
     publish(sweep, written)
-    assert names_of(written, study) == everything[:-1]
-    whole = (written / study / "curves.csv").read_text().splitlines()
+    assert published_names(written, study) == everything[:-1]
+    before = (written / study / "curves.csv").read_text().splitlines()
     waiting.result.write_text(result)
-    for name in everything[:4]:  # published, and gone since
+    for name in everything[:4]:
         shutil.rmtree(written / "runs" / name)
     publish(sweep, written)
-    assert names_of(written, study) == everything
-    now = (written / study / "curves.csv").read_text().splitlines()
-    assert set(whole) < set(now)
-    table = pd.read_csv(written / study / "runs.csv")
-    (again,) = [run for run in runs_of(written) if run.name == everything[-1]]
-    saved = again.config.read_text()
-    renamed = again.path.with_name(f"{again.name[:-8]}00000000")
-    again.config.write_text(saved.replace("numerics: 1", "numerics: 0").replace(again.name, renamed.name))
-    again.result.write_text(again.result.read_text().replace(again.name, renamed.name))
-    again.path.rename(renamed)
-    write_manifest(written, study, [renamed.name])
-    publish(sweep, written)  # by another version of the package: what is published stays
-    pd.testing.assert_frame_equal(pd.read_csv(written / study / "runs.csv"), table)
+    assert published_names(written, study) == everything
+    after = (written / study / "curves.csv").read_text().splitlines()
+    assert set(before) < set(after)
 
 
-def test_a_study_nobody_ran_is_named(results: Path) -> None:
-    with pytest.raises(UserError, match=r"study=small: .* does not exist"):
-        publish("small", results)
-
-
-def test_no_published_study_is_said(script: Script, results: Path) -> None:
-    results.mkdir()
-    outcome = script("results", f"results_dir={results}")
-    assert outcome.code == 1
-    assert "no published study; create one with publish=STUDY" in outcome.err
-
-
-def test_a_strangers_results_overwrite_nothing_outside_them(written: Path, tmp_path: Path) -> None:
-    """A link to a file is replaced by the file itself."""
+def test_runs_of_another_version_replace_no_published_runs(written: Path) -> None:
     publish("small", written)
-    (tmp_path / "thesis.tex").write_text("years")
+    table = pd.read_csv(written / "small" / "runs.csv")
+    run = runs_of(written)[-1]
+    renamed = run.path.with_name(f"{run.name[:-8]}00000000")
+    config = run.config.read_text().replace("numerics: 1", "numerics: 0")
+    run.config.write_text(config.replace(run.name, renamed.name))
+    run.result.write_text(run.result.read_text().replace(run.name, renamed.name))
+    run.path.rename(renamed)
+    write_manifest(written, "small", [renamed.name])
+    publish("small", written)
+    pd.testing.assert_frame_equal(pd.read_csv(written / "small" / "runs.csv"), table)
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ([], "no published study; create one with publish=STUDY"),
+        (["publish=small"], "does not exist"),
+        (["publish=../x"], "error: publish=../x: "),
+        (["publish=/tmp/x"], "error: publish=/tmp/x: "),
+    ],
+)
+def test_a_study_that_cannot_be_published_is_one_sentence(
+    typed: list[str], sentence: str, script: Script, results: Path
+) -> None:
+    results.mkdir()
+    assert_one_sentence(script("results", f"results_dir={results}", *typed), sentence)
+
+
+def test_links_in_a_strangers_results_are_replaced_not_followed(written: Path, tmp_path: Path) -> None:
+    publish("small", written)
+    thesis = tmp_path / "thesis.tex"
+    thesis.write_text("years")
     folder = written / "small"
     for name in ("README.md", "table.csv"):
         (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(tmp_path / "thesis.tex")
+        (folder / name).symlink_to(thesis)
     pages.regenerate(folder)
     page = written / "page"
-    made = compare(written, "small", page)
-    assert made.files
-    picture = next(path for path in made.files if path.suffix == ".png")
+    comparison = compare(written, "small", page)
+    picture = next(path for path in comparison.files if path.suffix == ".png")
     for path in (picture, page / "report.html", page / "table.csv"):
         path.unlink()
-        path.symlink_to(tmp_path / "thesis.tex")
+        path.symlink_to(thesis)
     compare(written, "small", page)
-    assert (tmp_path / "thesis.tex").read_text() == "years"
-    assert [path for made_in in (folder, page) for path in made_in.rglob("*") if path.is_symlink()] == []
+    assert thesis.read_text() == "years"
+    assert not any(path.is_symlink() for path in [*folder.rglob("*"), *page.rglob("*")])
 
 
-def test_publishing_that_fails_half_way_leaves_the_published_set(
-    written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_publishing_leaves_a_complete_set(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = written / "small"
     last = runs_of(written)[-1]
     result = last.result.read_text()
@@ -169,39 +175,33 @@ def test_publishing_that_fails_half_way_leaves_the_published_set(
     copied: list[Any] = []
     copy = shutil.copyfile
 
-    def full(*paths: Any) -> None:
+    def disk_full_at_the_third_file(*paths: Any) -> None:
         if len(copied) == 2:
             raise OSError(28, "No space left on device")
         copied.append(copy(*paths))
 
-    monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(OSError, match="No space left"):
-        publish("small", written)
-    monkeypatch.setattr(shutil, "copyfile", copy)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", disk_full_at_the_third_file)
+        with pytest.raises(OSError, match="No space left"):
+            publish("small", written)
     assert {path: path.read_bytes() for path in folder.rglob("*.csv")} == before
     replaced: list[Any] = []
     replace = os.replace
 
-    def killed(*paths: Any) -> None:
-        if READY in paths[0].parts:  # the second half, where the set is complete
+    def interrupted_at_the_third_ready_file(*paths: Any) -> None:
+        if READY in paths[0].parts:
             replaced.append(paths)
         if len(replaced) > 2:
             raise KeyboardInterrupt
         replace(*paths)
 
-    monkeypatch.setattr(os, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        publish("small", written)
-    monkeypatch.setattr(os, "replace", replace)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted_at_the_third_ready_file)
+        with pytest.raises(KeyboardInterrupt):
+            publish("small", written)
     assert pages.list_studies(written) == [folder]
     assert len(read_archive(folder).runs) == 9
-    assert names_of(written) == [run.name for run in runs_of(written)]
-
-
-def without(path: Path, text: str, count: int) -> None:
-    lines = path.read_text().splitlines(keepends=True)
-    dropped = [line for line in lines if text in line][:count]
-    path.write_text("".join(line for line in lines if line not in dropped))
+    assert published_names(written) == [run.name for run in runs_of(written)]
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,15 @@ def without(path: Path, text: str, count: int) -> None:
         ("runs.csv", 1, r"runs\.csv and curves\.csv disagree on {name}"),
     ],
 )
-def test_a_set_that_disagrees_on_its_runs_is_refused(
+def test_csvs_that_disagree_on_their_runs_are_refused(
     published: Path, tmp_path: Path, file: str, count: int, sentence: str
 ) -> None:
+    """The first ``count`` rows of a run are missing in one file."""
     folder = shutil.copytree(published, tmp_path / "small")
-    name = names_of(tmp_path)[-1]
-    without(folder / file, name, count)
+    name = published_names(tmp_path)[-1]
+    lines = (folder / file).read_text().splitlines(keepends=True)
+    missing = [line for line in lines if name in line][:count]
+    (folder / file).write_text("".join(line for line in lines if line not in missing))
     with pytest.raises(UserError, match=sentence.format(name=name)):
         read_archive(folder)
 
@@ -231,9 +234,3 @@ def test_an_accuracy_above_one_is_refused(published: Path, tmp_path: Path) -> No
     curves.to_csv(path, index=False)
     with pytest.raises(UserError, match=r"curves\.csv has a value of exact_match outside 0 to 1"):
         read_archive(folder)
-
-
-@pytest.mark.parametrize("named", ["../x", "/tmp/x"])
-def test_a_study_to_publish_is_a_name(named: str, script: Script, results: Path) -> None:
-    said = script("results", f"results_dir={results}", f"publish={named}")
-    assert_one_sentence(said, f"error: publish={named}: ")
