@@ -1,4 +1,4 @@
-"""Every YAML under configs composes, resolves and runs; the layers of the house import downwards only."""
+"""Every YAML under configs composes, resolves and runs."""
 
 from __future__ import annotations
 
@@ -32,23 +32,10 @@ from pe_experiments.training.optimizer import TrainingOptimizer
 from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT
 
-CHOICES = [
-    f"{group}={path.stem}"
-    for group in (
-        "pe",
-        "positions",
-        "task",
-        "model",
-        "training",
-        "optimizer",
-        "evaluation",
-        "trainer",
-        "logger",
-    )
-    for path in sorted((CONFIG_DIR / group).glob("*.yaml"))
-    if path.stem != "custom"  # which names no class yet
-]
-NOT_HERE = {
+GROUPS = ("pe", "positions", "model", "training", "optimizer", "evaluation", "trainer", "logger")
+CHOICES = {f"{group}={path.stem}" for group in GROUPS for path in (CONFIG_DIR / group).glob("*.yaml")}
+WITHOUT_CLASS = {f"{group}=custom" for group in GROUPS}
+WITHOUT_DEVICE = {
     "trainer=gpu": "finds no CUDA device",
     "trainer=mps": "finds no Apple GPU",
     "trainer=fsdp": "trainer.strategy=fsdp needs CUDA devices",
@@ -56,7 +43,7 @@ NOT_HERE = {
 
 
 def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
-    """The curve at one length after one optimiser step: every part works, and with the others."""
+    """The evaluation at one length after one optimizer step, which changes the weights."""
     preflight(experiment)
     training = experiment.config.training
     source = experiment.source
@@ -71,21 +58,19 @@ def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     return row
 
 
-@pytest.mark.parametrize("choice", NOT_HERE)
-def test_a_device_that_is_not_here_is_one_sentence(
+@pytest.mark.parametrize("choice", WITHOUT_DEVICE)
+def test_a_missing_device_is_one_sentence(
     choice: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UserError, match=NOT_HERE[choice]) as caught:
+    with pytest.raises(UserError, match=WITHOUT_DEVICE[choice]) as caught:
         prepare_device(tiny(choice).config)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "choice", [choice for choice in CHOICES if not choice.startswith("task=") and choice not in NOT_HERE]
-)
+@pytest.mark.parametrize("choice", sorted(CHOICES - WITHOUT_CLASS - WITHOUT_DEVICE.keys()))
 def test_every_choice_trains_and_evaluates(choice: str, tiny: Callable[..., Experiment]) -> None:
     row = stepped(tiny(choice), 9)
     assert (row["length"], row["examples"]) == (9, 20)
@@ -101,21 +86,20 @@ FORMS = [(task, "decoder") for task in shipped("task")] + [(task, "encoder") for
 def test_every_task_trains_and_one_of_each_family_in_both_forms(
     task: str, model: str, tiny: Callable[..., Experiment]
 ) -> None:
-    """That every task fits both layouts is a check of its contract."""
-    choice = (f"task={task}", f"model={model}", "training.max_length=8", "evaluation.lengths=[13]")
-    if model == "encoder" and (
-        why := getattr(load_component("task", shipped("task")[task]).build(), "decoder_only", None)
-    ):
-        with pytest.raises(NotApplicable, match=why):
-            tiny(*choice)
+    """The contract of tasks covers the layout of the others."""
+    overrides = (f"task={task}", f"model={model}", "training.max_length=8", "evaluation.lengths=[13]")
+    decoder_only = getattr(load_component("task", shipped("task")[task]).build(), "decoder_only", None)
+    if model == "encoder" and decoder_only:
+        with pytest.raises(NotApplicable, match=decoder_only):
+            tiny(*overrides)
         return
-    row = stepped(tiny(*choice), 13)
+    row = stepped(tiny(*overrides), 13)
     assert (row["length"], row["examples"]) == (13, 20)
     assert 0 < row["loss"] < math.inf
 
 
 @pytest.mark.parametrize("group", ["pe", "positions", "task", "optimizer"])
-def test_component_files_hold_a_target_and_arguments_only(group: str) -> None:
+def test_component_files_contain_only_a_target_and_arguments(group: str) -> None:
     for name, section in shipped(group).items():
         assert isinstance(section.pop("_target_"), str), name
         assert not any(key.startswith("_") or key == "defaults" for key in section), name
@@ -131,7 +115,7 @@ for preset, study in STUDIES.items():
 
 
 def runs_of(command: str) -> tuple[Composer, list[list[str]], Any]:
-    """The runs of a command of train.py, what composes them, and the configuration that all share."""
+    """A command of train.py: what composes its runs, their overrides, and the shared configuration."""
     with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         config = loader.load_configuration("config", command.split(), RunMode.MULTIRUN)
@@ -140,20 +124,20 @@ def runs_of(command: str) -> tuple[Composer, list[list[str]], Any]:
 
 
 def commands_of(preset: str) -> list[str]:
-    """A preset alone, and the commands for the same study that its comment lists."""
+    """The preset alone, and the commands for the same study in its comment."""
     text = (CONFIG_DIR / "sweep" / f"{preset}.yaml").read_text()
     more = re.findall(rf"^#   (?:python scripts/train.py )?(sweep={preset} .*?)(?:  |$)", text, re.MULTILINE)
     return [f"sweep={preset}", *(command for command in more if not re.search("study=|my_module", command))]
 
 
 def with_every_value(runs: Expanded) -> Expanded:
-    """As many of the runs as it takes for every value of each override of a command."""
+    """A subset of the runs in which every override of every command occurs."""
     seen: set[tuple[Composer, str]] = set()
     chosen = []
     for composer, run in runs:
-        values = {(composer, text) for text in run}
-        if values - seen:
-            seen |= values
+        overrides = {(composer, override) for override in run}
+        if overrides - seen:
+            seen |= overrides
             chosen.append((composer, run))
     return chosen
 
@@ -166,12 +150,11 @@ UNPUBLISHED = [name for name in SWEEPS if STUDIES[name] not in PUBLISHED]
     "name",
     [name if name == "first_look" else pytest.param(name, marks=pytest.mark.slow) for name in UNPUBLISHED],
 )
-def test_every_run_of_a_prepared_sweep_can_be_carried_out(name: str) -> None:
-    """Every choice it names exists and nothing in it is a mistake: some run has each of its settings."""
-    own = " pe=rope" if name == "versus" else ""
+def test_unpublished_presets_expand_to_valid_configurations(name: str) -> None:
+    needed = " pe=rope" if name == "versus" else ""
     expanded = []
     for command in commands_of(name):
-        composer, runs, config = runs_of(command + own)
+        composer, runs, config = runs_of(command + needed)
         assert config.hydra.mode == RunMode.MULTIRUN
         assert config.study == STUDIES[name]
         expanded += [(composer, run) for run in runs]
@@ -187,7 +170,7 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
     keys = {
         config_key(json.loads(row.trained), json.loads(row.data)): row.name
         for row in provenance[["name", "trained", "data"]].itertuples(index=False)
-        if "parent" not in json.loads(row.trained)  # no preset names a run that is not here
+        if "parent" not in json.loads(row.trained)  # presets name no parent
     }
     assert keys.keys() <= published
     expanded = []
@@ -198,7 +181,7 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
     complete = len(keys) == len({tuple(run) for _, run in expanded})
     if complete:
         expanded = with_every_value(expanded)
-    else:  # the first seed, in the bank the first configuration, stands for the others
+    else:  # compare only the first seed, in the bank the first setting
         seeds = {key: int(name.rpartition("-s")[2].partition("-")[0]) for key, name in keys.items()}
         listed = {int(number) for _, run in expanded for number in re.findall(SEED, " ".join(run))}
         assert listed >= set(seeds.values())
@@ -206,23 +189,25 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         chosen = {f"seed={first}", f"bank/setting=s{first}"}
         expanded = [(composer, run) for composer, run in expanded if chosen & set(run)]
         keys = {key: name for key, name in keys.items() if seeds[key] == first}
-    found = set()
+    expanded_keys = set()
     for composer, run in expanded:
         identity = identify(resolve(check(composer.compose(run))))
-        found.add(config_key(identity.trained, identity.hashed["data"]))
+        expanded_keys.add(config_key(identity.trained, identity.hashed["data"]))
     if complete:
-        assert not found - keys.keys()  # expanded and not published
+        assert expanded_keys <= keys.keys()
     else:
-        assert not keys.keys() - found  # published and not expanded
+        assert expanded_keys >= keys.keys()
 
 
-def test_the_sweep_of_weights_and_biases_and_the_local_example_compose() -> None:
+def test_the_wandb_sweep_composes() -> None:
     sweep = OmegaConf.load(CONFIG_DIR / "wandb_sweep.yaml")
-    values = {key: entry.get("values", [entry.get("value")]) for key, entry in sweep.parameters.items()}
-    for key, choices in values.items():
-        for choice in choices:
-            check(composed("config", [f"{key}={choice}"]))
+    for key, entry in sweep.parameters.items():
+        for value in entry.get("values", [entry.get("value")]):
+            check(composed("config", [f"{key}={value}"]))
     assert (ROOT / sweep.program).exists()
+
+
+def test_the_example_of_a_local_configuration_has_known_keys() -> None:
     example = OmegaConf.load(CONFIG_DIR / "local.example.yaml")
     assert set(example.hydra.launcher) <= set(SubmititConfig.model_fields)
     known = composed("config", [])

@@ -1,4 +1,4 @@
-"""configs/pe/README.md says what the encodings and their YAML files say; equalities it states are true."""
+"""configs/pe/README.md is generated from the encodings, and the equalities it states are true."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_the_cards_are_up_to_date() -> None:
     assert (CONFIG_DIR / "pe" / "README.md").read_text() == encodings(), "run python scripts/catalogue.py"
 
 
-def made(choice: str, **arguments: Any) -> PositionalEncoding:
+def encoding_of(choice: str, **arguments: Any) -> PositionalEncoding:
     return build(reference_of(choice, **arguments).build, SHAPE)
 
 
 def constant_gates(encoding: Any) -> None:
-    """exp(-m) in every head, m ALiBi's slope: -m = ln sigmoid(b)."""
+    """Gates of exp(-m), m being ALiBi's slope: -m = ln sigmoid(b)."""
     encoding.gate.weight.zero_()
     encoding.gate.bias.copy_(-torch.expm1(alibi_slopes(SHAPE.num_heads)).log())
 
@@ -41,7 +41,7 @@ def open_gates(encoding: Any) -> None:
 
 
 def as_alibi(encoding: Any) -> None:
-    """g = 1: softplus(0) = ln 2 is made up for by omega."""
+    """g = 1: omega compensates for softplus(0) = ln 2."""
     encoding.u_HK.zero_()
     encoding.omega_H.fill_(math.log(math.expm1(1 / math.log(2))))
 
@@ -64,12 +64,12 @@ def as_alibi(encoding: Any) -> None:
 def test_equalities_on_the_cards(
     choice: str, change: Callable[[PositionalEncoding], None] | None, equal: str
 ) -> None:
-    encoding = made(choice)
-    right = weights(made(equal))
+    encoding = encoding_of(choice)
+    expected = weights(encoding_of(equal))
     if change is not None:
-        assert (weights(perturbed(encoding)) - right).abs().max() > 0.01
+        assert (weights(perturbed(encoding)) - expected).abs().max() > 0.01
         change(encoding)
-    torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
+    torch.testing.assert_close(weights(encoding), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,9 @@ def test_equalities_on_the_cards(
 def test_equalities_with_other_arguments(
     choice: str, arguments: dict[str, Any], equal: str, its_arguments: dict[str, Any]
 ) -> None:
-    encoding = made(choice, **arguments)
-    right = weights(made(equal, **its_arguments))
-    assert (weights(made(choice)) - right).abs().max() > 1e-3
-    torch.testing.assert_close(weights(encoding), right, rtol=0, atol=1e-6)
+    expected = weights(encoding_of(equal, **its_arguments))
+    assert (weights(encoding_of(choice)) - expected).abs().max() > 1e-3
+    torch.testing.assert_close(weights(encoding_of(choice, **arguments)), expected, rtol=0, atol=1e-6)
 
 
 def weights(encoding: PositionalEncoding) -> torch.Tensor:

@@ -1,8 +1,9 @@
-"""What every encoding under configs/pe must do; a new YAML is tested by being there."""
+"""The contract of every encoding under configs/pe; a new YAML is tested automatically."""
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 
 import pytest
@@ -53,17 +54,17 @@ def test_the_contract_holds(name: str, causal: bool) -> None:
 
 @encodings
 def test_docstring_states_source_and_parameters(name: str) -> None:
-    """``Parameters: ...`` is an expression in the sizes of the model and of the encoding, and it is true."""
-    made = subject(name).encoding()
-    document = " ".join((type(made).__doc__ or "").split())
-    found = set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document))
-    assert found == {number for numbers in cites(inspect.getdoc(made) or "").values() for number in numbers}
+    """``Parameters: ...`` gives their number in the sizes of the model and of the encoding."""
+    encoding = subject(name).encoding()
+    document = " ".join((type(encoding).__doc__ or "").split())
+    cited = itertools.chain.from_iterable(cites(inspect.getdoc(encoding) or "").values())
+    assert set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document)) == set(cited)
     assert "Beyond training" in document or "Beyond the trained rows" in document
     statement = re.search(r"Parameters: (?:(none|those of)|``(.+?)``)", document)
     assert statement, "Parameters: none, or ``an expression`` in the arguments and the model's sizes"
-    if statement[1] == "those of":  # a mixture of others
-        return
-    assert sum(p.numel() for p in made.parameters()) == counted(statement[2] or "0", made)
+    if statement[1] != "those of":  # other encodings
+        expected = counted(statement[2] or "0", encoding)
+        assert sum(parameter.numel() for parameter in encoding.parameters()) == expected
 
 
 def counted(expression: str, encoding: PositionalEncoding) -> int:

@@ -1,4 +1,4 @@
-"""configs/task/README.md says what the tasks and their YAML files say; recipes are commands that work."""
+"""configs/task/README.md is generated from the tasks, and its recipes are commands that work."""
 
 from __future__ import annotations
 

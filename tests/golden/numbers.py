@@ -1,7 +1,7 @@
-"""The numbers that the package gives today, of small runs of everything shipped; ``make golden`` writes them.
+"""Losses of small runs of every shipped component; ``make golden`` stores them in numbers.json.
 
-Trainings are a few steps in float64, so that machines and orders of sums agree to many digits, with clipping
-active and large initial weights, so that every part of model and optimizer moves the loss.
+Runs train a few steps in float64, so that machines agree to many digits. Clipping is active and the initial
+weights are large, so that every part of model and optimizer changes the loss.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def measured(overrides: list[str]) -> Numbers:
 
 
 def exact_numbers(experiment: Experiment) -> Numbers:
-    """Return what has no rounding: the first batch, the evaluated lengths, which parameters decay."""
+    """Return numbers without rounding: the first batch, the evaluated lengths, which parameters decay."""
     batch = experiment.batches.batch(0)
     content = json.dumps([tensor.tolist() for tensor in batch])
     decayed, exempt = split_parameters(experiment.untrained_model())
@@ -141,21 +141,21 @@ def read() -> Numbers:
 
 
 def difference(name: str, numbers: Numbers, stored: Numbers) -> str:
-    """Return the first number in which a run differs from the stored one, in words; or nothing."""
-    for key, value in numbers.items():
+    """Return a sentence about the first number that differs from the stored one, or an empty text."""
+    tolerance = LOOSE.get(name, TOLERANCE)
+    for key in numbers:
+        values = _flat(numbers[key])
+        golden = _flat(stored[key])
         exact = key not in ("losses", "evaluated")
-        for index, (one, other) in enumerate(zip(_flat(value), _flat(stored[key]), strict=False)):
-            tolerance = LOOSE.get(name, TOLERANCE)
-            if exact or one is None:
-                equal = one == other
+        for index, (value, expected) in enumerate(zip(values, golden, strict=False)):
+            if exact or value is None:
+                equal = value == expected
             else:
-                equal = math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-12)
+                equal = math.isclose(value, expected, rel_tol=tolerance, abs_tol=1e-12)
             if not equal:
-                return f"{name}: {key}[{index}] is {one!r}, golden is {other!r}; {CURE}"
-        if len(_flat(value)) != len(_flat(stored[key])):
-            return (
-                f"{name}: {key} has {len(_flat(value))} numbers, golden has {len(_flat(stored[key]))}; {CURE}"
-            )
+                return f"{name}: {key}[{index}] is {value!r}, golden is {expected!r}; {CURE}"
+        if len(values) != len(golden):
+            return f"{name}: {key} has {len(values)} numbers, golden has {len(golden)}; {CURE}"
     return ""
 
 
@@ -164,7 +164,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def write() -> int:
-    """Write the numbers of today; refuse to replace others of the same `NUMERICS`."""
+    """Write the numbers of this code; refuse to change numbers unless `NUMERICS` was raised."""
     stored = read() if FILE.exists() else {"numerics": NUMERICS, "runs": {}}
     runs: dict[str, Numbers] = {}
     with golden_corpus() as corpus:
@@ -180,7 +180,7 @@ def write() -> int:
     if changed and stored["numerics"] == NUMERICS:
         print(f"{len(changed)} of {len(known)} runs give other numbers; the first: {changed[0]}")
         return 1
-    if not changed:  # the last digits, which differ between machines, stay as they are
+    if not changed:  # keep the stored last digits, which differ between machines
         runs |= known
     lines = [f"    {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in sorted(runs.items())]
     content = ",\n".join(lines)

@@ -1,4 +1,4 @@
-"""Nobody changes the package's numbers without noticing."""
+"""A change of what users' runs compute fails here; CONTRIBUTING.md says what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_everything_shipped_has_golden_numbers(shipped_runs: dict[str, list[str]
     assert not missing, f"run `make golden` and commit tests/golden/numbers.json: {sorted(missing)}"
 
 
-# A task changes when its file does; everything else a change anywhere may change.
+# Tasks are slow tests: only their files change them, and a change anywhere may change the others.
 @pytest.mark.parametrize(
     "name",
     [
