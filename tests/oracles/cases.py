@@ -17,8 +17,8 @@ TOKENS = 7
 SPAN = 4096
 TABLE = 16  # rows of learned tables, so that they fit on a page
 
-# Beside the defaults of every YAML: other hyperparameters.
-OTHERS: dict[str, list[dict[str, Any]]] = {
+# Hyperparameters to test beside the defaults of each YAML.
+HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "sinusoidal": [{"base": 123.4}],
     "sinusoidal_scaled": [{"base": 500.0}],
     "rope": [
@@ -99,9 +99,9 @@ CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their
 
 
 def specifications(choice: str) -> list[tuple[dict[str, Any], bool]]:
-    """Hyperparameters and causal or not: each set of the first in every form that the encoding has."""
+    """Pairs of hyperparameters and causality: decoders, and encoders unless the encoding is causal only."""
     forms = (True,) if reference_of(choice).cls.causal_only else (True, False)  # type: ignore[attr-defined]
-    return [(arguments, causal) for arguments in ({}, *OTHERS.get(choice, [])) for causal in forms]
+    return [(arguments, causal) for arguments in ({}, *HYPERPARAMETERS.get(choice, [])) for causal in forms]
 
 
 def encoding_and_case(
@@ -109,7 +109,7 @@ def encoding_and_case(
 ) -> tuple[PositionalEncoding, Inputs, Case]:
     """An encoding with random parameters, random content at random positions, and the same for the loops.
 
-    Sequences are 7 tokens, longer than the 5 of training, so that context extension has something to do.
+    Sequences have 7 tokens, more than the 5 of training, so that context extension applies.
     """
     component = reference_of(choice, **arguments)
     shape = ModelShape(head_dim * heads, heads, 2, causal, 5, TABLE)
@@ -135,7 +135,7 @@ def encoding_and_case(
 
 
 def expected(case: Case) -> torch.Tensor:
-    """What the loops say: vectors [T, W], or logits (of stick-breaking: weights) [H, T, S]."""
+    """The result of the loops: vectors [T, W], or logits (of stick-breaking: weights) [H, T, S]."""
     if case.choice in VECTORS:
         return torch.tensor(VECTORS[case.choice](case))
     return torch.tensor(logits(LOGITS[case.choice], case))
@@ -143,18 +143,17 @@ def expected(case: Case) -> torch.Tensor:
 
 @torch.no_grad()
 def measured(encoding: PositionalEncoding, inputs: Inputs, choice: str, layer: int = 0) -> torch.Tensor:
-    """What the encoding says, in float32."""
+    """The result of the encoding, in float32."""
     if choice in VECTORS:
-        nothing = torch.zeros(1, inputs.positions_BT.shape[1], encoding.shape.d_model)
-        return encoding.embed(nothing, inputs.positions_BT)[0]
+        tokens = torch.zeros(1, inputs.positions_BT.shape[1], encoding.shape.d_model)
+        return encoding.embed(tokens, inputs.positions_BT)[0]
     return attention_scores(encoding, inputs, layer)[0]
 
 
-def apart(got: torch.Tensor, right: torch.Tensor) -> float:
-    """Largest difference as a share of the largest logit; the same keys must be masked in both."""
-    masked = right.isnan() | (right == -torch.inf)
-    if not torch.equal(masked, got.isnan() | is_masked(got)):
+def difference(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest difference as a share of the largest logit; infinite unless both mask the same keys."""
+    masked = expected.isnan() | (expected == -torch.inf)
+    if not torch.equal(masked, result.isnan() | is_masked(result)):
         return torch.inf
-    got = got.double()[~masked]
-    right = right[~masked]
-    return float((got - right).abs().max() / right.abs().max())
+    expected = expected[~masked]
+    return float((result.double()[~masked] - expected).abs().max() / expected.abs().max())

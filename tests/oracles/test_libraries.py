@@ -38,12 +38,12 @@ def inputs(shape: ModelShape, positions: Tensor, seed: int = 0) -> Inputs:
     return Inputs(q, k, torch.randn(1, len(positions), shape.d_model, generator=generator), positions[None])
 
 
-def assert_equal_logits(encoding: PositionalEncoding, given: Inputs, theirs: Tensor) -> None:
-    mine = attention_scores(encoding, given).detach()
-    theirs = theirs.detach()
-    seen = ~mine.isnan()
-    largest = float(theirs[seen].abs().max())
-    torch.testing.assert_close(mine[seen] / largest, theirs[seen] / largest, rtol=0, atol=1e-5)
+def assert_equal_logits(encoding: PositionalEncoding, given: Inputs, expected: Tensor) -> None:
+    logits = attention_scores(encoding, given).detach()
+    expected = expected.detach()
+    visible = ~logits.isnan()
+    largest = float(expected[visible].abs().max())
+    torch.testing.assert_close(logits[visible] / largest, expected[visible] / largest, rtol=0, atol=1e-5)
 
 
 def far_apart(tokens: int = 30) -> Tensor:
@@ -51,7 +51,7 @@ def far_apart(tokens: int = 30) -> Tensor:
 
 
 def llama(given: Inputs, rope: dict[str, Any]) -> Tensor:
-    """Scaled logits as transformers' Llama makes them, trained on 20 tokens."""
+    """Logits of transformers' Llama, trained on 20 tokens."""
     modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
     from transformers import LlamaConfig
 
@@ -71,72 +71,72 @@ def test_rope_equals_transformers_llama(base: float) -> None:
 
 
 def neighbours(x: Tensor) -> Tensor:
-    """Channels of halves apart put side by side."""
+    """Reorder channels: pairs (m, m + R) become neighbours."""
     return x.unflatten(-1, (2, -1)).mT.flatten(-2)
 
 
 def test_rope_equals_x_transformers_after_a_permutation_of_the_channels() -> None:
-    theirs = pytest.importorskip("x_transformers.x_transformers")
+    library = pytest.importorskip("x_transformers.x_transformers")
     given = inputs(SHAPE, torch.arange(30))
-    freqs, scale = theirs.RotaryEmbedding(32).forward_from_seq_len(30)
-    q, k = (theirs.apply_rotary_pos_emb(neighbours(x), freqs, scale) for x in (given.q_BHTK, given.k_BHTK))
+    freqs, scale = library.RotaryEmbedding(32).forward_from_seq_len(30)
+    q, k = (library.apply_rotary_pos_emb(neighbours(x), freqs, scale) for x in (given.q_BHTK, given.k_BHTK))
     assert_equal_logits(Rope(SHAPE), given, q @ k.mT / math.sqrt(32))
 
 
 @pytest.mark.parametrize("scale_base", [512, 40])
 def test_xpos_equals_rotary_embedding_torch(scale_base: int) -> None:
-    theirs = pytest.importorskip("rotary_embedding_torch")
+    library = pytest.importorskip("rotary_embedding_torch")
     shape = ModelShape(64, 2, 2, True, 20, 64)
     given = inputs(shape, torch.arange(200))
-    rotary = theirs.RotaryEmbedding(32, use_xpos=True, xpos_scale_base=scale_base)
+    rotary = library.RotaryEmbedding(32, use_xpos=True, xpos_scale_base=scale_base)
     q, k = rotary.rotate_queries_and_keys(neighbours(given.q_BHTK), neighbours(given.k_BHTK))
     assert_equal_logits(XPos(shape, scale_base=scale_base), given, q @ k.mT / math.sqrt(32))
 
 
 def test_pope_equals_x_transformers() -> None:
-    theirs = pytest.importorskip("x_transformers.x_transformers")
+    library = pytest.importorskip("x_transformers.x_transformers")
     encoding = perturbed(Pope(SHAPE))
-    polar = theirs.PolarEmbedding(32, 2)
+    polar = library.PolarEmbedding(32, 2)
     polar.learned_bias.data = encoding.delta_HK.detach()[:, None]
     positions = torch.arange(200)
     given = inputs(SHAPE, positions)
     freqs, delta = (part.detach() for part in polar(positions))
-    q = theirs.apply_polar_pos_emb(given.q_BHTK, freqs)
-    k = theirs.apply_polar_pos_emb(given.k_BHTK, freqs + delta)
+    q = library.apply_polar_pos_emb(given.q_BHTK, freqs)
+    k = library.apply_polar_pos_emb(given.k_BHTK, freqs + delta)
     assert_equal_logits(encoding, given, q @ k.mT / math.sqrt(32))
 
 
 @pytest.mark.parametrize("max_position", [3, 40])
 def test_cope_equals_x_transformers(max_position: int) -> None:
-    theirs = pytest.importorskip("x_transformers.x_transformers")
+    library = pytest.importorskip("x_transformers.x_transformers")
     shape = ModelShape(64, 2, 2, True, 20, 64)
     encoding = perturbed(Cope(shape, max_position=max_position))
-    other = theirs.CoPE(32, 2, max_position + 1)
-    other.pos_emb.data = encoding.table_RK.detach()
+    module = library.CoPE(32, 2, max_position + 1)
+    module.pos_emb.data = encoding.table_RK.detach()
     given = inputs(shape, torch.arange(30))
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
     masked = content.masked_fill(torch.ones(30, 30, dtype=torch.bool).triu(1), -torch.inf)
-    assert_equal_logits(encoding, given, content + other(given.q_BHTK, masked))
+    assert_equal_logits(encoding, given, content + module(given.q_BHTK, masked))
 
 
 @pytest.mark.parametrize("distance", ["linear", "log"])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_continuous_bias_equals_x_transformers(distance: Distance, depth: int) -> None:
-    theirs = pytest.importorskip("x_transformers.x_transformers")
+    library = pytest.importorskip("x_transformers.x_transformers")
     encoding = perturbed(ContinuousBias(SHAPE, distance=distance, width=24, depth=depth))
-    other = theirs.DynamicPositionBias(24, heads=2, depth=depth, log_distance=distance == "log")
+    module = library.DynamicPositionBias(24, heads=2, depth=depth, log_distance=distance == "log")
     with torch.no_grad():
-        for into, value in zip(other.parameters(), encoding.parameters(), strict=True):
+        for into, value in zip(module.parameters(), encoding.parameters(), strict=True):
             into.copy_(value)
     given = inputs(SHAPE, torch.arange(30))
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
-    assert_equal_logits(encoding, given, content + other(30, 30))
+    assert_equal_logits(encoding, given, content + module(30, 30))
 
 
 @pytest.mark.parametrize("extent", [1, 7, 100])
 def test_learned_relative_logits_equal_transformers_and_x_transformers(extent: int) -> None:
     inkling = pytest.importorskip("transformers.models.inkling.modeling_inkling")
-    theirs = pytest.importorskip("x_transformers.x_transformers")
+    library = pytest.importorskip("x_transformers.x_transformers")
     shape = ModelShape(64, 2, 2, True, 20, 64)
     encoding = perturbed(LearnedRelative(shape, d_rel=5, extent=extent))
     positions = torch.arange(30)
@@ -148,25 +148,25 @@ def test_learned_relative_logits_equal_transformers_and_x_transformers(extent: i
     mixed_BTHR = encoding.mix(given.x_BTD).unflatten(-1, (2, 5))
     assert_equal_logits(encoding, given, content + released(mixed_BTHR, positions, positions))
 
-    other = theirs.RelativeProjPositionalBias(64, 2, 5, max_dist=extent)
-    other.distance_bank.data = encoding.profiles_RE.detach()
-    linear = other.to_distance_weights[0]
+    module = library.RelativeProjPositionalBias(64, 2, 5, max_dist=extent)
+    module.distance_bank.data = encoding.profiles_RE.detach()
+    linear = module.to_distance_weights[0]
     linear.weight.data = encoding.mix.weight.detach()
     linear.bias.data = torch.zeros(10)
-    assert_equal_logits(encoding, given, content + other(given.x_BTD))
+    assert_equal_logits(encoding, given, content + module(given.x_BTD))
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 7, 8, 12, 16, 20])
 def test_alibi_equals_transformers_bloom(num_heads: int) -> None:
     """BLOOM's tensor gives m * j, which is the same after the softmax of a causal row."""
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
-    theirs = bloom.build_alibi_tensor(torch.ones(1, 9), num_heads, torch.float32).view(1, num_heads, 1, 9)
+    expected = bloom.build_alibi_tensor(torch.ones(1, 9), num_heads, torch.float32).view(1, num_heads, 1, 9)
     shape = small_shape(d_model=2 * num_heads, num_heads=num_heads)
     empty = torch.zeros(1, num_heads, 9, 2)
-    mine = attention_scores(Alibi(shape), Inputs(empty, empty, empty, torch.arange(9)[None]))
+    logits = attention_scores(Alibi(shape), Inputs(empty, empty, empty, torch.arange(9)[None]))
+    logits = logits.nan_to_num(-torch.inf)
     mask = torch.full((9, 9), -torch.inf).triu(1)
-    mine = mine.nan_to_num(-torch.inf)
-    torch.testing.assert_close((mine + mask).softmax(-1), (theirs + mask).softmax(-1), rtol=0, atol=1e-6)
+    torch.testing.assert_close((logits + mask).softmax(-1), (expected + mask).softmax(-1), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -174,15 +174,15 @@ def test_alibi_equals_transformers_bloom(num_heads: int) -> None:
 def test_t5_buckets_equal_transformers(causal: bool, buckets: int, farthest: int) -> None:
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     steps = torch.arange(-500, 501)
-    theirs = t5.T5Attention._relative_position_bucket(
+    expected = t5.T5Attention._relative_position_bucket(
         steps, bidirectional=not causal, num_buckets=buckets, max_distance=farthest
     )
-    assert torch.equal(distance_bucket(steps, buckets, farthest, causal), theirs)
+    assert torch.equal(distance_bucket(steps, buckets, farthest, causal), expected)
 
 
 @pytest.mark.parametrize("max_distance", [5, 64])
 def test_deberta_equals_transformers(max_distance: int) -> None:
-    """Its attention reads hidden states; projections that copy them make these our queries and keys."""
+    """Only its position bias is compared, at our queries and keys."""
     modeling = pytest.importorskip("transformers.models.deberta.modeling_deberta")
     from transformers import DebertaConfig
 
@@ -193,36 +193,36 @@ def test_deberta_equals_transformers(max_distance: int) -> None:
         relative_attention=True,
         max_relative_positions=max_distance,
     )
-    theirs = modeling.DisentangledSelfAttention(config).eval()
+    attention = modeling.DisentangledSelfAttention(config).eval()
     encoding = perturbed(Deberta(SHAPE, max_distance=max_distance, key_index="released"))
     with torch.no_grad():
-        theirs.pos_proj.weight.copy_(encoding.key_map_LDD[0].T)
-        theirs.pos_q_proj.weight.copy_(encoding.query_map_LDD[0].T)
-        theirs.pos_q_proj.bias.zero_()
+        attention.pos_proj.weight.copy_(encoding.key_map_LDD[0].T)
+        attention.pos_q_proj.weight.copy_(encoding.query_map_LDD[0].T)
+        attention.pos_q_proj.bias.zero_()
     given = inputs(SHAPE, torch.arange(30))
     relative = torch.arange(30)[:, None] - torch.arange(30)
     scaled = given.q_BHTK / math.sqrt(3 * 32)
     content = scaled @ given.k_BHTK.mT
-    bias = theirs.disentangled_att_bias(scaled, given.k_BHTK, relative[None], encoding.positions_RD, 3)
+    bias = attention.disentangled_att_bias(scaled, given.k_BHTK, relative[None], encoding.positions_RD, 3)
     assert_equal_logits(encoding, given, content + bias)
 
 
 def test_scaled_sinusoids_equal_x_transformers_after_a_permutation_of_the_columns() -> None:
-    theirs = pytest.importorskip("x_transformers.x_transformers")
-    mine = ScaledSinusoidal(small_shape(d_model=32)).vectors(torch.arange(300)[None])[0]
-    other = theirs.ScaledSinusoidalEmbedding(32)(torch.zeros(1, 300, 32))
-    torch.testing.assert_close(mine, neighbours(other), rtol=0, atol=1e-5)
+    library = pytest.importorskip("x_transformers.x_transformers")
+    vectors = ScaledSinusoidal(small_shape(d_model=32)).vectors(torch.arange(300)[None])[0]
+    expected = library.ScaledSinusoidalEmbedding(32)(torch.zeros(1, 300, 32))
+    torch.testing.assert_close(vectors, neighbours(expected), rtol=0, atol=1e-5)
 
 
 def test_learned_positions_equal_gpt2() -> None:
     gpt2 = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
     from transformers import GPT2Config
 
-    theirs = gpt2.GPT2Model(GPT2Config(n_embd=32, n_head=2, n_layer=1, n_positions=50, vocab_size=9)).eval()
+    model = gpt2.GPT2Model(GPT2Config(n_embd=32, n_head=2, n_layer=1, n_positions=50, vocab_size=9)).eval()
     encoding = Learned(small_shape(d_model=32, train_positions=50))
-    theirs.wpe.weight.data = encoding.table.detach()
+    model.wpe.weight.data = encoding.table.detach()
     ids = torch.tensor([[0, 7, 7, 49]])
-    torch.testing.assert_close(encoding.embed(torch.zeros(1, 4, 32), ids), theirs.wpe(ids))
+    torch.testing.assert_close(encoding.embed(torch.zeros(1, 4, 32), ids), model.wpe(ids))
 
 
 def test_the_temperature_equals_transformers_llama4() -> None:
@@ -231,13 +231,15 @@ def test_the_temperature_equals_transformers_llama4() -> None:
 
     sizes = {"hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
     config = Llama4TextConfig(**sizes, num_hidden_layers=1, no_rope_layers=[0], floor_scale=7, attn_scale=0.3)
-    theirs = modeling.Llama4TextAttention(config, 0).eval()
+    attention = modeling.Llama4TextAttention(config, 0).eval()
     hidden = inputs(SHAPE, torch.arange(60)).x_BTD
-    _, weights = theirs(hidden, None, None)
-    q, k = (part(hidden).unflatten(-1, (2, 32)).transpose(1, 2) for part in (theirs.q_proj, theirs.k_proj))
+    _, weights = attention(hidden, None, None)
+    q, k = (
+        part(hidden).unflatten(-1, (2, 32)).transpose(1, 2) for part in (attention.q_proj, attention.k_proj)
+    )
     encoding = PositionTemperature(SHAPE, step=7, strength=0.3)
-    mine = attention_scores(encoding, Inputs(q, k, hidden, torch.arange(60)[None])).softmax(-1)
-    torch.testing.assert_close(mine, weights, rtol=0, atol=1e-6)
+    logits = attention_scores(encoding, Inputs(q, k, hidden, torch.arange(60)[None]))
+    torch.testing.assert_close(logits.softmax(-1), weights, rtol=0, atol=1e-6)
 
 
 def test_cable_is_fox_with_the_opposite_sign_and_without_a_scale() -> None:
@@ -250,5 +252,5 @@ def test_cable_is_fox_with_the_opposite_sign_and_without_a_scale() -> None:
     cable.weight.data = -fox.gate.weight.data
     cable.bias.data = -fox.gate.bias.data
     b_BHT = -torch.nn.functional.softplus(cable(given.x_BTD)).cumsum(1).mT
-    theirs = given.q_BHTK @ given.k_BHTK.mT + b_BHT[..., None] - b_BHT[:, :, None]
-    assert_equal_logits(fox, replace(given, q_BHTK=given.q_BHTK * math.sqrt(32)), theirs)
+    expected = given.q_BHTK @ given.k_BHTK.mT + b_BHT[..., None] - b_BHT[:, :, None]
+    assert_equal_logits(fox, replace(given, q_BHTK=given.q_BHTK * math.sqrt(32)), expected)

@@ -9,15 +9,15 @@ from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes import MISTAKES
 from pe_experiments.checking.parameter_sharing import assignments
 from pe_experiments.configuration.parts import shipped
-from tests.oracles.cases import apart, encoding_and_case, expected, measured, specifications
+from tests.oracles.cases import difference, encoding_and_case, expected, measured, specifications
 from tests.oracles.loops import LOGITS, VECTORS
 
 TOLERANCE = 1e-5
-OF_TESTED_PARTS = {"rope_nope"}  # layers take turns; each is an encoding that has a loop
+COMPOSED = {"rope_nope"}  # its layers alternate between encodings that have loops
 
 
 def test_every_encoding_has_a_loop() -> None:
-    missing = sorted(set(shipped("pe")) - set(VECTORS) - set(LOGITS) - OF_TESTED_PARTS)
+    missing = sorted(set(shipped("pe")) - set(VECTORS) - set(LOGITS) - COMPOSED)
     assert not missing, (
         f"{', '.join(missing)}: write the formula as a loop over single numbers in tests/oracles/loops (one "
         f"file per family) and list it under its name in tests/oracles/loops/__init__.py"
@@ -26,12 +26,12 @@ def test_every_encoding_has_a_loop() -> None:
 
 @pytest.mark.parametrize("choice", [*VECTORS, *LOGITS])
 def test_an_encoding_equals_its_loop(choice: str) -> None:
-    """With its defaults and other hyperparameters, causal or not, positions far apart and near."""
+    """With default and other hyperparameters, causal or not, at near and distant positions."""
     for arguments, causal in specifications(choice):
         for seed, heads in ((0, 2), (1, 3)):
             encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads)
-            difference = apart(measured(encoding, inputs, choice, case.layer), expected(case))
-            assert difference <= TOLERANCE, (arguments, causal, seed)
+            result = measured(encoding, inputs, choice, case.layer)
+            assert difference(result, expected(case)) <= TOLERANCE, (arguments, causal, seed)
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,14 @@ def test_an_encoding_equals_its_loop(choice: str) -> None:
 )
 def test_odd_widths_equal_their_loop(choice: str) -> None:
     encoding, inputs, case = encoding_and_case(choice, {}, True, seed=1, heads=3, head_dim=5)
-    assert apart(measured(encoding, inputs, choice, case.layer), expected(case)) <= TOLERANCE
+    assert difference(measured(encoding, inputs, choice, case.layer), expected(case)) <= TOLERANCE
 
 
-# Seen only where keys are cached, rows padded or tokens not 0: test_checking has the checker name these.
+# Visible only with cached keys, padded rows or tokens other than 0: test_checking covers these mistakes.
 ELSEWHERE = (
-    "while decoding",
-    "of a cached step",
-    "left of the text",
-    "serve all rows",
-    "tokens are multiplied",
-    "the extra heads",
-    "one too large",
-)
+    "while decoding", "of a cached step", "left of the text", "serve all rows", "tokens are multiplied",
+    "the extra heads", "one too large",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -59,7 +54,7 @@ ELSEWHERE = (
     [name for name in MISTAKES if not name.startswith("rope_nope") and not any(map(name.count, ELSEWHERE))],
 )
 def test_no_mutant_equals_the_loop(name: str) -> None:
-    """Breaking a formula fails the test above, in one of its cases."""
+    """So the tests above notice each known mistake."""
     choice = MISTAKES[name].encoding
     worst = 0.0
     for arguments, causal in specifications(choice):
@@ -67,6 +62,6 @@ def test_no_mutant_equals_the_loop(name: str) -> None:
             encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads)
             mutant = build(MISTAKES[name].make_in(reference_of(choice, **arguments).build), encoding.shape)
             for _ in assignments(encoding, mutant):
-                got = measured(mutant, inputs, choice, case.layer)
-                worst = max(worst, apart(got, expected(case)))
+                result = measured(mutant, inputs, choice, case.layer)
+                worst = max(worst, difference(result, expected(case)))
     assert worst > TOLERANCE

@@ -25,12 +25,12 @@ from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
 from pe_experiments.encodings.temperature import PositionTemperature
 from pe_experiments.encodings.windows import SlidingWindow
 
-RELATIVE = 1e-6  # theirs are float32
+RELATIVE = 1e-6  # transformers computes in float32
 
-# What stands in config.json, as far as RoPE goes: the spelling of the release. Two entries are simpler: the
-# factors of Phi-4-mini are only shaped like its own, and Gemma 4 has heads of two widths, as no model here.
+# The keys of each config.json that concern RoPE, as released. Two entries are simplified: the factors of
+# Phi-4-mini have its shape but other values, and Gemma 4 has heads of two widths, which no model here has.
 FILES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("released.json").read_text())
-# Pattern of the layers of a model with as many as the file has: kind of the encoding, and its window.
+# The repeated pattern of layers: class of the encoding, and its window.
 SLIDING = (Rope, 1024)
 FULL = (RopeLinear, None)
 PATTERNS: dict[str, list[tuple[type, int | None]]] = {
@@ -64,8 +64,8 @@ def parts(encoding: PositionalEncoding) -> tuple[PositionalEncoding, int | None]
     return inner, window.window
 
 
-def numbers(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
-    """Frequencies, and what cosines and sines are multiplied by."""
+def rotation(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
+    """Frequencies, and the factor of cosines and sines."""
     assert isinstance(encoding, Rope)
     factor = 1.0
     if isinstance(encoding, ScaledRope):
@@ -73,8 +73,10 @@ def numbers(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
     return encoding.frequencies_BR(context(tokens))[0], factor
 
 
-def theirs(config: Any, kind: str | None, tokens: int, head_dim: int) -> tuple[Tensor, float]:
-    """The same by transformers, which has no function for plain RoPE."""
+def rotation_of_transformers(
+    config: Any, kind: str | None, tokens: int, head_dim: int
+) -> tuple[Tensor, float]:
+    """The same from transformers, which has no function for plain RoPE."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     block = config.rope_parameters if kind is None else config.rope_parameters[kind]
@@ -94,9 +96,9 @@ def written(folder: Path, fields: dict[str, Any]) -> str:
     return str(path)
 
 
-def assert_same(mine: tuple[Tensor, float], right: tuple[Tensor, float]) -> None:
-    torch.testing.assert_close(mine[0], right[0].double(), rtol=RELATIVE, atol=0)
-    assert mine[1] == pytest.approx(right[1], rel=RELATIVE)
+def assert_same(result: tuple[Tensor, float], expected: tuple[Tensor, float]) -> None:
+    torch.testing.assert_close(result[0], expected[0].double(), rtol=RELATIVE, atol=0)
+    assert result[1] == pytest.approx(expected[1], rel=RELATIVE)
 
 
 @pytest.mark.parametrize("head_dim", [None, 80])
@@ -128,10 +130,11 @@ def test_a_released_file_gives_the_numbers_of_transformers(
             continue
         layer_type = config.layer_types[layer] if nested else None
         for tokens in (100, config.max_position_embeddings):
-            assert_same(numbers(inner, tokens), theirs(config, layer_type, tokens, width))
+            assert_same(rotation(inner, tokens), rotation_of_transformers(config, layer_type, tokens, width))
 
 
-OTHERS: dict[str, dict[str, Any]] = {  # what a file leaves to the code or to the defaults of its class
+# Files that leave the share of rotated channels to the code or the defaults of their class.
+PARTIAL: dict[str, dict[str, Any]] = {
     "gptj": {"n_embd": 64, "n_head": 2, "rotary_dim": 8},
     "gpt_neox": {"hidden_size": 64, "num_attention_heads": 2},
     "phi": {"hidden_size": 64, "num_attention_heads": 2},
@@ -141,17 +144,17 @@ OTHERS: dict[str, dict[str, Any]] = {  # what a file leaves to the code or to th
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_what_a_file_leaves_out_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", PARTIAL)
+def test_defaults_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    config = transformers.AutoConfig.for_model(kind, **OTHERS[kind])
-    path = written(tmp_path, {"model_type": kind, **OTHERS[kind]})
+    config = transformers.AutoConfig.for_model(kind, **PARTIAL[kind])
+    path = written(tmp_path, {"model_type": kind, **PARTIAL[kind]})
     inner, window = parts(RopeHf(shape_of(32, 2), config=path).for_layer(0))
     assert isinstance(inner, Rope)
     assert window is None
     block = getattr(config, "rope_parameters", None) or {}
     share = config.rotary_dim / 32 if kind == "gptj" else block.get("partial_rotary_factor", 1.0)
-    assert len(numbers(inner, 100)[0]) == share * 16
+    assert len(rotation(inner, 100)[0]) == share * 16
 
 
 @pytest.mark.parametrize("kind", ["cohere2", "exaone4"])
@@ -185,10 +188,10 @@ def test_the_old_spelling_of_two_bases_is_the_new_one(tmp_path: Path) -> None:
     released = RopeHf(shape_of(64, 4), config=written(tmp_path, old))
     again = RopeHf(shape_of(64, 4), config=written(tmp_path, FILES["Olmo 3 7B"]))
     for layer in range(4):
-        one, other = (parts(encoding.for_layer(layer)) for encoding in (released, again))
-        assert type(one[0]) is type(other[0])
-        assert one[1] == other[1]
-        assert_same(numbers(one[0], 100), numbers(other[0], 100))
+        inner, window = parts(released.for_layer(layer))
+        inner_again, window_again = parts(again.for_layer(layer))
+        assert (type(inner), window) == (type(inner_again), window_again)
+        assert_same(rotation(inner, 100), rotation(inner_again, 100))
     wrapped = {
         "model_type": "gemma3",
         "text_config": FILES["Gemma 3 4B"],
@@ -232,10 +235,10 @@ def test_a_block_gives_the_numbers_of_transformers(
     sizes = {"hidden_size": 2 * head_dim, "num_attention_heads": 2, "head_dim": head_dim}
     config = transformers.LlamaConfig(**sizes, max_position_embeddings=longest, rope_parameters=dict(block))
     if block == {**block, "attention_factor": 1.25}:
-        block["factor"] = 4.0  # theirs is max_position_embeddings / original
+        block["factor"] = 4.0  # of transformers: max_position_embeddings / original
     encoding = RopeHf(shape_of(head_dim, 2), rope_parameters=block).for_layer(0)
     for tokens in (100, original, original + 1, 5 * original):
-        assert_same(numbers(encoding, tokens), theirs(config, None, tokens, head_dim))
+        assert_same(rotation(encoding, tokens), rotation_of_transformers(config, None, tokens, head_dim))
 
 
 @pytest.mark.parametrize(
@@ -251,25 +254,29 @@ def test_a_block_gives_the_numbers_of_transformers(
 def test_the_original_length_is_an_argument(
     name: Any, arguments: dict[str, Any], block: dict[str, Any]
 ) -> None:
-    """As an own choice, too: the training length of the model plays no part then."""
+    """Then the training length of the model has no influence."""
     shape = shape_of(32, 2)
     encoding = name(shape, base=5e4, factor=4.0, original_length=900, **arguments)
     block = {**block, "rope_theta": 5e4, "factor": 4.0, "original_max_position_embeddings": 900}
     for tokens in (100, 4000):
         released = RopeHf(shape, rope_parameters=block).for_layer(0)
-        assert_same(numbers(encoding, tokens), numbers(released, tokens))
-    other = name(shape, base=5e4, factor=4.0, **arguments)
-    assert name is RopeLinear or not torch.equal(numbers(encoding, 4000)[0], numbers(other, 4000)[0])
+        assert_same(rotation(encoding, tokens), rotation(released, tokens))
+    if name is not RopeLinear:
+        of_training_length = name(shape, base=5e4, factor=4.0, **arguments)
+        assert not torch.equal(rotation(encoding, 4000)[0], rotation(of_training_length, 4000)[0])
 
 
 @pytest.mark.parametrize("encoding", [RopeLinear, RopeYarn, RopeLlama3, RopeLongRope])
 def test_without_a_factor_the_original_length_decides(encoding: Any) -> None:
-    """Plain RoPE up to it, and from there as with tokens / original length for a factor."""
+    """Plain RoPE up to it, and beyond it the factor is tokens / original length."""
     shape = shape_of(32, 2)
     follows = encoding(shape, original_length=500)
-    assert_same(numbers(follows, 500), (Rope(shape).frequencies_BR(context(1))[0], 1.0))
+    assert_same(rotation(follows, 500), (Rope(shape).frequencies_BR(context(1))[0], 1.0))
     fixed = encoding(shape, original_length=500, factor=4.0)
-    assert_same(numbers(follows, 2000), numbers(fixed, 2000))
+    assert_same(rotation(follows, 2000), rotation(fixed, 2000))
+
+
+LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -283,22 +290,12 @@ def test_without_a_factor_the_original_length_decides(encoding: Any) -> None:
             {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
             ["short_factor has 1 numbers", "4 pairs"],
         ),
-        (
-            {
-                "rope_parameters": {
-                    "rope_type": "llama3",
-                    "factor": 8.0,
-                    "low_freq_factor": 4.0,
-                    "high_freq_factor": 1.0,
-                }
-            },
-            ["low_freq_factor=4.0", "high_freq_factor=1.0"],
-        ),
+        ({"rope_parameters": LOW_ABOVE_HIGH}, ["low_freq_factor=4.0", "high_freq_factor=1.0"]),
         ({"config": "no/such/config.json"}, ["config=no/such/config.json cannot be read", "No such file"]),
         ({"config": "a.json", "rope_parameters": {"factor": 2.0}}, ["give one of them"]),
     ],
 )
-def test_what_a_block_lacks_is_said(arguments: dict[str, Any], words: list[str]) -> None:
+def test_a_wrong_block_is_one_sentence(arguments: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ValueError, match=r".") as raised:
         RopeHf(shape_of(8, 2), **arguments)
     for word in words:
@@ -306,7 +303,7 @@ def test_what_a_block_lacks_is_said(arguments: dict[str, Any], words: list[str])
     assert "\n" not in str(raised.value)
 
 
-def test_files_that_are_no_configuration_are_named(tmp_path: Path) -> None:
+def test_a_file_without_usable_rope_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     for text, words in (
         ("{", "is not JSON"),
@@ -323,7 +320,7 @@ def test_files_that_are_no_configuration_are_named(tmp_path: Path) -> None:
         RopeHf(shape_of(8, 2), config=str(path))
 
 
-def test_remarks_say_what_is_not_as_released(tmp_path: Path) -> None:
+def test_remarks_name_what_differs_from_the_release(tmp_path: Path) -> None:
     assert "base 10,000" in RopeHf(shape_of(8, 2)).remark
     assert RopeHf(shape_of(8, 2), rope_parameters={"rope_theta": 5e5}).remark == ""
     path = written(tmp_path, FILES["Llama 4 Scout"])
@@ -365,8 +362,8 @@ def test_layers_of_small_files(
     assert [(type(inner), window) for inner, window in layers] == expected
 
 
-def test_which_original_length_counts(tmp_path: Path) -> None:
-    """That beside the block, then that of the block, then the longest; for dynamic NTK the longest."""
+def test_the_original_length_is_read_in_order_of_precedence(tmp_path: Path) -> None:
+    """The file's, else the block's, else max_position_embeddings; for dynamic NTK always the last."""
     fields: dict[str, Any] = {"max_position_embeddings": 800}
     for kind, expected in (("yarn", [800, 200, 100]), ("dynamic", [800, 800, 800])):
         block = {"rope_type": kind, "factor": 2.0}

@@ -1,4 +1,4 @@
-"""The stored vectors are what the loops say, and what the encodings compute from them."""
+"""The stored vectors equal the loops and the encodings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.encodings import ModelShape
 from pe_experiments.models.attention_scores import Inputs
-from tests.oracles.cases import TABLE, apart, expected, measured
+from tests.oracles.cases import TABLE, difference, expected, measured
 from tests.oracles.vectors import FOLDER, stored_case
 
 FILES = sorted(FOLDER.glob("*.json"))
@@ -26,15 +26,15 @@ def stored_result(entry: dict[str, Any]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_stored_vectors_are_what_loops_and_encodings_say(path: Path) -> None:
-    """Encodings are built from the file alone, as somebody else would."""
+def test_stored_vectors_equal_loops_and_encodings(path: Path) -> None:
+    """Encodings are built from the file alone, as another framework would."""
     choice = path.stem
     for entry in json.loads(path.read_text())["cases"]:
         case = stored_case(choice, entry)
         stored = stored_result(entry)
-        again = expected(case)
-        again = torch.where(again.isfinite(), again, torch.nan)
-        torch.testing.assert_close(again, stored, rtol=1e-12, atol=1e-12, equal_nan=True)
+        computed = expected(case)
+        computed = torch.where(computed.isfinite(), computed, torch.nan)
+        torch.testing.assert_close(computed, stored, rtol=1e-12, atol=1e-12, equal_nan=True)
         sizes = {"num_layers": 2, "train_positions": TABLE}
         shape = ModelShape(**case.shape, **sizes)  # type: ignore[arg-type]
         encoding = build(reference_of(choice, **case.arguments).build, shape)
@@ -42,5 +42,5 @@ def test_stored_vectors_are_what_loops_and_encodings_say(path: Path) -> None:
             for name, parameter in encoding.named_parameters():
                 parameter.copy_(torch.tensor(case.parameters[name]).reshape(parameter.shape))
         q, k, x = (torch.tensor(part)[None].float() for part in (case.q, case.k, case.x))
-        got = measured(encoding, Inputs(q, k, x, torch.tensor([case.positions])), choice, case.layer)
-        assert apart(got, stored) <= 1e-5, case.arguments
+        result = measured(encoding, Inputs(q, k, x, torch.tensor([case.positions])), choice, case.layer)
+        assert difference(result, stored) <= 1e-5, case.arguments

@@ -1,4 +1,4 @@
-"""Framework-neutral test vectors: what the loops say in float64, as JSON, one file per encoding.
+"""Framework-neutral test vectors: results of the loops in float64, as JSON, one file per encoding.
 
 Regenerate with ``python -m tests.oracles.vectors`` (writes tests/vectors/*.json); the conventions are in
 tests/vectors/README.md.
@@ -27,13 +27,15 @@ CONVENTIONS = {
 
 def document(choice: str) -> dict[str, Any]:
     """All vectors of an encoding."""
-    kind = "vectors" if choice in VECTORS else "weights" if choice == "stick_breaking" else "logits"
+    kind = "vectors" if choice in VECTORS else "logits"
+    if choice == "stick_breaking":
+        kind = "weights"
     cases = [_entry(arguments, causal, choice, kind) for arguments, causal in specifications(choice)]
     return {"encoding": choice, "conventions": CONVENTIONS, "cases": cases}
 
 
 def _entry(arguments: dict[str, Any], causal: bool, choice: str, kind: str) -> dict[str, Any]:
-    _, _, case = encoding_and_case(choice, arguments, causal, seed=1)  # far apart and near
+    _, _, case = encoding_and_case(choice, arguments, causal, seed=1)  # near and distant positions
     entry: dict[str, Any] = {"arguments": case.arguments, "shape": case.shape, "layer": case.layer}
     entry["positions"] = case.positions
     if kind != "vectors":
@@ -45,7 +47,7 @@ def _entry(arguments: dict[str, Any], causal: bool, choice: str, kind: str) -> d
 
 
 def _plain(values: np.ndarray) -> Any:
-    """Nested lists; what no query sees is null."""
+    """Nested lists; masked keys are null."""
     if values.ndim:
         return [_plain(row) for row in values]
     return float(values) if np.isfinite(values) else None

@@ -1,4 +1,4 @@
-"""Logits of encodings that add something to them."""
+"""Logits of encodings that add a bias."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loops read: one sequence, and the plain content logit."""
+"""The input of the loops: one sequence. And the plain content logit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray
-nan = math.nan
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ Logit = Callable[[Case, int, int, int], float]  # case, head, query, key -> logi
 def logits(logit: Logit, case: Case) -> Array:
     """[H, T, T]; nan where a decoder's query does not see the key."""
     heads, tokens = case.q.shape[:2]
-    made = np.full((heads, tokens, tokens), nan)
+    result = np.full((heads, tokens, tokens), math.nan)
     for h in range(heads):
         for i in range(tokens):
             for j in range(i + 1 if case.causal else tokens):
-                made[h, i, j] = logit(case, h, i, j)
-    return made
+                result[h, i, j] = logit(case, h, i, j)
+    return result
 
 
 def dot(a: Any, b: Any) -> float:

@@ -1,4 +1,4 @@
-"""Logits (of stick-breaking: weights) that depend on what stands between query and key."""
+"""Logits (of stick-breaking: weights) that depend on the tokens between query and key."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def stick_breaking(case: Case, h: int, i: int, j: int) -> float:
 
 def dape(case: Case, h: int, i: int, j: int) -> float:
     heads = case.shape["num_heads"]
-    reads = []
-    for head in range(heads):
-        reads.append(content(case, head, i, j))
+    reads = [content(case, head, i, j) for head in range(heads)]
     for head in range(heads):
         p, a = (max(0.01, float(case.parameters[f"added.{name}"][head])) for name in ("p_H", "a_H"))
         reads.append(-p * math.log(1 + a * abs(steps_back(case, i, j))))
@@ -96,10 +94,10 @@ def wall(case: Case, h: int, i: int, j: int) -> float:
     dim = case.head_dim
     for c in range(dim):
         weight, bias = case.parameters["gate.weight"][h * dim + c], case.parameters["gate.bias"][h * dim + c]
-        kept = 1.0
+        gates = 1.0
         for s in range(j + 1, i + 1):
-            kept *= sigmoid(dot(weight, case.x[s]) + float(bias))
-        total += float(case.q[h, i, c]) * float(case.k[h, j, c]) * kept
+            gates *= sigmoid(dot(weight, case.x[s]) + float(bias))
+        total += float(case.q[h, i, c]) * float(case.k[h, j, c]) * gates
     return total / math.sqrt(dim)
 
 

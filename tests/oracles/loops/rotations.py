@@ -18,11 +18,11 @@ def rotary(
     gain: Callable[[int, int], float] = lambda m, pairs: 1.0,
 ) -> float:
     """Pairs m, m + R are complex numbers rotated by theta(m) per position; the other channels stay."""
-    fraction, kept = case.arguments.get("rotary_fraction", 1.0), case.arguments.get("kept_frequencies", 1.0)
-    pairs = int(fraction * case.head_dim) // 2
+    pairs = int(case.arguments.get("rotary_fraction", 1.0) * case.head_dim) // 2
+    rotating = round(case.arguments.get("kept_frequencies", 1.0) * pairs)
     total = 0.0
     for m in range(pairs):
-        angle = steps_back(case, i, j) * theta(m, pairs) * (m < round(kept * pairs))
+        angle = steps_back(case, i, j) * theta(m, pairs) * (m < rotating)
         query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
         key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
         rotated = query * key.conjugate() * complex(math.cos(angle), math.sin(angle))
@@ -43,12 +43,12 @@ def original_length(case: Case) -> int:
     return case.arguments["original_length"] or case.shape["train_length"]
 
 
-def longer(case: Case) -> float:
+def growth_of(case: Case) -> float:
     return max(1.0, len(case.positions) / original_length(case))
 
 
 def stretch(case: Case) -> float:
-    return case.arguments["factor"] or longer(case)
+    return case.arguments["factor"] or growth_of(case)
 
 
 def rope_linear(case: Case, h: int, i: int, j: int) -> float:
@@ -69,7 +69,7 @@ def rope_ntk(case: Case, h: int, i: int, j: int) -> float:
 
 def rope_dynamic_ntk(case: Case, h: int, i: int, j: int) -> float:
     growth = case.arguments["factor"] or 1.0
-    return rotary(case, h, i, j, ntk_theta(case, growth * longer(case) - (growth - 1)))
+    return rotary(case, h, i, j, ntk_theta(case, growth * growth_of(case) - (growth - 1)))
 
 
 def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
@@ -85,8 +85,8 @@ def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
         low = max(0.0, math.floor(low) if whole else low)
         high = min(2.0 * pairs - 1, math.ceil(high) if whole else high)
         ramp = min(1.0, max(0.0, (m - low) / (high - low if high > low else 0.001)))
-        kept = base ** (-m / pairs)
-        return (1 - ramp) * kept + ramp * kept / s
+        frequency = base ** (-m / pairs)
+        return (1 - ramp) * frequency + ramp * frequency / s
 
     factor = case.arguments["attention_factor"]
     if factor is None:
@@ -100,14 +100,14 @@ def rope_llama3(case: Case, h: int, i: int, j: int) -> float:
     low, high = case.arguments["low_freq_factor"], case.arguments["high_freq_factor"]
 
     def theta(m: int, pairs: int) -> float:
-        kept = plain_theta(case)(m, pairs)
-        wavelength = 2 * math.pi / kept
+        frequency = plain_theta(case)(m, pairs)
+        wavelength = 2 * math.pi / frequency
         if wavelength > original_length(case) / low:
-            return kept / stretch(case)
+            return frequency / stretch(case)
         if wavelength < original_length(case) / high:
-            return kept
+            return frequency
         share = (original_length(case) / wavelength - low) / (high - low)
-        return share * kept + (1 - share) * kept / stretch(case)
+        return share * frequency + (1 - share) * frequency / stretch(case)
 
     return rotary(case, h, i, j, theta)
 
