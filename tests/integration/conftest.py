@@ -18,24 +18,25 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as running:
-        own = Path(running.chromium.executable_path)
-        found = next(filter(None, map(shutil.which, BROWSERS)), str(own) if own.exists() else None)
-        if not found:
-            missing = f"no browser: none of {', '.join(BROWSERS)} is installed"
-            (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(missing)
-        started = running.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield started
-        started.close()
+        paths = [shutil.which(name) for name in BROWSERS] + [running.chromium.executable_path]
+        installed = [path for path in paths if path and Path(path).exists()]
+        if not installed and os.environ.get("REQUIRE_BROWSER"):
+            pytest.fail("no browser is installed")
+        elif not installed:
+            pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+        chromium = running.chromium.launch(executable_path=installed[0], args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 def opened_page(browser: Any, url: str, ready: str, **options: Any) -> Any:
-    """The page, when this selector matches, with what it said and asked for."""
+    """The page when this selector matches, with its messages of the console and its requests."""
     page = browser.new_page(**{"viewport": DESK, **options})
-    page.said = []
-    page.asked = []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda error: page.said.append(str(error)))
-    page.on("request", lambda request: page.asked.append(request.url))
+    page.messages = []
+    page.requests = []
+    page.on("console", lambda message: page.messages.append(message.text))
+    page.on("pageerror", lambda error: page.messages.append(str(error)))
+    page.on("request", lambda request: page.requests.append(request.url))
     page.goto(url)
     page.wait_for_selector(ready)
     return page

@@ -1,4 +1,4 @@
-"""Slurm and Ray, really run: a Slurm of one node and a Ray are started on this machine."""
+"""Sweeps on Slurm and Ray: a Slurm of one node and a Ray are started on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.test_sweeps import TRAIN, everything
 from tests.processes import Started, run_script, wait_for
 
 pytestmark = pytest.mark.slow
-ONE = "pe._target_=tests.integration.outside.Recency"
+RECENCY = "pe._target_=tests.integration.outside.Recency"
 SLURM = ROOT / "tests" / "cluster" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd", "srun")
 LIBRARIES = {"submitit_local": "submitit", "slurm": "submitit", "ray": "ray"}
@@ -33,13 +33,13 @@ from pe_experiments.commands.train import run
 from pe_experiments.sweeps.engines import RayEngine, SubmititEngine
 RayEngine.look_seconds = SubmititEngine.look_seconds = 0.2
 """
-# Before Ray is ended it says where it listens.
+# Print the address that Ray listens at before it ends.
 ADDRESS = """
 end = RayEngine.end
-def end_and_tell(engine):
+def print_address_and_end(engine):
     print("address:", engine._ray.util.get_node_ip_address())
     end(engine)
-RayEngine.end = end_and_tell
+RayEngine.end = print_address_and_end
 """
 
 
@@ -59,7 +59,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest) -> str:
-    """The name of an engine that can be started here."""
+    """The name of an engine; the test is skipped if it is not installed."""
     if not importlib.util.find_spec(LIBRARIES[request.param]):
         pytest.skip(f'{LIBRARIES[request.param]} is not installed: pip install -e ".[cluster]"')
     if request.param == "slurm":
@@ -69,7 +69,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the sweep leaves where no engine is asked for."""
+    """The files of the sweep without an engine."""
     results = tmp_path_factory.mktemp("local")
     done = run_script(*TRAIN, *SWEEP, f"results_dir={results}", cwd=ROOT, forks=True)
     assert done.returncode == 0, done.stderr
@@ -80,23 +80,24 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("engine", ["submitit_local", "ray"], indirect=True)
 def test_every_engine_gives_the_same_results(engine: str, tmp_path: Path, local: dict[str, bytes]) -> None:
-    """The runs are those without an engine. A Ray that the command starts listens to this machine alone."""
-    code = COMMAND + (ADDRESS if engine == "ray" else "") + "run()"
-    arguments = [*SWEEP[:-1], ONE, f"results_dir={tmp_path}", f"hydra/launcher={engine}"]
+    """A Ray that the command starts listens only to this machine."""
+    code = f"{COMMAND}{ADDRESS}run()" if engine == "ray" else f"{COMMAND}run()"
+    arguments = [*SWEEP[:-1], RECENCY, f"results_dir={tmp_path}", f"hydra/launcher={engine}"]
     done = subprocess.run(  # a process of its own: Ray stays in the one that started it
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": trained, finished") == 1
-    made = {name: content for name, content in everything(tmp_path).items() if name.startswith("runs/")}
-    assert len(made) == 2
-    assert made.items() <= local.items()
+    files = {name: content for name, content in everything(tmp_path).items() if name.startswith("runs/")}
+    assert len(files) == 2
+    assert files.items() <= local.items()
     assert not list(tmp_path.glob(".launched/*"))
-    assert engine != "ray" or "address: 127.0.0.1\n" in done.stdout
+    if engine == "ray":
+        assert "address: 127.0.0.1\n" in done.stdout
 
 
 @pytest.mark.parametrize("engine", ["submitit_local"], indirect=True)
-def test_jobs_of_this_machine_end_with_their_launcher(engine: str, tmp_path: Path) -> None:
+def test_local_submitit_jobs_end_with_their_launcher(engine: str, tmp_path: Path) -> None:
     arguments = [*TINY, "training.steps=1000000", "-m", "pe=none", f"results_dir={tmp_path}"]
     running = Started(*TRAIN, *arguments, f"hydra/launcher={engine}", cwd=ROOT)
     wait_for(lambda: list(tmp_path.glob("runs/*/metrics.csv")), running)
@@ -108,7 +109,7 @@ def test_jobs_of_this_machine_end_with_their_launcher(engine: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("engine", ["slurm"], indirect=True)
-def test_a_job_that_slurm_warns_of_its_time_limit_is_queued_again_and_resumes(
+def test_a_slurm_job_at_its_time_limit_is_requeued_and_resumes(
     engine: str, tmp_path: Path, local: dict[str, bytes]
 ) -> None:
     """Slurm's shortest limit is a minute: the test sends the signal that the job asks for instead."""

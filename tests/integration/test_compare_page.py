@@ -1,4 +1,4 @@
-"""The page in a real browser: it asks no server, sorts, selects, and shows the values of table.csv."""
+"""The page of a comparison in a browser: it needs no server, sorts, selects, and shows table.csv."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SCRIPT = "</script><script>document.title='taken'</script><img src=x onerror=\"d
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _undrawn() -> Iterator[None]:
-    """The page holds no figure of the papers'."""
+def _without_figures() -> Iterator[None]:
+    """The figures for papers take long to draw and are not part of the page."""
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module("pe_experiments.comparison.compare")
         patch.setattr(module, "draw_all", lambda *_: [])
@@ -57,14 +57,14 @@ def opened(browser: Any, folder: Path, size: dict[str, int] = DESK, **options: A
 
 @pytest.fixture
 def page(browser: Any, written: Path) -> Iterator[Any]:
-    made = opened(browser, written)
-    yield made
-    assert made.said == []
-    made.close()
+    report = opened(browser, written)
+    yield report
+    assert report.messages == []
+    report.close()
 
 
 def column(page: Any, index: int) -> list[str]:
-    """The values of a task, from above."""
+    """The values of a task, from top to bottom."""
     return page.eval_on_selector_all(
         f"#matrix td[data-column='{index}'] > span", "all => all.map(e => e.textContent)"
     )
@@ -74,8 +74,10 @@ def head(page: Any, task: str) -> Any:
     return page.locator("#matrix thead th", has_text=task).first
 
 
-def test_it_asks_no_server_and_a_script_in_a_label_stays_text(page: Any, written: Path) -> None:
-    assert [url for url in page.asked if not url.startswith("data:")] == [f"file://{written / 'report.html'}"]
+def test_the_page_needs_no_server_and_a_script_in_a_label_stays_text(page: Any, written: Path) -> None:
+    assert [url for url in page.requests if not url.startswith("data:")] == [
+        f"file://{written / 'report.html'}"
+    ]
     assert page.title() == "Comparison of positional encodings"
     assert SCRIPT in page.locator("#matrix tbody").text_content()
     assert SCRIPT.replace("/", "_") in page.locator("#left-out").text_content()
@@ -124,7 +126,7 @@ def test_a_task_sorts_and_is_selected_by_a_click(page: Any) -> None:
     assert page.url.endswith("#copy-decoder")
 
 
-def test_everything_works_from_the_keyboard(page: Any) -> None:
+def test_the_page_works_from_the_keyboard(page: Any) -> None:
     page.locator("#matrix th").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
@@ -147,7 +149,7 @@ def test_everything_works_from_the_keyboard(page: Any) -> None:
     assert page.locator("#tables table").first.is_visible()
 
 
-def test_pointing_at_a_mark_tells_encoding_length_seeds_and_interval(page: Any) -> None:
+def test_hovering_a_mark_shows_encoding_length_seeds_and_interval(page: Any) -> None:
     mark = page.locator("#curves svg").first.locator("g.series").first.locator("path[transform]").last
     mark.hover()
     shown = page.inner_text("#tip")
@@ -165,17 +167,17 @@ def test_labels_do_not_run_into_each_other(page: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_first_screen_holds_matrix_and_curves(browser: Any, written: Path, size: dict[str, int]) -> None:
+def test_the_first_screen_shows_matrix_and_curves(browser: Any, written: Path, size: dict[str, int]) -> None:
     page = opened(browser, written, size)
-    for part in ("h1", "#sentence", "#matrix", "#curves"):
+    for part, visible_height in {"h1": 900, "#sentence": 900, "#matrix": 120, "#curves": 900}.items():
         box = page.locator(part).bounding_box()
-        assert box["y"] + min(box["height"], 900 if part != "#matrix" else 120) <= size["height"], part
+        assert box["y"] + min(box["height"], visible_height) <= size["height"], part
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     page.close()
 
 
-CUT = """() => {
-  const found = [], width = document.documentElement.clientWidth;
+CLIPPED_TEXTS = """() => {
+  const clipped = [], width = document.documentElement.clientWidth;
   const style = (node) => getComputedStyle(node);
   const scrolls = (node) =>
     node && (/auto|scroll/.test(style(node).overflowX) || scrolls(node.parentElement));
@@ -187,24 +189,24 @@ CUT = """() => {
     const label = node.tagName === "text";
     const beyond = label && (box.right > chart.right + 1 || box.left < chart.left - 1);
     const short = label && node.textContent.includes("…");
-    if (hidden || out || beyond || short) found.push(node.textContent);
+    if (hidden || out || beyond || short) clipped.push(node.textContent);
   }
-  return found;
+  return clipped;
 }"""
 
 
 @pytest.mark.parametrize("study", ["tutorial_claims", "text", "replications/path"])
-def test_on_a_phone_nothing_is_cut(browser: Any, study: str) -> None:
-    """Names are whole, in the matrix and of the lines; tables scroll in their frames."""
+def test_no_text_is_clipped_on_a_phone(browser: Any, study: str) -> None:
+    """Wide tables scroll in their frames."""
     page = opened(browser, ROOT / "results" / study, PHONE)
     page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
-    assert page.evaluate(CUT) == []
+    assert page.evaluate(CLIPPED_TEXTS) == []
     heights = page.eval_on_selector_all("#matrix tbody th", "all => all.map(e => e.offsetHeight)")
-    assert max(heights) < 90  # whole, and not a letter to a line
+    assert max(heights) < 90  # px: names are not broken letter by letter
     page.close()
 
 
-def test_dark_and_print(browser: Any, written: Path) -> None:
+def test_dark_mode_and_print(browser: Any, written: Path) -> None:
     page = opened(browser, written, color_scheme="dark")
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
     assert page.locator("body").evaluate(lightness) < 150
@@ -217,28 +219,35 @@ def test_dark_and_print(browser: Any, written: Path) -> None:
 
 
 def many_times(runs: Runs, encodings: int, tasks: int, seeds: int) -> Runs:
-    """The runs of one encoding and task again and again under other names."""
-    (first, *_) = runs.runs["name"]
-    copies = [
-        (f"encoding{n}", f"task{t}", s) for t in range(tasks) for n in range(encodings) for s in range(seeds)
-    ]
+    """Copies of the first run under the names of other encodings, tasks and seeds."""
+    first = runs.runs["name"].iloc[0]
+    copies = pd.DataFrame(
+        itertools.product(range(encodings), range(tasks), range(seeds)), columns=["label", "task", "seed"]
+    )
+    copies["label"] = "encoding" + copies["label"].astype(str)
+    copies["task"] = "task" + copies["task"].astype(str)
+    copies["protocol"] = copies["task"]
+    copies["name"] = copies["label"] + "-" + copies["task"] + "-" + copies["seed"].astype(str)
 
-    def again(table: pd.DataFrame) -> pd.DataFrame:
-        one = table[table["name"] == first]
-        made = pd.concat([one] * len(copies), ignore_index=True)
-        for index, key in enumerate(("label", "task", "seed")):
-            made[key] = [copy[index] for copy in copies for _ in range(len(one))]
-        made["name"] = ["-".join(map(str, copy)) for copy in copies for _ in range(len(one))]
-        return made.assign(protocol=made["task"])
+    def copied(table: pd.DataFrame) -> pd.DataFrame:
+        rows = table[table["name"] == first].drop(columns=copies.columns, errors="ignore")
+        return rows.merge(copies, how="cross")[table.columns].sort_values(
+            "name", kind="stable", ignore_index=True
+        )
 
-    names = ["-".join(map(str, copy)) for copy in copies]
-    frames = {key: again(getattr(runs, key)) for key in ("runs", "curves", "training")}
-    saved = {"saved": dict.fromkeys(names, runs.saved[first]), "environments": {name: {} for name in names}}
-    return replace(runs, **frames, **saved)
+    return replace(
+        runs,
+        runs=copied(runs.runs),
+        curves=copied(runs.curves),
+        training=copied(runs.training),
+        saved=dict.fromkeys(copies["name"], runs.saved[first]),
+        environments={name: {} for name in copies["name"]},
+    )
 
 
-def test_many_encodings_and_tasks(browser: Any, results: Path, tmp_path: Path) -> None:
-    encodings, tasks = 40, 12
+def test_a_page_of_many_encodings_and_tasks_stays_usable(browser: Any, results: Path, tmp_path: Path) -> None:
+    encodings = 40
+    tasks = 12
     runs = many_times(load_runs(results, pe=["alibi"]), encodings, tasks, seeds=3)
     write_comparison(compared(runs, baseline="encoding0"), "Many", tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
@@ -247,10 +256,10 @@ def test_many_encodings_and_tasks(browser: Any, results: Path, tmp_path: Path) -
         assert page.locator("#matrix tbody tr").count() == encodings
         assert page.locator("#matrix td").count() == encodings * tasks
         assert page.locator("#curves").bounding_box()["y"] < size["height"] * 0.7
-        # All lines are the same one: they share a label, or on a phone are all in the legend.
-        desk = size == DESK
-        assert page.locator("#curves svg").first.locator("g.label").count() == (1 if desk else 0)
-        assert page.locator("#legend span").count() == (0 if desk else encodings)
+        # All lines are equal: on a desk they share a label, on a phone each has an entry in the legend.
+        labels = page.locator("#curves svg").first.locator("g.label").count()
+        entries = page.locator("#legend span").count()
+        assert (labels, entries) == ((1, 0) if size == DESK else (0, encodings))
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        assert page.said == []
+        assert page.messages == []
         page.close()

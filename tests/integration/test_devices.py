@@ -1,4 +1,4 @@
-"""A run on several devices: processes of this machine, connected by gloo, that share every batch."""
+"""A run on several devices: processes of this machine, connected by gloo, share every batch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ from pe_experiments.training import ranks
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.ranks import Ranks
 from tests.conftest import ROOT, TINY
-from tests.integration.test_tracking import check_mirror, mirror
+from tests.integration.test_tracking import check_mirror, run_record
 from tests.interrupted import StopAt
 from tests.processes import PATIENCE, run_script, wait_for
 
@@ -39,7 +39,7 @@ LONGER = ("training.steps=30", "evaluation.examples=250")
 
 
 class UsedByFew(PositionalEncoding):
-    """Adds a parameter to sequences of four symbols alone; most parts of a batch leave it unused."""
+    """Adds a parameter to sequences of four symbols (10 tokens) alone; most batches leave it unused."""
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
@@ -49,14 +49,19 @@ class UsedByFew(PositionalEncoding):
         return x_BTD + self.added_D if x_BTD.shape[1] == 10 else x_BTD
 
 
-def assert_equal_runs(one: RunResult, two: RunResult) -> None:
-    """Both runs have the same training curve and the same table."""
-    assert (one.status, two.status) == ("completed", "completed"), (one.result, two.result)
-    tables = [[*read_metrics(run.directory.metrics), *read_curve(run.directory.curve)] for run in (one, two)]
-    assert len(tables[0]) == len(tables[1]) > 4
-    for expected, found in zip(*tables, strict=True):
-        numbers = {key: value for key, value in expected.items() if isinstance(value, float)}
-        assert found == expected | {key: pytest.approx(v, rel=1e-9, abs=1e-9) for key, v in numbers.items()}
+def rows_of(run: RunResult) -> list[dict[str, Any]]:
+    assert run.status == "completed", run.result
+    return [*read_metrics(run.directory.metrics), *read_curve(run.directory.curve)]
+
+
+def assert_equal_runs(first: RunResult, second: RunResult) -> None:
+    """Both runs have the same training curve and the same evaluation."""
+    assert len(rows_of(first)) > 4
+    for row, expected in zip(rows_of(first), rows_of(second), strict=True):
+        assert row.keys() == expected.keys()
+        for key, value in expected.items():
+            rounded = pytest.approx(value, rel=1e-9, abs=1e-9) if isinstance(value, float) else value
+            assert row[key] == rounded, key
 
 
 CASES: dict[str, tuple[str, ...]] = {
@@ -70,11 +75,11 @@ CASES: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_several_devices_train_what_one_trains(case: str, tiny: Tiny, tmp_path: Path) -> None:
     options = ("trainer.precision=64-true", *LONGER, *CASES[case])
-    one = run_experiment(tiny(*options, CPU, "trainer.devices=1", f"results_dir={tmp_path / 'one'}"))
+    single = run_experiment(tiny(*options, CPU, "trainer.devices=1", f"results_dir={tmp_path / 'one'}"))
     devices = [] if case == "three" else ["trainer.devices=2"]
-    two = run_experiment(tiny(*TWO, *options, *devices))
-    assert one.directory.name == two.directory.name
-    assert_equal_runs(one, two)
+    several = run_experiment(tiny(*TWO, *options, *devices))
+    assert single.directory.name == several.directory.name
+    assert_equal_runs(single, several)
 
 
 def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> None:
@@ -82,10 +87,10 @@ def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> No
     path.write_bytes(bytes((n * n // 7 + n // 50) % 26 + 97 for n in range(FEWEST_BYTES)))
     text = ("task=text", f"task.path={path}", "pe=rope", "training.max_length=24", "evaluation.examples=350")
     options = (*text, "trainer.precision=64-true", "positions=random_offset")
-    one = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'one'}"))
-    two = run_experiment(tiny(*options, *TWO))
-    assert_equal_runs(one, two)
-    tables = [(run.directory.path / "text.csv").read_text() for run in (one, two)]
+    single = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'one'}"))
+    several = run_experiment(tiny(*options, *TWO))
+    assert_equal_runs(single, several)
+    tables = [(run.directory.path / "text.csv").read_text() for run in (single, several)]
     numbers = [[float(cell) for cell in re.findall(r"[\d.]+", table)] for table in tables]
     assert numbers[1] == pytest.approx(numbers[0])
 
@@ -94,9 +99,9 @@ def test_a_finished_run_is_evaluated_by_all_devices(tiny: Tiny) -> None:
     trained = run_experiment(tiny(CPU))
     trainer = tiny(*TWO).config.trainer.model_dump()
     lengths = {"evaluation": {"lengths": [5, 12], "examples": 450}}
-    two = evaluate_run(trained.directory.path, {**lengths, "trainer": trainer})
-    one = run_experiment(tiny(CPU, "evaluation.lengths=[5,12]", "evaluation.examples=450", "rerun=true"))
-    assert two.curve == one.curve
+    several = evaluate_run(trained.directory.path, {**lengths, "trainer": trainer})
+    single = run_experiment(tiny(CPU, "evaluation.lengths=[5,12]", "evaluation.examples=450", "rerun=true"))
+    assert several.curve == single.curve
 
 
 def test_two_threads_learn_at_once_how_a_process_ended() -> None:
@@ -104,15 +109,15 @@ def test_two_threads_learn_at_once_how_a_process_ended() -> None:
         process = ranks.SPAWN.Process(target=time.sleep, args=(PATIENCE,))
         process.start()
         with ThreadPoolExecutor() as threads:
-            told = [threads.submit(_first_lost_of, process) for _ in range(4)]
+            messages = [threads.submit(_message_about, process) for _ in range(4)]
             process.kill()
-        assert all("was killed" in each.result() for each in told)
+        assert all("was killed" in message.result() for message in messages)
 
 
-def _first_lost_of(process: BaseProcess) -> str:
-    while not (lost := ranks._find_lost_rank([process], 0.0)):
+def _message_about(process: BaseProcess) -> str:
+    while not (message := ranks._find_lost_rank([process], 0.0)):
         pass
-    return lost
+    return message
 
 
 class Kills(Display):
@@ -124,19 +129,19 @@ class Kills(Display):
 
     def step(self, done: int) -> None:
         if done == self.at:
-            (other,) = multiprocessing.active_children()
+            (process,) = multiprocessing.active_children()
             self.killed_at = time.monotonic()
-            other.kill()
+            process.kill()
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("again", [TWO, (CPU,)])
-def test_a_killed_process_ends_the_run_which_resumes(
+def test_a_killed_process_ends_the_run_and_the_run_resumes(
     again: tuple[str, ...], tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranks, "NOTICE_SECONDS", PATIENCE)  # past which the process ends itself
     options = ("training.steps=30", "trainer.precision=64-true")
-    whole = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'whole'}"))
+    uninterrupted = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'uninterrupted'}"))
     display = Kills(23)
     killed = run_experiment(tiny(*options, *TWO), display)
     assert time.monotonic() - display.killed_at < PATIENCE  # not gloo's half an hour
@@ -144,7 +149,7 @@ def test_a_killed_process_ends_the_run_which_resumes(
     assert "device 1 (of 2, from 0) was killed; the same command goes on" in killed.result["reason"]
     resumed = run_experiment(tiny(*options, *again))
     assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 20)
-    assert_equal_runs(whole, resumed)
+    assert_equal_runs(uninterrupted, resumed)
 
 
 def test_ctrl_c_leaves_no_process(tiny: Tiny) -> None:
@@ -153,7 +158,7 @@ def test_ctrl_c_leaves_no_process(tiny: Tiny) -> None:
     wait_for(lambda: not multiprocessing.active_children())
 
 
-def test_a_loss_that_diverges_ends_all_of_them(tiny: Tiny) -> None:
+def test_a_diverging_loss_ends_all_processes(tiny: Tiny) -> None:
     result = run_experiment(tiny(*TWO, "training.learning_rate=1e30", "training.clip_norm=null"))
     assert result.status == "diverged"
 
@@ -162,8 +167,7 @@ def test_two_devices_are_one_wandb_run(tiny: Tiny) -> None:
     result = run_experiment(tiny(*TWO, "logger=wandb"))
     assert len(list(result.directory.path.glob("wandb/offline-run-*"))) == 1
     check_mirror(result.directory)
-    (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
-    assert record.run_id == result.directory.name
+    assert run_record(result.directory).run_id == result.directory.name
 
 
 def test_fewer_rows_than_devices_are_refused(tiny: Tiny) -> None:
@@ -171,16 +175,14 @@ def test_fewer_rows_than_devices_are_refused(tiny: Tiny) -> None:
         prepare_device(tiny(*TWO, "training.batch_size=1").config)
 
 
-def test_more_gpus_than_there_are_are_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_devices_than_gpus_are_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(UserError, match=r"devices=2: PyTorch finds 1; allowed: 1"):
         prepare_device(tiny("trainer=ddp").config)
 
 
-def test_fsdp_without_the_shapes_of_parameters_decays_no_weights(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsdp_needs_a_weight_decay_of_0(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"allowed: training.weight_decay=0, or trainer=ddp"):
@@ -188,9 +190,7 @@ def test_fsdp_without_the_shapes_of_parameters_decays_no_weights(
     assert prepare_device(tiny("trainer=fsdp", "training.weight_decay=0").config) == "cuda"
 
 
-def test_several_nodes_need_something_that_starts_the_processes(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_nodes_need_a_launcher_of_the_processes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"num_nodes=2: start one process for each device, with srun"):
         Ranks(tiny(*TWO, "trainer.num_nodes=2").config.trainer, "cpu")
     for key, value in slurm(0).items():
@@ -201,20 +201,16 @@ def test_several_nodes_need_something_that_starts_the_processes(
 
 def slurm(rank: int) -> dict[str, str]:
     """The variables of Slurm in one of two processes on a node."""
-    here = {
-        "JOB_ID": "4321",
-        "JOB_NAME": "run",
-        "NTASKS": "2",
-        "NTASKS_PER_NODE": "2",
-        "NODELIST": "localhost",
-    }
-    own = {"PROCID": str(rank), "LOCALID": str(rank), "NODEID": "0"}
-    return {f"SLURM_{key}": value for key, value in (here | own).items()}
+    variables = {
+        "JOB_ID": "4321", "JOB_NAME": "run", "NTASKS": "2", "NTASKS_PER_NODE": "2", "NODELIST": "localhost",
+        "PROCID": str(rank), "LOCALID": str(rank), "NODEID": "0",
+    }  # fmt: skip
+    return {f"SLURM_{key}": value for key, value in variables.items()}
 
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_processes_that_slurm_starts(refused: bool, tiny: Tiny, results: Path) -> None:
-    """Where rank 0 refuses the configuration, the other process ends too."""
+    """If rank 0 refuses the configuration, rank 1 ends, too."""
     options = [*TINY, *TWO, f"results_dir={results}"]
     if refused:
         options += ["model.d_model=1000000", "model.num_heads=10"]
@@ -224,14 +220,14 @@ def test_processes_that_slurm_starts(refused: bool, tiny: Tiny, results: Path) -
         return run_script(ROOT / "scripts" / "train.py", *options, cwd=ROOT, environment=environment)
 
     with ThreadPoolExecutor() as threads:
-        first, other = threads.map(started, (0, 1))
-    assert (other.stdout, other.stderr) == ("", "")
+        first, second = threads.map(started, (0, 1))
+    assert (second.stdout, second.stderr) == ("", "")
     if refused:
         assert first.returncode == 1
         assert "training needs about" in first.stderr
         return
-    assert (first.returncode, other.returncode) == (0, 0), first.stderr
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
     assert first.stdout.count("run:  ") == 1
-    one = run_experiment(tiny(CPU, f"results_dir={results / 'one'}"))
+    single = run_experiment(tiny(CPU, f"results_dir={results / 'one'}"))
     (run,) = (results / "runs").iterdir()
-    assert run.name == one.directory.name
+    assert run.name == single.directory.name

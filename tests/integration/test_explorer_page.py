@@ -1,4 +1,4 @@
-"""The explorer in a real browser: sliders and keys move things, nothing is asked of a server."""
+"""The explorer in a browser: sliders and keys change what it shows, and it needs no server."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def opened(browser: Any, **options: Any) -> Any:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    made = opened(browser)
-    yield made
-    assert made.said == []
-    assert [url for url in made.asked if not url.startswith("data:")] == [URL]
-    made.close()
+    explorer = opened(browser)
+    yield explorer
+    assert explorer.messages == []
+    assert [url for url in explorer.requests if not url.startswith("data:")] == [URL]
+    explorer.close()
 
 
 def slide(page: Any, name: str, value: float) -> None:
@@ -43,7 +43,7 @@ def numbers(text: str) -> list[float]:
     return [float(part.replace(",", "")) for part in re.findall(r"-?[\d,.]*\d", text.replace("−", "-"))]
 
 
-def test_the_heatmap_tells_the_value_of_a_cell_from_the_keyboard(page: Any) -> None:
+def test_the_keyboard_selects_a_cell_of_the_heatmap(page: Any) -> None:
     page.locator("#vectors canvas").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown"):
         page.keyboard.press(key)  # the first shows where it is: position 0, dimension 0
@@ -56,13 +56,13 @@ def test_the_heatmap_tells_the_value_of_a_cell_from_the_keyboard(page: Any) -> N
     )
 
 
-def test_pointing_at_the_heatmap_tells_position_and_dimension(page: Any) -> None:
+def test_hovering_the_heatmap_shows_position_and_dimension(page: Any) -> None:
     box = page.locator("#vectors canvas").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.999, box["y"] + box["height"] * 0.5)
     assert "position 25, dimension 127" in page.inner_text("#vectors .told")
 
 
-def test_sliders_move_vectors_similarity_and_circle(page: Any) -> None:
+def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     before = [page.inner_html(part) for part in ("#similarity", "#circle")]
     slide(page, "d_model", 16)
     slide(page, "length", 90)
@@ -86,13 +86,13 @@ def test_the_dots_fall_on_the_line(page: Any) -> None:
         assert (x, y) == pytest.approx((at, value), abs=0.1)
 
 
-def test_the_angle_is_that_of_the_offset_wherever_the_pair_starts(page: Any) -> None:
+def test_the_angle_depends_on_the_offset_alone(page: Any) -> None:
     slide(page, "pair", 0)
-    said = page.inner_text("#circle-note")
-    assert numbers(said)[1] == pytest.approx(math.degrees(3), abs=0.5)
+    note = page.inner_text("#circle-note")
+    assert numbers(note)[1] == pytest.approx(math.degrees(3), abs=0.5)
     table = page.inner_text("#circle table")
     slide(page, "position", 100)
-    assert page.inner_text("#circle-note") == said
+    assert page.inner_text("#circle-note") == note
     assert page.inner_text("#circle table") != table
     _, sine, cosine, _, later_sine, later_cosine = numbers(page.inner_text("#circle table"))
     between = math.atan2(later_sine, later_cosine) - math.atan2(sine, cosine)
@@ -102,7 +102,7 @@ def test_the_angle_is_that_of_the_offset_wherever_the_pair_starts(page: Any) -> 
     page.locator("#walk").press("Enter")
 
 
-def test_the_counter_says_how_many_bits_flip(page: Any) -> None:
+def test_the_counter_shows_how_many_bits_flip(page: Any) -> None:
     assert "4 of 4 bits flip" in page.inner_text("#counter-note")
     for _ in range(6):
         page.locator("#count input").press("ArrowLeft")
@@ -110,7 +110,7 @@ def test_the_counter_says_how_many_bits_flip(page: Any) -> None:
     assert "From 1 to 2, 2 of 4 bits flip" in page.inner_text("#counter-note")
 
 
-def test_any_encoding_stands_beside_another(page: Any) -> None:
+def test_any_two_encodings_can_be_compared(page: Any) -> None:
     menus = page.locator("#encodings select")
     assert [menus.nth(n).input_value() for n in (0, 1)] == ["sinusoidal", "rope"]
     for name in menus.first.locator("option").all_inner_texts():
@@ -148,16 +148,16 @@ def test_trained_models_answer_token_by_token(page: Any) -> None:
     assert "none, length 3: 100 %" in page.inner_text("#map")
 
 
-@pytest.mark.parametrize("encoding", ["light", "dark"])
-def test_it_fits_a_phone_in_light_and_dark(browser: Any, encoding: str) -> None:
-    page = opened(browser, viewport=PHONE, color_scheme=encoding)
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_the_page_fits_a_phone_in_light_and_dark_mode(browser: Any, color_scheme: str) -> None:
+    page = opened(browser, viewport=PHONE, color_scheme=color_scheme)
     assert page.evaluate(FITS)
     assert page.locator("#vectors canvas").bounding_box()["y"] < PHONE["height"] * 0.7
     lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
-    assert (page.locator("body").evaluate(lightness) < 150) == (encoding == "dark")
+    assert (page.locator("body").evaluate(lightness) < 150) == (color_scheme == "dark")
     corner = "e => e.getContext('2d').getImageData(0, 0, 1, 1).data[0]"  # sin 0, the middle of the colours
-    assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (encoding == "dark")
-    assert page.said == []
+    assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (color_scheme == "dark")
+    assert page.messages == []
     page.close()
 
 
@@ -167,8 +167,9 @@ def test_answers_are_read_from_trained_runs(
     for encoding in study.ORDER:
         assert script("train", f"pe={encoding}", "task=copy", f"results_dir={results}", *TINY).code == 0
     monkeypatch.setattr(study, "LENGTHS", range(2, 5))
-    answered = study.answers((results / "runs").iterdir())
-    assert answered["max_length"] == 6
-    assert [model["name"] for model in answered["models"]] == list(study.ORDER)
-    assert all(set(model["answers"]) == {2, 3, 4} for model in answered["models"])
-    assert "results_dir" not in answered["models"][0]["command"]
+    answers = study.answers((results / "runs").iterdir())
+    assert answers["max_length"] == 6
+    assert [model["name"] for model in answers["models"]] == list(study.ORDER)
+    for model in answers["models"]:
+        assert set(model["answers"]) == {2, 3, 4}
+        assert "results_dir" not in model["command"]

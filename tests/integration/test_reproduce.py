@@ -1,4 +1,4 @@
-"""Published runs come out again: the shortest of a study is trained as it was."""
+"""A published run is reproduced: the shortest of a study is trained again."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def published() -> Runs:
 
 @pytest.fixture(scope="module")
 def shortest(published: Runs) -> str:
-    """The name of the run that trains the shortest."""
+    """The name of the run with the shortest training."""
     steps = published.training.groupby("name")["step"].max()
     cost = published.runs.set_index("name")["seconds_per_step"] * steps
     return str(cost.idxmin())
 
 
 @pytest.mark.slow
-def test_the_shortest_published_run_comes_out_again(
+def test_the_shortest_published_run_is_reproduced(
     published: Runs, shortest: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reproduce_run(published, shortest, Display()), capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_another_training_differs(published: Runs, shortest: str, tmp_path: Path) -> None:
+def test_a_different_training_is_reported(published: Runs, shortest: str, tmp_path: Path) -> None:
     config = published_config(published, shortest)
     config["training"] |= {"learning_rate": 0.01, "steps": 200}
     again = run_experiment(config | {"results_dir": str(tmp_path), "logger": "none"})
@@ -47,7 +47,7 @@ def test_another_training_differs(published: Runs, shortest: str, tmp_path: Path
     assert words.startswith("differs within the first 200 steps")
 
 
-def test_what_cannot_be_reproduced_is_one_sentence() -> None:
+def test_a_study_that_cannot_be_reproduced_is_one_sentence() -> None:
     with pytest.raises(UserError, match=r"reproduce=bank is not a published study\. Did you mean bank/v2"):
         reproduce("bank", 1, RESULTS, Display())
     with pytest.raises(UserError, match="runs=99: precision has 90 completed runs"):

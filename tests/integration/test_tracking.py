@@ -1,4 +1,4 @@
-"""What reaches the loggers: W&B's offline file, TensorBoard's events and MLflow's store are read back."""
+"""Loggers receive the whole run: W&B's, TensorBoard's, MLflow's and Lightning's files are read back."""
 
 from __future__ import annotations
 
@@ -56,49 +56,48 @@ def records(path: Path) -> Iterator[Any]:
 def mirror(directory: RunDirectory) -> tuple[list[dict[str, Any]], dict[str, Any], list[Any]]:
     """History rows, summary and all records of the one offline run of a directory."""
     (path,) = directory.path.glob("wandb/offline-run-*/run-*.wandb")
-    found: list[Any] = []
-
-    def finished() -> bool:
-        found[:] = records(path)
-        return any(record.HasField("exit") for record in found)
-
-    wait_for(finished)  # wandb's own process writes it
-    history = [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        for record in found
-        if record.HasField("history")
-    ]
+    # wandb's own process writes it
+    wait_for(lambda: any(record.HasField("exit") for record in records(path)))
+    written = list(records(path))
+    history = [values_of(record.history.item) for record in written if record.HasField("history")]
     summary: dict[str, Any] = {}
-    for record in found:
-        for item in record.summary.update:
-            summary[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
-    return history, summary, found
+    for record in written:
+        summary |= values_of(record.summary.update)
+    return history, summary, written
+
+
+def values_of(items: Any) -> dict[str, Any]:
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def run_record(directory: RunDirectory) -> Any:
+    """The first record that describes the run: its name, group, tags and configuration."""
+    return next(record.run for record in mirror(directory)[2] if record.HasField("run"))
 
 
 def check_mirror(directory: RunDirectory) -> None:
-    history, summary, found = mirror(directory)
+    history, summary, written = mirror(directory)
     curve = [row for row in history if "extrapolation/length" in row]
     stored = read_csv(directory.curve)
     assert len(curve) == len(stored) > 0
     for row, expected in zip(curve, stored, strict=True):
         panels = {key.removeprefix("extrapolation/") for key in row if not key.startswith("_")}
-        assert panels == {"length", *MEASURED}  # no panel of what is the same at all lengths
-        assert {key: float(row[f"extrapolation/{key}"]) for key in panels} == {
-            key: float(expected[key]) for key in panels
-        }
+        assert panels == {"length", *MEASURED}
+        for key in panels:
+            assert float(row[f"extrapolation/{key}"]) == float(expected[key])
     steps = [row["training/step"] for row in history if "training/step" in row]
     assert steps == [int(row["step"]) for row in read_csv(directory.metrics)]
     result = directory.read_result()
     assert result is not None
     assert summary["exact_match_extrapolation"] == pytest.approx(result["exact_match_extrapolation"])
-    # The value logged last is that at the longest length: it is no summary of the run.
+    # The summary has no value of a single length: wandb would keep that of the longest.
     assert summary["extrapolation/lengths"] == [row["extrapolation/length"] for row in curve]
     assert {key for key in summary if key.startswith(("extrapolation/", "text/"))} == {
         "extrapolation/lengths", *(f"extrapolation/figure/{key}" for key in IMAGE)
     }  # fmt: skip
     assert (summary["parameters"], summary["encoding_parameters"]) == (7040, 0)
     assert any(row.get("extrapolation/figure/_type") == "image-file" for row in history)
-    metrics = {record.metric.name: record.metric for record in found if record.HasField("metric")}
+    metrics = {record.metric.name: record.metric for record in written if record.HasField("metric")}
     for name in ("exact_match", "token_accuracy"):
         assert metrics[f"extrapolation/{name}"].step_metric == "extrapolation/length"
         assert metrics[f"extrapolation/{name}"].summary.none
@@ -111,7 +110,7 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     )
     check_mirror(result.directory)
     assert result.result["upload"].startswith("wandb sync ")
-    (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
+    record = run_record(result.directory)
     assert record.run_id == result.directory.name
     assert record.display_name == "rope(base=500), copy, seed 0"
     assert re.fullmatch(r"s: rope\(base=500\), copy \[[0-9a-f]{4}\]", record.run_group)
@@ -120,7 +119,7 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     assert config["pe"]["_target_"].endswith("Rope")
 
 
-def test_runs_of_one_process_are_separate(script: Any, results: Path) -> None:
+def test_runs_of_one_sweep_have_separate_files(script: Any, results: Path) -> None:
     options = [option for option in TINY if not option.startswith("logger")]
     many = ("-m", "pe=none,sinusoidal", "hydra.launcher.jobs=1")
     outcome = script("train", *many, *options, f"results_dir={results}")
@@ -131,33 +130,31 @@ def test_runs_of_one_process_are_separate(script: Any, results: Path) -> None:
         check_mirror(RunDirectory(path))
 
 
-def test_an_evaluation_gets_a_mirror_of_its_own(tiny: Tiny) -> None:
-    first = run_experiment(tiny("logger=wandb"))
-    other = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]"))
-    assert len(list(first.directory.path.glob("wandb/offline-run-*"))) == 1
-    history, _, found = mirror(other.directory)
+def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:
+    trained = run_experiment(tiny("logger=wandb")).directory
+    evaluated = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]")).directory
+    assert len(list(trained.path.glob("wandb/offline-run-*"))) == 1
+    history, _, _ = mirror(evaluated)
     assert [row["extrapolation/length"] for row in history if "extrapolation/length" in row] == [5, 12]
-    (record,) = [r.run for r in found if r.HasField("run")][:1]
+    record = run_record(evaluated)
     assert record.job_type == "evaluation"
     assert record.display_name == "sinusoidal, copy, seed 0, evaluated again"
-    assert record.run_group == group_of(first.directory)
-
-
-def group_of(directory: RunDirectory) -> str:
-    (record,) = [r.run for r in mirror(directory)[2] if r.HasField("run")][:1]
-    return str(record.run_group)
+    assert record.run_group == run_record(trained).run_group
 
 
 def test_a_group_holds_the_runs_that_differ_only_in_the_seed(tiny: Tiny) -> None:
-    """Weights & Biases shows the mean of a group, which must not be one over trainings to 6 and to 5."""
-    settings = ("seed=0", "seed=1", "training.max_length=5")
-    first, same, other = (group_of(run_experiment(tiny("logger=wandb", one)).directory) for one in settings)
-    assert first == same != other
+    """Weights & Biases shows the mean of a group, which must not mix training lengths."""
+
+    def group(override: str) -> str:
+        return run_record(run_experiment(tiny("logger=wandb", override)).directory).run_group
+
+    assert group("seed=0") == group("seed=1")
+    assert group("seed=0") != group("training.max_length=5")
 
 
-def test_a_long_label_is_cut_to_what_weights_and_biases_takes(tiny: Tiny) -> None:
+def test_a_long_label_is_cut_to_the_limits_of_wandb(tiny: Tiny) -> None:
     result = run_experiment(tiny("logger=wandb", f"label={'x' * 120}", f"study={'s' * 120}"))
-    (record,) = [r.run for r in mirror(result.directory)[2] if r.HasField("run")][:1]
+    record = run_record(result.directory)
     assert record.display_name == f"{'x' * 64}, copy, seed 0"
     assert len(record.run_group) == 128
     assert [len(tag) for tag in record.tags] == [64, 4, 7]
@@ -205,7 +202,7 @@ READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
 @pytest.mark.filterwarnings("ignore")  # of tensorboard and mlflow
 @pytest.mark.usefixtures("checkpoint_every_step")
 @pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"]])
-def test_every_logger_holds_a_resumed_run_under_the_same_names(names: list[str], tiny: Tiny) -> None:
+def test_every_logger_has_the_same_metrics_of_a_resumed_run(names: list[str], tiny: Tiny) -> None:
     options = (f"logger=[{','.join(names)}]", "training.steps=30", "pe=rope", "pe.base=500")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
@@ -240,12 +237,12 @@ def test_callbacks_may_use_the_loggers(tiny: Tiny) -> None:
 
 
 def test_the_files_of_a_run_do_not_depend_on_its_loggers(tiny: Tiny, tmp_path: Path) -> None:
-    runs = [
-        run_experiment(tiny(f"logger={name}", f"results_dir={tmp_path / name}")) for name in ("none", "csv")
-    ]
-    for file in ("metrics.csv", "extrapolation.csv"):
-        assert len({(run.directory.path / file).read_text() for run in runs}) == 1
-    assert not {"wandb", "csv"} & {path.name for path in runs[0].directory.path.iterdir()}
+    without = run_experiment(tiny("logger=none", f"results_dir={tmp_path / 'none'}")).directory
+    logged = run_experiment(tiny("logger=csv", f"results_dir={tmp_path / 'csv'}")).directory
+    assert without.metrics.read_text() == logged.metrics.read_text()
+    assert without.curve.read_text() == logged.curve.read_text()
+    assert not (without.path / "csv").exists()
+    assert not (without.path / "wandb").exists()
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
@@ -260,15 +257,15 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "sentence"),
     [
         ("logger.wandb.mdoe=online", r"logger.wandb.mdoe is not a setting. Did you mean mode\?"),
         ("logger.wandb.mode=onlin", "logger.wandb.mode=onlin: expected offline or online"),
         ("logger=[wandb,nope]", "logger=nope is not a choice"),
     ],
 )
-def test_mistakes_about_loggers_are_one_sentence(typed: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_mistakes_about_loggers_are_one_sentence(typed: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
         check(composed("config", [typed]))
 
 
