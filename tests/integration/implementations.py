@@ -1,4 +1,4 @@
-"""Implementations as others write them, right and wrong, for the checker's tests."""
+"""Implementations in other conventions, right and wrong, for the tests of the checker."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ class Interleaved(PositionalEncoding):
     """RoPE as in the paper, angles in float32."""
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return self.turned(q, at.q_positions_BT), self.turned(k, at.k_positions_BS)
+        return self.rotated(q, at.q_positions_BT), self.rotated(k, at.k_positions_BS)
 
     def angles(self, positions: Tensor, channels: int) -> Tensor:
         inverse = 1 / (10000 ** (torch.arange(0, channels, 2).float() / channels))
         return (positions[:, None, :, None].float() * inverse).repeat_interleave(2, -1)
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         angles = self.angles(positions, x.shape[-1])
         across = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
         return x * angles.cos() + across * angles.sin()
 
 
 class LastQuarter(Interleaved):
-    """The rotating channels last, in neighbouring pairs."""
+    """The last channels rotate, in neighbouring pairs."""
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
-        rest = x.shape[-1] * 3 // 4
-        return torch.cat([x[..., :rest], super().turned(x[..., rest:], positions)], -1)
+    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        first = x.shape[-1] * 3 // 4
+        return torch.cat([x[..., :first], super().rotated(x[..., first:], positions)], -1)
 
 
 class FirstQuarter(Interleaved):
     """As in GPT-J."""
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         width = x.shape[-1] // 4
-        return torch.cat([super().turned(x[..., :width], positions), x[..., width:]], -1)
+        return torch.cat([super().rotated(x[..., :width], positions), x[..., width:]], -1)
 
 
 class Backwards(Interleaved):
@@ -56,7 +56,7 @@ class Backwards(Interleaved):
 
 class QueriesAhead(Interleaved):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return self.turned(q, at.q_positions_BT + 1), self.turned(k, at.k_positions_BS)
+        return self.rotated(q, at.q_positions_BT + 1), self.rotated(k, at.k_positions_BS)
 
 
 class Mixed(Interleaved):
@@ -98,19 +98,19 @@ class Detached(RightRope):
 class Counted(RightRope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         ids = torch.arange(k.shape[2])[None]
-        return self.turned(q, ids[:, -q.shape[2] :], at), self.turned(k, ids, at)
+        return self.rotated(q, ids[:, -q.shape[2] :], at), self.rotated(k, ids, at)
 
 
 class CachedQueryFromZero(RightRope):
-    """Right at once; while decoding, the query is taken to stand at the start."""
+    """While decoding, the position of the query is taken to be 0."""
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         first = at.k_positions_BS[:, : q.shape[2]]
-        return self.turned(q, first, at), self.turned(k, at.k_positions_BS, at)
+        return self.rotated(q, first, at), self.rotated(k, at.k_positions_BS, at)
 
 
 class SixteenChannels(Rope):
-    """The author's head_dim is written in."""
+    """Frequencies are those of a fixed head_dim of 16."""
 
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         return frequencies(self.base, 8)[None, torch.arange(self.pairs) % 8]
@@ -130,7 +130,7 @@ class HeadsReversed(RightAlibi):
 
 
 class OneSided(PositionalEncoding):
-    """ALiBi of a decoder; in an encoder the keys to the right are favoured."""
+    """ALiBi of a decoder; in an encoder it favours keys to the right."""
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return alibi_slopes(q.shape[1]).float()[:, None, None] * at.relative_positions_BTS[:, None]
@@ -148,7 +148,7 @@ class OwnWeights(RightAlibi):
 
 
 class LearnedSlopes(PositionalEncoding):
-    """ALiBi, from where training may take the slopes elsewhere."""
+    """ALiBi at initialisation, with trainable slopes."""
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
@@ -159,7 +159,7 @@ class LearnedSlopes(PositionalEncoding):
 
 
 class KerplePower(PositionalEncoding):
-    """Parameters by other names in another order."""
+    """Its parameters have other names and another order."""
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
@@ -172,8 +172,8 @@ class KerplePower(PositionalEncoding):
         return -a * distance.where(distance > 0, 1) ** p.clamp(max=2) * (distance > 0)
 
 
-class TableTurned(Cope):
-    """The paper's listing: [1, head_dim, positions]."""
+class TransposedTable(Cope):
+    """The shape of the paper's listing: [1, head_dim, positions]."""
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
@@ -186,7 +186,7 @@ class TableTurned(Cope):
 
 
 class BothSides(PositionalEncoding):
-    """Shaw's table with rows for later keys, in a decoder too."""
+    """Shaw's table with rows for later keys, also in a decoder."""
 
     per_layer = True
 
@@ -207,14 +207,14 @@ class LooksAhead(PositionalEncoding):
 
 
 class SeenBlock(PositionalEncoding):
-    """Counts its own rows: right only where all queries come at once."""
+    """Counts the rows of q: right only if all queries are in one call."""
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return -(torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs().float()
 
 
 class Dropped(PositionalEncoding):
-    """A bias whose dropout never ends."""
+    """A bias with dropout in evaluation, too."""
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return nn.functional.dropout(0.1 * at.relative_positions_BTS.float()[:, None], 0.2)
@@ -248,8 +248,8 @@ class TokensTimesEight(Halves):
         return super().embed(8 * x, positions)
 
 
-class Beside(PositionalEncoding):
-    """Sines before cosines, after the tokens."""
+class Concatenated(PositionalEncoding):
+    """Sines before cosines, concatenated to the tokens."""
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)

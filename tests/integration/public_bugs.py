@@ -1,4 +1,4 @@
-"""Public bugs of positional encodings, a right control beside each, written anew for the tests."""
+"""Public bugs of positional encodings, rewritten for the tests, each with a right implementation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RightRope(PositionalEncoding):
     def ids(self, positions: Tensor) -> Tensor:
         return positions
 
-    def turned(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
         angles = self.ids(positions)[:, None, :, None].float() * self.inverse(at)
         first, second = x.chunk(2, -1)
         return torch.cat(
@@ -37,7 +37,7 @@ class RightRope(PositionalEncoding):
         )
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return self.turned(q, at.q_positions_BT, at), self.turned(k, at.k_positions_BS, at)
+        return self.rotated(q, at.q_positions_BT, at), self.rotated(k, at.k_positions_BS, at)
 
 
 class FourthLayerUnrotated(RightRope):
@@ -57,7 +57,7 @@ class WrappedAt5000(RightRope):
 
 
 class CacheOf32768(RightRope):
-    """Ids beyond the cache read its last row."""
+    """Ids beyond the cache use its last row."""
 
     def ids(self, positions: Tensor) -> Tensor:
         return positions.clamp(max=32_767)
@@ -74,16 +74,16 @@ class KeysOfTheOtherLayout(RightRope):
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         halves = torch.cat([k[..., ::2], k[..., 1::2]], -1)
-        first, second = self.turned(halves, at.k_positions_BS, at).chunk(2, -1)
-        return self.turned(q, at.q_positions_BT, at), torch.stack([first, second], -1).flatten(-2)
+        first, second = self.rotated(halves, at.k_positions_BS, at).chunk(2, -1)
+        return self.rotated(q, at.q_positions_BT, at), torch.stack([first, second], -1).flatten(-2)
 
 
 class OneAheadWhenCached(RightRope):
-    """The new token is counted before its position is taken."""
+    """The new token is counted before its position is read."""
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         ahead = int(q.shape[2] < k.shape[2])
-        return self.turned(q, at.q_positions_BT + ahead, at), self.turned(k, at.k_positions_BS, at)
+        return self.rotated(q, at.q_positions_BT + ahead, at), self.rotated(k, at.k_positions_BS, at)
 
 
 class UnrotatedWhenCached(RightRope):
@@ -98,23 +98,23 @@ class LogitsTwice(RightRope):
 
 
 class StaleCache(RightRope):
-    """Cosines and sines are kept from the longest call so far, at the ids of that call."""
+    """Cosines and sines are cached from the longest call so far, at the ids of that call."""
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
-        self.kept: Any = None
+        self.cached_ids: Any = None
 
-    def turned(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
-        if self.kept is None or self.kept.shape[1] < positions.shape[1]:
-            self.kept = positions
-        return super().turned(x, self.kept[:1, : positions.shape[1]], at)
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        if self.cached_ids is None or self.cached_ids.shape[1] < positions.shape[1]:
+            self.cached_ids = positions
+        return super().rotated(x, self.cached_ids[:1, : positions.shape[1]], at)
 
 
 class RightYarn(PositionalEncoding):
     """YaRN of a released model: factor 4, trained on 4,096 tokens."""
 
     factor, original = 4.0, 4096
-    scaled = 1  # how often q and k are scaled by 0.1 ln(factor) + 1
+    scaled = 1  # exponent of the scale 0.1 ln(factor) + 1 of q and of k
 
     def inverse(self) -> Tensor:
         pairs = self.shape.head_dim // 2
@@ -128,7 +128,7 @@ class RightYarn(PositionalEncoding):
         ramp = ((torch.arange(pairs).double() - low) / max(high - low, 0.001)).clamp(0, 1)
         return inverse / self.factor * ramp + inverse * (1 - ramp)
 
-    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         angles = positions[:, None, :, None].double() * self.inverse()
         scale = (0.1 * math.log(self.factor) + 1) ** self.scaled
         cos, sin = (angles.cos() * scale).float(), (angles.sin() * scale).float()
@@ -136,7 +136,7 @@ class RightYarn(PositionalEncoding):
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return self.turned(q, at.q_positions_BT), self.turned(k, at.k_positions_BS)
+        return self.rotated(q, at.q_positions_BT), self.rotated(k, at.k_positions_BS)
 
 
 class YarnScaleOnTheWholeLogit(RightYarn):
@@ -164,7 +164,7 @@ class RightGroups(RightRope):
             groups = q.shape[1] // k.shape[1]
             q, k = self.rotate(q, k, at)
             if self.rotates_values:
-                v = self.turned(v, at.k_positions_BS, at)
+                v = self.rotated(v, at.k_positions_BS, at)
             if self.interleaved:
                 k, v = (x.repeat(1, groups, 1, 1) for x in (k, v))
             else:
@@ -417,7 +417,7 @@ class TwoSidedInDecoder(T5PaperArguments):
 
 
 class ShiftedByTheTable(RightT5):
-    """Distances with the length of a table added and never taken off."""
+    """The size of the table is added to distances and never subtracted."""
 
     def distances(self, at: AttentionContext) -> Tensor:
         return at.relative_positions_BTS - self.buckets
@@ -467,7 +467,7 @@ class RightDeberta(PositionalEncoding):
         return (c2p + p2c) * scale
 
 
-# Classes that are no encoding as they stand.
+# Classes that are not encodings.
 
 
 class MisspeltHook(PositionalEncoding):

@@ -28,10 +28,10 @@ RIGHT = {
     "FrozenFrequencies against=rope": ["It is rope, compared in a decoder and an encoder"],
     "OwnWeights against=alibi": ["It is alibi, compared in a decoder and an encoder"],
     "KerplePower against=kerple_power": ["It is kerple_power, compared in a decoder and an encoder"],
-    "TableTurned against=cope": ["It is cope, compared in a decoder"],
+    "TransposedTable against=cope": ["It is cope, compared in a decoder"],
     "BothSides against=shaw": ["It is shaw, compared in a decoder and an encoder"],
     "Halves against=sinusoidal": ["It is sinusoidal", "laid out differently"],
-    "Beside against=sinusoidal +against_arguments.combine=concat": [
+    "Concatenated against=sinusoidal +against_arguments.combine=concat": [
         "It is sinusoidal",
         "pairs of channels halves apart",
     ],

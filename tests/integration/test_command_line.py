@@ -268,7 +268,7 @@ def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path)
     assert len(list((run / "evaluations").iterdir())) == 1
 
 
-def test_of_a_key_typed_twice_the_last_counts(script: Script, results: Path) -> None:
+def test_the_last_value_of_a_repeated_key_counts(script: Script, results: Path) -> None:
     shared = ("dry_run=true", "logger=none", f"results_dir={results}")
     assert "-s2-" in script("train", *shared, "seed=1", "seed=2").out
     swept = script("train", *shared, "-m", "seed=1,2", "seed=3").out
@@ -286,8 +286,8 @@ def test_a_sweep_runs_every_combination_and_compares_only_its_runs(script: Scrip
     assert len(manifest["runs"]) == 4
     assert (results / "multirun" / "figures" / "copy-decoder.png").stat().st_size > 10_000
     assert len((results / "multirun" / "table.csv").read_text().splitlines()) == 3
-    other = script("train", *arguments, "pe=learned,sinusoidal", "evaluation.lengths=[4,20]")
-    assert "none" not in other.out.partition("encoding")[2]
+    second = script("train", *arguments, "pe=learned,sinusoidal", "evaluation.lengths=[4,20]")
+    assert "none" not in second.out.partition("encoding")[2]
     assert {path.name for path in results.iterdir() if path.name[0] != "."} == {"runs", "multirun"}
     curves = pd.read_csv(results / "multirun" / "curves.csv")
     assert curves.groupby("label")["length"].apply(list).to_dict() == {
