@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.process
 import os
 import re
 import subprocess
@@ -114,7 +115,7 @@ def test_two_threads_learn_at_once_how_a_process_ended() -> None:
         assert all("was killed" in message.result() for message in messages)
 
 
-def _message_about(process: BaseProcess) -> str:
+def _message_about(process: multiprocessing.process.BaseProcess) -> str:
     while not (message := ranks._find_lost_rank([process], 0.0)):
         pass
     return message

@@ -241,6 +241,8 @@ def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
     for few in (512, 0):
         monkeypatch.setattr(transformer_xl, "MAX_GATHERED_KEYS", few)
         at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
-        assert (at.once(transformer_xl._distances_behind if causal else transformer_xl._distances_around) is None) == (few == 0)
+        assert (
+            at.once(transformer_xl._distances_behind if causal else transformer_xl._distances_around) is None
+        ) == (few == 0)
         bias[few] = encoding.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
     torch.testing.assert_close(bias[512], bias[0], rtol=1e-5, atol=1e-6)
