@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -33,6 +34,7 @@ def set_up(command_words: Iterable[str]) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: the next file to be opened would get its file descriptor
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    logging.raiseExceptions = False  # otherwise `--info | head` prints a traceback for each further line
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each unnecessary flag
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)

@@ -499,7 +499,7 @@ def test_a_deleted_working_directory_is_one_sentence(
     assert_one_sentence(script(name), "error: the working directory was deleted; change to one that exists\n")
 
 
-@pytest.mark.parametrize("flag", ["--help", "--cfg=job"])
+@pytest.mark.parametrize("flag", ["--help", "--cfg=job", "--info"])
 def test_a_closed_pipe_is_no_error(flag: str, tmp_path: Path) -> None:
     words = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), flag])
     command = ["bash", "-c", f"set -o pipefail; {words} | true"]
