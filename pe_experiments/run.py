@@ -13,9 +13,9 @@ from typing import Any
 from omegaconf import DictConfig
 from pytorch_lightning.loggers import Logger
 
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import Config, check, interpolated
+from pe_experiments.configuration.schema import Config, check, resolve_interpolations
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
@@ -24,7 +24,7 @@ from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.identity import UNTRACKED
 from pe_experiments.store.names import leaves
-from pe_experiments.store.parent import continued, copy_parent_weights, dotted_keys
+from pe_experiments.store.parent import copy_parent_weights, dotted_keys, inherit_settings
 from pe_experiments.store.status import RunStatus, run_status
 from pe_experiments.store.trained_model import finished_status, trained_model
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
@@ -68,7 +68,7 @@ def run_experiment(
 
     Args:
         config: a configuration composed by Hydra, a `Config`, an `Experiment`, or a mapping with the keys of
-            the command line (`compose.composed`), such as ``{"pe": "rope", "training.steps": 100}``.
+            the command line (`compose.compose_config`), such as ``{"pe": "rope", "training.steps": 100}``.
         display: shows the progress; None shows nothing.
 
     Raises:
@@ -76,9 +76,9 @@ def run_experiment(
         KeyboardInterrupt: the run was interrupted; the same call resumes it.
     """
     if isinstance(config, dict):
-        config = check(continued(composed("config", config), dotted_keys(config)))
+        config = check(inherit_settings(compose_config("config", config), dotted_keys(config)))
     elif isinstance(config, DictConfig):
-        config = check(continued(interpolated(config)))
+        config = check(inherit_settings(resolve_interpolations(config)))
     experiment = resolve(config) if isinstance(config, Config) else config
     with _device_and_display(experiment, display) as (ranks, display):
         status = run_status(experiment)

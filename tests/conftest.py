@@ -60,12 +60,12 @@ def results(tmp_path: Path) -> Path:
 
 def tiny_in(results: Path) -> Callable[..., Experiment]:
     """Return a function that resolves a tiny experiment with overrides on top."""
-    from pe_experiments.configuration.compose import composed
+    from pe_experiments.configuration.compose import compose_config
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.configuration.schema import check
 
     def make(*overrides: str) -> Experiment:
-        return resolve(check(composed("config", [*TINY, f"results_dir={results}", *overrides])))
+        return resolve(check(compose_config("config", [*TINY, f"results_dir={results}", *overrides])))
 
     return make
 

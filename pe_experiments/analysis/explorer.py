@@ -72,20 +72,20 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
         "train_length": shape.train_length,
     }
     if vectors_PW is not None:
-        view["vectors"] = rounded(vectors_PW)  # [positions, dimensions]
+        view["vectors"] = rounded_lists(vectors_PW)  # [positions, dimensions]
     if view["action"] != "nothing":
         lines_HN = scores_over_distance(encoding, tokens)
         # [heads, distances], None for masked keys
-        view["lines"] = rounded(lines_HN.masked_fill(is_masked(lines_HN), torch.nan))
+        view["lines"] = rounded_lists(lines_HN.masked_fill(is_masked(lines_HN), torch.nan))
     if channels_CN is not None:
-        view["channels"] = rounded(channels_CN)  # [channels, distances]
+        view["channels"] = rounded_lists(channels_CN)  # [channels, distances]
     return view
 
 
-def rounded(values: Tensor, digits: int = 3) -> Any:
+def rounded_lists(values: Tensor, digits: int = 3) -> Any:
     """Return a tensor as nested lists of rounded numbers, with None for NaN."""
     if values.ndim:
-        return [rounded(part, digits) for part in values]
+        return [rounded_lists(part, digits) for part in values]
     return None if values.isnan() else round(float(values), digits) + 0.0
 
 

@@ -19,9 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import explained
-from pe_experiments.configuration.overrides import normalised
-from pe_experiments.configuration.schema import interpolated
+from pe_experiments.configuration.hydra_errors import explain_error
+from pe_experiments.configuration.overrides import normalise_overrides
+from pe_experiments.configuration.schema import resolve_interpolations
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
@@ -107,7 +107,7 @@ def _exit_code(
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     arguments = sys.argv[1:]
     try:
-        sys.argv[1:] = prepare(normalised(arguments, primary))
+        sys.argv[1:] = prepare(normalise_overrides(arguments, primary))
         application()
         return process.exit_code
     except KeyboardInterrupt:
@@ -122,7 +122,7 @@ def _exit_code(
             return 1
         if isinstance(error, BrokenPipeError) and reader_left():
             return process.exit_code
-        explanation = explained(error, arguments, primary)
+        explanation = explain_error(error, arguments, primary)
         if isinstance(explanation, UserError | OSError):
             return _complain(sentence(explanation))
         return _complain(_unexpected(error))
@@ -149,7 +149,7 @@ def _settings(config: DictConfig) -> dict[str, Any]:
         for text in hydra_config.overrides.hydra:
             if text.lstrip("+~").startswith(SWEEP_OPTIONS):
                 raise UserError(f"{shown(text)} is an option of a sweep; add -m or sweep=NAME")
-    return interpolated(config)
+    return resolve_interpolations(config)
 
 
 def help_text(name: str, usage: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.compose import changed_sections, unchangeable
+from pe_experiments.configuration.compose import changed_sections, fixed_setting_error
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.overrides import key_of
 from pe_experiments.configuration.schema import Folder, Section, validated
@@ -65,7 +65,7 @@ def allow_run_options(arguments: list[str]) -> list[str]:
     for text in arguments:
         key = key_of(text)
         if key not in command_keys and (CONFIG_DIR / key).is_dir():
-            raise unchangeable(key)
+            raise fixed_setting_error(key)
         is_run_option = key not in command_keys and text[:1] not in "+~-"
         allowed_arguments.append(f"++{text}" if is_run_option else text)
     return allowed_arguments

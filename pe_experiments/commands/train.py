@@ -27,9 +27,9 @@ METRICS = {"exact_match_in_distribution": "exact match in distribution", "exact_
 def train(settings: dict[str, Any]) -> float:
     """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     if settings["init_from"] is not None:
-        from pe_experiments.store.parent import continued
+        from pe_experiments.store.parent import inherit_settings
 
-        settings = continued(settings, map(key_of, HydraConfig.get().overrides.task))
+        settings = inherit_settings(settings, map(key_of, HydraConfig.get().overrides.task))
     config = check(settings)  # before torch is imported
     from pe_experiments.configuration.experiment import resolve
     from pe_experiments.run import run_experiment, try_out

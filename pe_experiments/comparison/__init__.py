@@ -2,7 +2,7 @@
 
 from pe_experiments.comparison.compare import compare, write_comparison
 from pe_experiments.comparison.protocols import load_runs
-from pe_experiments.comparison.result import Comparison, compared
+from pe_experiments.comparison.result import Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs
 
-__all__ = ["Comparison", "Runs", "compare", "compared", "load_runs", "write_comparison"]
+__all__ = ["Comparison", "Runs", "build_comparison", "compare", "load_runs", "write_comparison"]

@@ -10,7 +10,7 @@ from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.latex import table_latex
 from pe_experiments.comparison.page import render_page
-from pe_experiments.comparison.result import Comparison, compared
+from pe_experiments.comparison.result import Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
 from pe_experiments.store.directory import output_folder, refuse_among_runs
@@ -59,7 +59,7 @@ def compare(
         exclusions = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         details = f" ({few(exclusions)})" if exclusions else ""
         raise UserError(f"results_dir={results_dir}: there is no finished run to compare{details}")
-    comparison = compared(runs, metric, baseline)
+    comparison = build_comparison(runs, metric, baseline)
     if out is None:
         return comparison
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"

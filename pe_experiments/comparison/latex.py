@@ -36,7 +36,7 @@ def table_latex(comparison: Comparison) -> str:
     return environment.get_template("table.tex.j2").render(
         comparison=comparison,
         words=words,
-        printed=printed,
+        printed_name=printed_name,
         cited=cite(comparison.runs)[0],
         rows=rows,
         best=best,
@@ -49,15 +49,15 @@ def table_latex(comparison: Comparison) -> str:
     )
 
 
-def printed(label: str) -> str:
+def printed_name(label: str) -> str:
     """Return the printed name: ``RoPE (base=500), random subset`` for ``rope(base=500)+random_subset``."""
     if " -> " in label:
-        return " -> ".join(map(printed, label.split(" -> ")))
+        return " -> ".join(map(printed_name, label.split(" -> ")))
     parts = []
     for part in label.split("+"):
         name, bracket, arguments = part.partition("(")
-        printed_name = _names().get(name, name)
-        parts.append(f"{printed_name} ({arguments}" if bracket else printed_name)
+        words = _names().get(name, name)
+        parts.append(f"{words} ({arguments}" if bracket else words)
     return ", ".join(parts)
 
 

@@ -89,7 +89,7 @@ class Comparison:
         return notes
 
 
-def compared(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
+def build_comparison(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
     """Return the comparison of these runs without writing files; see `compare` for the arguments."""
     protocols = protocols_of(runs)
     if metric is None:

@@ -122,11 +122,11 @@ def read_runs(
     for _, names in table.groupby("protocol")["name"]:
         _fill_diverged([runs[name] for name in names])
     curves = _with_keys(table, {name: list(run.curve.values()) for name, run in runs.items()})
-    curves["in_summary"] = shared(curves)
+    curves["in_summary"] = at_shared_lengths(curves)
     training = {name: _training(run.directory, left_out) for name, run in runs.items()}
     labels = set(table["label"])
     return Runs(
-        runs=summarised(table, curves),
+        runs=with_summaries(table, curves),
         curves=curves,
         training=_with_keys(table, training),
         saved={name: run.saved for name, run in runs.items()},
@@ -381,13 +381,13 @@ def _diverged_point(run: _Run, length: int, measured: Row | None) -> Row:
     }
 
 
-def shared(curves: pd.DataFrame) -> pd.Series:
+def at_shared_lengths(curves: pd.DataFrame) -> pd.Series:
     """Return for each row whether all runs of its protocol have its length."""
     runs_with_length = curves.groupby(["protocol", "content_length"])["name"].transform("nunique")
     return runs_with_length == curves.groupby("protocol")["name"].transform("nunique")
 
 
-def summarised(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+def with_summaries(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with summaries of their curves over the lengths that all runs share."""
     shared_rows = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
     points: dict[str, list[Any]] = {name: [] for name in runs["name"]}

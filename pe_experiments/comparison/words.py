@@ -71,7 +71,7 @@ def seeds_in_words(counts: Iterable[int]) -> str:
     return "1 seed" if text == "1" else f"{text} seeds"
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Return names as a list in a sentence, such as ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
@@ -122,7 +122,9 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
         mean=mean(best, metric),
         seeds=seeds_in_words(row["seeds"] for row in compared),
         others="other" if len(others) == 1 else f"{len(others)} others",
-        separated=listed(separated) if len(separated) <= 4 else f"{len(separated)} of {len(others)} others",
+        separated=join_names(separated)
+        if len(separated) <= 4
+        else f"{len(separated)} of {len(others)} others",
     )
 
 
@@ -136,16 +138,16 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
     notes = []
     unlearned = [str(row["encoding"]) for row in rows if not learned(row)]
     if unlearned:
-        notes.append(f"Most seeds did not learn the training lengths: {listed(unlearned)}.")
+        notes.append(f"Most seeds did not learn the training lengths: {join_names(unlearned)}.")
     few = [str(row["encoding"]) for row in rows if row["seeds"] < FEWEST]
     if few:
-        names = "every encoding" if len(few) == len(rows) else listed(few)
+        names = "every encoding" if len(few) == len(rows) else join_names(few)
         notes.append(f"No intervals or tests, because of fewer than three seeds: {names}.")
     unshared = [str(length) for length in protocol.lengths(shared=False)]
     if not protocol.lengths():
         notes.append("The runs share no evaluated length; add the missing lengths with evaluate.py.")
     elif unshared:
-        notes.append(f"Summaries exclude lengths that some runs lack: {listed(unshared)}.")
+        notes.append(f"Summaries exclude lengths that some runs lack: {join_names(unshared)}.")
         if not protocol.exact:
             notes.append(
                 "The runs were measured on different bytes, since a text is cut by the evaluated lengths."
@@ -181,7 +183,7 @@ def mixed_versions(runs: Runs) -> str:
     for name, values in versions.items():
         recorded = sorted(values - {""})
         if len(recorded) > 1:
-            differences.append(f"{name} {listed(recorded)}")
+            differences.append(f"{name} {join_names(recorded)}")
     return f"The runs were trained with different {'; '.join(differences)}." if differences else ""
 
 

@@ -21,9 +21,9 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from pe_experiments.configuration.groups import groups_of
-from pe_experiments.configuration.hydra_errors import explained, unknown_key
-from pe_experiments.configuration.overrides import normalised, read_overrides, refuse_several
-from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, interpolated
+from pe_experiments.configuration.hydra_errors import explain_error, unknown_key
+from pe_experiments.configuration.overrides import normalise_overrides, read_overrides, refuse_several
+from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, resolve_interpolations
 from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -57,7 +57,7 @@ class Composer:
         for override in overrides:
             if override not in choices:
                 _apply(config, override, texts)
-        return interpolated(config)
+        return resolve_interpolations(config)
 
     def _is_choice(self, override: Override) -> bool:
         """Return whether the override selects a choice of a config group."""
@@ -94,7 +94,7 @@ class Composer:
                     self.name, [*self.hydra, *texts], RunMode.RUN, from_shell=False
                 )
             except Exception as error:
-                raise explained(error, texts) from error
+                raise explain_error(error, texts) from error
             config._set_flag("struct", False)
             del config["hydra"]
             plain: Any = OmegaConf.to_container(config, enum_to_str=True)
@@ -130,7 +130,7 @@ def _apply(config: ConfigMapping, override: Override, texts: Sequence[str]) -> N
         section[last] = _merged(section.get(last), value)
 
 
-def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
+def compose_config(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMapping:
     """Return the configuration of a command with these keys set, not yet validated.
 
     Args:
@@ -146,7 +146,7 @@ def composed(name: str, keys: Iterable[str] | Mapping[str, Any]) -> ConfigMappin
     composer = _composer(name, user_configs, tuple((path, path.stat().st_mtime_ns) for path in files))
     if isinstance(keys, Mapping):
         return _from_python(composer, keys)
-    texts = normalised(list(keys))
+    texts = normalise_overrides(list(keys))
     for override in read_overrides(texts):
         refuse_several(override)
     return composer.compose(texts)
@@ -166,7 +166,7 @@ def _composer(name: str, user_configs: Path, files: tuple[tuple[Path, int], ...]
 
 
 def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
-    """Return the configuration with the keys of a mapping set, as described in `composed`."""
+    """Return the configuration with the keys of a mapping set, as described in `compose_config`."""
     groups = groups_of(str(composer.name))
     settings = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
     for key, value in list(settings.items()):
@@ -188,7 +188,7 @@ def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
         if isinstance(section, dict) and "_target_" in section:
             # Another class does not take the arguments of the default choice.
             config[group] = {key: value for key, value in config.get(group, {}).items() if key in SIZES}
-    return interpolated(_merged(config, sections))
+    return resolve_interpolations(_merged(config, sections))
 
 
 CLASSES_FROM_PYTHON: dict[str, type] = {}  # by their name in ``_target_``
@@ -224,7 +224,7 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
     for override in sorted(overrides, key=lambda override: "." in override.key_or_group):  # choices first
         section, _, setting = override.key_or_group.partition(".")
         if section not in changeable or (not setting and section not in (*PARTS, "logger")):
-            raise unchangeable(override.key_or_group)
+            raise fixed_setting_error(override.key_or_group)
         if setting:
             config[section] = _merged(config.get(section, {}), _nested(setting, override.value()))
         elif section == "logger":
@@ -235,7 +235,7 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
     return {section: config[section] for section in changed}
 
 
-def unchangeable(key: str) -> UserError:
+def fixed_setting_error(key: str) -> UserError:
     """Return the error for an option that cannot change for a trained run."""
     changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
     only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
@@ -256,7 +256,7 @@ def with_local_logger(saved: ConfigMapping) -> ConfigMapping:
     """
     loggers = saved.get("logger")
     had_none = isinstance(loggers, dict) and all(section is None for section in loggers.values())
-    return saved | {"logger": composed("config", ["logger=none"] if had_none else []).get("logger", {})}
+    return saved | {"logger": compose_config("config", ["logger=none"] if had_none else []).get("logger", {})}
 
 
 # Arguments of RoPE and its variants that determine the trained frequencies, and their defaults.

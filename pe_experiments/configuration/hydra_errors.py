@@ -18,7 +18,9 @@ SUBMITIT = ("hydra/launcher=slurm", "hydra/launcher=submitit_local")
 Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
 
 
-def explained(error: BaseException, overrides: Sequence[str] = (), command: str = "config") -> BaseException:
+def explain_error(
+    error: BaseException, overrides: Sequence[str] = (), command: str = "config"
+) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
     ``command`` is the name of the primary configuration.
@@ -97,16 +99,16 @@ def _unknown_choice(match: re.Match[str], overrides: Sequence[str]) -> UserError
     options = options or match["options"].rpartition(":")[2].replace(",", " ").split()
     if group == "bank/task":
         return UserError(f"task={choice} is not in the bank.{nearest(choice, options)}")
-    return not_a_choice(group, choice, options)
+    return unknown_choice_error(group, choice, options)
 
 
-def not_a_choice(group: str, choice: str, options: Sequence[str]) -> UserError:
+def unknown_choice_error(group: str, choice: str, options: Sequence[str]) -> UserError:
     """Return the error for an unknown choice of a group."""
     return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
 
 
 def _unknown_among_several(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    return not_a_choice(match["group"], match["choice"], choices_of(match["group"]))
+    return unknown_choice_error(match["group"], match["choice"], choices_of(match["group"]))
 
 
 def _unknown_key(match: re.Match[str], overrides: Sequence[str]) -> UserError:

@@ -54,7 +54,7 @@ def key_of(text: str) -> str:
     return text.partition("=")[0].lstrip("+~")
 
 
-def normalised(arguments: Sequence[str], command: str = "config") -> list[str]:
+def normalise_overrides(arguments: Sequence[str], command: str = "config") -> list[str]:
     """Return command-line arguments for Hydra: the overrides, then the flags.
 
     ``pe._target_=mine.X`` implies ``pe=custom``, and names of runs need no quotes.

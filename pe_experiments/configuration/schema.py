@@ -249,7 +249,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_parent(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
-            raise ValueError("parent is not a setting; it follows from init_from, which `continued` reads")
+            raise ValueError("parent is not a setting; it follows from init_from")
         return self
 
     @model_validator(mode="after")
@@ -270,10 +270,10 @@ def warmup_steps(training: TrainingConfig) -> int:
 
 def check(config: DictConfig | dict[str, Any]) -> Config:
     """Return a validated configuration; raise a `UserError` for an unknown key or an invalid value."""
-    return validated(Config, interpolated(config))
+    return validated(Config, resolve_interpolations(config))
 
 
-def interpolated(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
+def resolve_interpolations(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
     """Return a configuration as plain values with ``${...}`` resolved."""
     plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
     if "${" in str(plain):

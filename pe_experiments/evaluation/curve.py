@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.evaluation.spread import belongs_to_this_rank, gathered
+from pe_experiments.evaluation.spread import belongs_to_this_rank, gather
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 
@@ -89,7 +89,7 @@ def tally(
             index += 1
             done += len(part.tokens_BT)
             show(done)
-    return sum(gathered(counts), Tally())
+    return sum(gather(counts), Tally())
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:

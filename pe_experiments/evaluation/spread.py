@@ -25,7 +25,7 @@ def belongs_to_this_rank(index: int) -> bool:
     return index % world_size() == rank()
 
 
-def gathered(of_this_rank: Sequence[tuple[int, Item]]) -> list[Item]:
+def gather(of_this_rank: Sequence[tuple[int, Item]]) -> list[Item]:
     """Return the items of all ranks in the order of their indices, the same on every rank.
 
     Sums over the items are therefore bit-identical for any number of ranks.

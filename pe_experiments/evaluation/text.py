@@ -32,7 +32,7 @@ from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32, to_device
 from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
-from pe_experiments.evaluation.spread import belongs_to_this_rank, gathered
+from pe_experiments.evaluation.spread import belongs_to_this_rank, gather
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
@@ -60,7 +60,7 @@ class Scorer:
     def sums(self) -> dict[Kind, Tally]:
         """Return the summed scores of all blocks, including blocks scored by other devices."""
         sums: defaultdict[Kind, Tally] = defaultdict(Tally)
-        for kind, tally in gathered(self.counts):
+        for kind, tally in gather(self.counts):
             sums[kind] += tally
         return sums
 

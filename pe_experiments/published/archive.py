@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.compare import RECORDED, runs_csv
-from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, shared, summarised
+from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.store.csv_files import ACCURACIES
 from pe_experiments.store.identity import config_key
@@ -64,8 +64,8 @@ def merge_runs(earlier: Runs, runs: Runs) -> Runs:
         if frames:
             merged[key] = pd.concat(frames).sort_values("name", kind="stable", ignore_index=True)
     curves = merged["curves"]
-    curves["in_summary"] = shared(curves)
-    merged["runs"] = summarised(merged["runs"], curves)
+    curves["in_summary"] = at_shared_lengths(curves)
+    merged["runs"] = with_summaries(merged["runs"], curves)
     merged["saved"] = dict(sorted({**earlier.saved, **runs.saved}.items()))
     merged["environments"] = {**earlier.environments, **runs.environments}
     grid = grid_of([*earlier.tuning, *runs.tuning]).drop_duplicates("name")
@@ -157,7 +157,7 @@ def read_archive(folder: Path) -> Runs:
                 "command": json.loads(row["command"]),
             }
         training = training.merge(runs[[*KEYS]], on="name", how="left")
-        runs = summarised(runs, curves).drop(columns=list(RECORDED))
+        runs = with_summaries(runs, curves).drop(columns=list(RECORDED))
         tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} is not a published study ({type(error).__name__}: {error})") from error
@@ -176,7 +176,7 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
         if differing:
             raise ValueError(f"runs.csv and {file} disagree on {few(sorted(differing))}")
     curves = tables["curves.csv"]
-    if not (curves["in_summary"] == shared(curves)).all():
+    if not (curves["in_summary"] == at_shared_lengths(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
     for column in ACCURACIES:
         if not curves[column].dropna().between(0, 1).all():

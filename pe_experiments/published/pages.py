@@ -13,7 +13,7 @@ from types import ModuleType
 
 from PIL import Image
 
-from pe_experiments.comparison import Comparison, compared, write_comparison
+from pe_experiments.comparison import Comparison, build_comparison, write_comparison
 from pe_experiments.drawing import drawing
 from pe_experiments.published.archive import FILES, SHIPPED, read_archive
 from pe_experiments.published.blocks import fill_page
@@ -141,7 +141,7 @@ def _is_published(path: Path) -> bool:
 def compare_archived(folder: Path) -> Comparison:
     """Write the comparison of a published study to its folder without changing the CSVs of `archive`."""
     csv_contents = {folder / name: (folder / name).read_bytes() for name in FILES}
-    comparison = compared(read_archive(folder))
+    comparison = build_comparison(read_archive(folder))
     comparison = write_comparison(comparison, f"Comparison: {folder.name}", folder, Lines())
     for path, content in csv_contents.items():
         path.write_bytes(content)

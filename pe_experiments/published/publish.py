@@ -5,7 +5,7 @@ from tempfile import TemporaryDirectory
 
 import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.configuration.compose import OURS, composed, targets
+from pe_experiments.configuration.compose import OURS, compose_config, targets
 from pe_experiments.published.pages import load_study, make_pages, mirror
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, few
@@ -26,7 +26,7 @@ def publish(name: str, results_dir: Path) -> None:
     """
     study = name
     if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
-        study = str(composed("config", [f"sweep={name}"]).get("study") or name)
+        study = str(compose_config("config", [f"sweep={name}"]).get("study") or name)
     folder = results_dir / study
     code = load_study(folder)
     finished = read_runs(results_dir, study)

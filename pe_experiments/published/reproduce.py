@@ -11,7 +11,7 @@ import torch
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.configuration.compose import ConfigMapping, composed
+from pe_experiments.configuration.compose import ConfigMapping, compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import DIGITS, FILES, read_archive
 from pe_experiments.run import RunResult, run_experiment
@@ -77,7 +77,7 @@ def published_config(published: Runs, name: str) -> ConfigMapping:
     """Return the configuration of a published run for `run_experiment`."""
     trained = published.saved[name]["identity"]["trained"]
     curve = published.curves[published.curves["name"] == name]
-    defaults = composed("config", [])
+    defaults = compose_config("config", [])
     config = {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
     for key in ("training", "trainer"):
         config[key] = {**defaults[key], **trained[key]}

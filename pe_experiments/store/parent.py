@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pe_experiments.configuration.compose import ConfigMapping, choice_for_trained_run, composed
+from pe_experiments.configuration.compose import ConfigMapping, choice_for_trained_run, compose_config
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import PARTS, TRAINER_OPTIONS_IN_IDENTITY, Config, ParentConfig
 from pe_experiments.data.batches import BATCHES_PER_DRAW
@@ -40,7 +40,7 @@ WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}
 INHERITED_SECTIONS = (*PARTS, "model", "optimizer", "training", "evaluation", "trainer")
 
 
-def continued(config: ConfigMapping, explicit_keys: Iterable[str] = ()) -> ConfigMapping:
+def inherit_settings(config: ConfigMapping, explicit_keys: Iterable[str] = ()) -> ConfigMapping:
     """Return the configuration with every setting that is not explicit taken from the run ``init_from``.
 
     Args:
@@ -136,7 +136,7 @@ def _parent_status(path: str, results_dir: str, trust: bool) -> RunStatus:
 
 def _changed_keys(config: ConfigMapping) -> Iterator[str]:
     """Yield the keys of settings that differ from the defaults, for example because of a preset."""
-    defaults = dict(leaves(composed("config", [])))
+    defaults = dict(leaves(compose_config("config", [])))
     for path, value in leaves(config):
         if path not in defaults or defaults[path] != value:
             yield ".".join(path)

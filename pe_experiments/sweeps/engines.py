@@ -33,7 +33,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra.version import setbase
 from omegaconf import DictConfig, open_dict
 
-from pe_experiments.configuration.hydra_errors import explained
+from pe_experiments.configuration.hydra_errors import explain_error
 from pe_experiments.configuration.schema import LauncherConfig, ProcessesConfig, RayConfig, SubmititConfig
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import InUse, NotApplicable, UserError, sentence
@@ -170,7 +170,7 @@ def outcome_of(order: Order) -> Outcome:
             if application and application.full_error:
                 traceback.print_exc()
             states: dict[type[BaseException], str] = {NotApplicable: "not applicable", InUse: ELSEWHERE}
-            reason = sentence(explained(error, order.overrides))
+            reason = sentence(explain_error(error, order.overrides))
             outcome = {"state": states.get(type(error), "failed"), "reason": reason}
     return {**outcome, "output": output.getvalue().splitlines()}
 

@@ -14,7 +14,7 @@ from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from omegaconf import DictConfig
 
 from pe_experiments.configuration.groups import PARTS
-from pe_experiments.configuration.hydra_errors import not_a_choice
+from pe_experiments.configuration.hydra_errors import unknown_choice_error
 from pe_experiments.terminal.errors import UserError, shown
 
 SINGLE_VALUED = ("sweep", "dry_run", "rerun")  # options that apply to the whole sweep
@@ -119,4 +119,4 @@ def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
             continue
         is_class = group in PARTS and ("." in choice or choice == "nope")
         if choice not in (*options, "null") and not is_class:
-            raise not_a_choice(group, choice, options)
+            raise unknown_choice_error(group, choice, options)

@@ -92,9 +92,9 @@ def look_up(
         try:
             job.config = composer.compose(overrides)
             if job.config.get("init_from") is not None:
-                from pe_experiments.store.parent import continued  # imports torch
+                from pe_experiments.store.parent import inherit_settings  # imports torch
 
-                job.config = continued(job.config, map(key_of, overrides))
+                job.config = inherit_settings(job.config, map(key_of, overrides))
             if job.study not in published:
                 published[job.study] = _published_keys(*job.study)
             _look_up_job(job, cache, dry_run, set() if job.config["rerun"] else published[job.study])

@@ -16,7 +16,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.compose import Composer
-from pe_experiments.configuration.hydra_errors import explained
+from pe_experiments.configuration.hydra_errors import explain_error
 from pe_experiments.configuration.schema import LauncherConfig, validated
 from pe_experiments.sweeps.engines import (
     ELSEWHERE,
@@ -138,7 +138,7 @@ def say_failures(job_returns: Sequence[JobReturn]) -> None:
         if job_return.status == JobStatus.FAILED:
             error = job_return._return_value
             process.exit_code |= not isinstance(error, NotApplicable)
-            complain(one_line(f"{' '.join(job_return.overrides or [])}: {sentence(explained(error))}"))
+            complain(one_line(f"{' '.join(job_return.overrides or [])}: {sentence(explain_error(error))}"))
 
 
 def _config_flags(config: DictConfig) -> list[str]:

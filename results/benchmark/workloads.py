@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.evaluation.curve import extrapolation_curve
@@ -34,7 +34,7 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 
 def experiment(**keys: object) -> Experiment:
     """Return a resolved experiment on the CPU, as train.py would have it."""
-    return resolve(check(composed("config", {**keys, "trainer.accelerator": "cpu", "logger": "none"})))
+    return resolve(check(compose_config("config", {**keys, "trainer.accelerator": "cpu", "logger": "none"})))
 
 
 def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:

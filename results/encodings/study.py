@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pe_experiments.analysis.audit import SENTENCES, WORDS, read_both
-from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page, rounded
+from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page, rounded_lists
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -61,7 +61,7 @@ def sentences() -> Json:
         outputs_2WD = torch.cat([outputs_2WD, outputs_2WD.mean(dim=1, keepdim=True)], dim=1)
         apart_W = (outputs_2WD[0] - outputs_2WD[1]).norm(dim=-1)
         apart = [0.0 if value < NOISE else round(value, 3) for value in apart_W.tolist()]
-        models.append({"name": name, "outputs": rounded(outputs_2WD), "apart": apart})
+        models.append({"name": name, "outputs": rounded_lists(outputs_2WD), "apart": apart})
     return {"sentences": [" ".join(words) for words in SENTENCES], "words": WORDS, "models": models}
 
 

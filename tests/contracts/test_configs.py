@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.compose import Composer, composed
+from pe_experiments.configuration.compose import Composer, compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import SubmititConfig, check
@@ -203,13 +203,13 @@ def test_the_wandb_sweep_composes() -> None:
     sweep = OmegaConf.load(CONFIG_DIR / "wandb_sweep.yaml")
     for key, entry in sweep.parameters.items():
         for value in entry.get("values", [entry.get("value")]):
-            check(composed("config", [f"{key}={value}"]))
+            check(compose_config("config", [f"{key}={value}"]))
     assert (ROOT / sweep.program).exists()
 
 
 def test_the_example_of_a_local_configuration_has_known_keys() -> None:
     example = OmegaConf.load(CONFIG_DIR / "local.example.yaml")
     assert set(example.hydra.launcher) <= set(SubmititConfig.model_fields)
-    known = composed("config", [])
+    known = compose_config("config", [])
     assert set(example) - {"defaults", "hydra"} <= set(known)
     assert set(example.logger.wandb) <= set(known["logger"]["wandb"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.configuration import parts as components
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.terminal.errors import UserError
@@ -29,7 +29,7 @@ def test_recipes_are_complete_commands(name: str) -> None:
     recipe = CARDS[name].recipe.split()
     for key in ("model=", "pe=", "training.steps=", "training.max_length="):  # defaults may change
         assert any(part.startswith(key) for part in recipe), key
-    experiment = resolve(check(composed("config", [f"task={name}", *recipe])))
+    experiment = resolve(check(compose_config("config", [f"task={name}", *recipe])))
     assert experiment.config.training.steps <= 4000
 
 

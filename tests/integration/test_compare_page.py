@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import Runs, compare, compared, load_runs, write_comparison
+from pe_experiments.comparison import Runs, build_comparison, compare, load_runs, write_comparison
 from tests.conftest import ROOT, tiny_in
 from tests.integration.conftest import DESK, PHONE, opened_page
 from tests.synthetic import fading, write_run, write_study
@@ -249,7 +249,7 @@ def test_a_page_of_many_encodings_and_tasks_stays_usable(browser: Any, results: 
     encodings = 40
     tasks = 12
     runs = many_times(load_runs(results, pe=["alibi"]), encodings, tasks, seeds=3)
-    write_comparison(compared(runs, baseline="encoding0"), "Many", tmp_path)
+    write_comparison(build_comparison(runs, baseline="encoding0"), "Many", tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 2_000_000
     for size in (DESK, PHONE):
         page = opened(browser, tmp_path, size)

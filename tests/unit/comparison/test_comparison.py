@@ -17,7 +17,7 @@ import pytest
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
-from pe_experiments.comparison.latex import printed
+from pe_experiments.comparison.latex import printed_name
 from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.table import encoding_table
@@ -387,10 +387,10 @@ def test_the_latex_table_marks_what_did_not_learn_and_the_best(tiny: Tiny, resul
 
 @pytest.mark.parametrize("group", ["pe", "positions"])
 def test_every_shipped_encoding_has_a_name_for_papers(group: str) -> None:
-    names = [printed(name) for name in shipped(group)]
+    names = [printed_name(name) for name in shipped(group)]
     assert not [name for name in names if "_" in name]
     assert len(set(names)) == len(names)
-    assert printed("Recency(slope=0.2)+random_offset") == "Recency (slope=0.2), random offset"
+    assert printed_name("Recency(slope=0.2)+random_offset") == "Recency (slope=0.2), random offset"
 
 
 @pytest.mark.slow

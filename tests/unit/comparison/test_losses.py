@@ -15,7 +15,7 @@ import pytest
 from scipy import stats
 
 from pe_experiments.commands.command_line import curve_table
-from pe_experiments.comparison import compare, compared, load_runs
+from pe_experiments.comparison import build_comparison, compare, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
@@ -102,7 +102,7 @@ def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path)
     write_archive(merge_runs(read, three), tmp_path / "b")
     names = (*FILES, "text.csv")
     assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", names, shallow=False)[0] == list(names)
-    pd.testing.assert_frame_equal(compared(read).table, compared(runs).table)
+    pd.testing.assert_frame_equal(build_comparison(read).table, build_comparison(runs).table)
     (next(text_runs.glob("runs/*alibi*")) / "text.csv").write_text("length\n6\n")
     left_out = load_runs(text_runs).left_out
     assert [key.rpartition("/")[2] for key in left_out] == ["text.csv"]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import Runs, compare, compared, load_runs, write_comparison
+from pe_experiments.comparison import Runs, build_comparison, compare, load_runs, write_comparison
 from pe_experiments.comparison.compare import output_of
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import mean_in_words, read_archive, with_settings
@@ -49,7 +49,9 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
     read = read_archive(tmp_path / "a")
     write_archive(read, tmp_path / "b")
     assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", FILES, shallow=False)[0] == list(FILES)
-    tables = [write_comparison(compared(source), "t", tmp_path / "c").table for source in (runs, read)]
+    tables = [
+        write_comparison(build_comparison(source), "t", tmp_path / "c").table for source in (runs, read)
+    ]
     pd.testing.assert_frame_equal(*tables)
 
 

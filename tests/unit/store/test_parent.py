@@ -14,9 +14,9 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.overrides import key_of, normalised
+from pe_experiments.configuration.overrides import key_of, normalise_overrides
 from pe_experiments.configuration.schema import check
 from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
 from pe_experiments.encodings import AttentionContext
@@ -25,7 +25,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.parent import continued, copy_parent_weights
+from pe_experiments.store.parent import copy_parent_weights, inherit_settings
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
 
@@ -49,8 +49,8 @@ def child(results: Path) -> Child:
 
     def make(parent: RunDirectory, *overrides: str) -> Experiment:
         overrides = (f"init_from={parent.path}", f"results_dir={results}", "logger=none", *overrides)
-        config = composed("config", list(overrides))
-        return resolve(check(continued(config, map(key_of, normalised(list(overrides))))))
+        config = compose_config("config", list(overrides))
+        return resolve(check(inherit_settings(config, map(key_of, normalise_overrides(list(overrides))))))
 
     return make
 
@@ -69,7 +69,7 @@ def test_settings_that_are_not_typed_are_the_parents(tiny: Tiny, child: Child) -
 
 def test_a_typed_setting_counts_even_if_it_is_the_default(tiny: Tiny, child: Child) -> None:
     run = trained(tiny("pe=rope", "seed=3", "trainer.precision=64-true"))
-    defaults = composed("config", [])
+    defaults = compose_config("config", [])
     assert child(run, "pe=sinusoidal").config.pe == defaults["pe"]
     assert child(run, "seed=0").config.seed == defaults["seed"] == 0
     steps = child(run, "training.steps=2000").config.training.steps
@@ -304,9 +304,9 @@ def test_keys_of_a_python_mapping_count_as_typed(tiny: Tiny, results: Path) -> N
 
 
 def test_several_parents_are_a_sweep() -> None:
-    overrides = normalised(["init_from=a-b+c=1,d", "pe.base=1.0,2.0"])
+    overrides = normalise_overrides(["init_from=a-b+c=1,d", "pe.base=1.0,2.0"])
     assert overrides == ["init_from='a-b+c=1',d", "++pe.base=1.0,2.0"]
-    assert normalised(["init_from='a,b'"]) == ["init_from='a,b'"]
+    assert normalise_overrides(["init_from='a,b'"]) == ["init_from='a,b'"]
 
 
 def test_a_comparison_shows_children_beside_their_parents(tiny: Tiny, child: Child, results: Path) -> None:

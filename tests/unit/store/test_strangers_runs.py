@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.commands.evaluate import allow_run_options, requested_evaluation
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import check
@@ -147,7 +147,7 @@ STRANGER = {"wandb": {"mode": "online", "project": "strangers", "entity": "stran
 
 def requested(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
     """Return the evaluation that evaluate.py would do with these overrides."""
-    settings = composed("evaluate", allow_run_options(list(typed)))
+    settings = compose_config("evaluate", allow_run_options(list(typed)))
     return requested_evaluation(settings | {"run": str(run.path)}, list(typed))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.tasks.base import Split
@@ -97,6 +97,6 @@ def test_a_short_folder_says_that_hidden_files_are_not_read(tiny: Tiny, tmp_path
 
 def test_windows_are_256_bytes_unless_another_length_is_given() -> None:
     for overrides, expected in (([], 256), (["training.max_length=128"], 128)):
-        experiment = resolve(check(composed("config", ["task=text", *overrides])))
+        experiment = resolve(check(compose_config("config", ["task=text", *overrides])))
         assert list(experiment.train_lengths) == [expected]
-    assert composed("config", ["task=copy"])["training"]["max_length"] == 20
+    assert compose_config("config", ["task=copy"])["training"]["max_length"] == 20

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.configuration import schema as config
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import check
 from pe_experiments.data import batches as data
@@ -37,7 +37,7 @@ def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None
     ],
 )
 def test_ordinary_configurations_fit_into_memory(overrides: list[str]) -> None:
-    experiment = resolve(check(composed("config", overrides)))
+    experiment = resolve(check(compose_config("config", overrides)))
     assert refuse_large(experiment) is None  # nothing is raised
 
 

@@ -12,7 +12,7 @@ from torch import nn, optim
 
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
-from pe_experiments.configuration.compose import composed
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import check
@@ -145,7 +145,7 @@ def test_bad_optimizers_and_arguments_are_refused(keys: Any, message: str, tiny:
     model = tiny().untrained_model()
 
     def build() -> None:
-        experiment = resolve(check(composed("config", keys)))
+        experiment = resolve(check(compose_config("config", keys)))
         TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
 
     with pytest.raises(UserError, match=message) as refusal:
