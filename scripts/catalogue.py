@@ -3,17 +3,15 @@
     python scripts/catalogue.py
 
 The YAML of an encoding or a task starts with a comment that describes the encoding or shows an example of the
-task. Comments with a key may follow. For an encoding these are ``# printed:`` (the name in papers),
-``# equals:``, ``# used by:`` and ``# bugs:`` (in published implementations); for a task ``# suite:``,
-``# tier:`` and, for a quick task, ``# recipe:`` (arguments of ``python scripts/train.py``) and ``# shown:``.
+task. ``pe_experiments/catalogue.yaml`` has an entry for each, whose keys it explains.
 """
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from inspect import cleandoc
-from pathlib import Path
 from typing import NamedTuple
 
 from pe_experiments.configuration.experiment import shortest_length
@@ -25,7 +23,7 @@ from pe_experiments.models.attention import makes_weights
 from pe_experiments.published import markdown_table
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, allowed, sentence
-from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml, write_atomically
 
 TIERS = ("quick", "hour", "gpu")
 LENGTH = 20  # input length of the accuracies in the table of tasks
@@ -69,50 +67,61 @@ and j that of the key; logits are scaled by 1/sqrt(head_dim).
 
 
 class Card(NamedTuple):
-    """The comments at the top of a task's YAML."""
+    """What the table says of a task: the comment of its YAML and its entry in the catalogue."""
 
     name: str
     example: str
-    suite: str
-    tier: str
-    recipe: str
-    shown: str
+    suite: str = ""
+    tier: str = ""
+    recipe: str = ""
+    shown: str = ""
 
 
-def read_card(path: Path) -> Card:
-    """Return the comments at the top of a task's YAML.
-
-    Raises:
-        UserError: a comment is missing or unknown.
-    """
-    example, notes = read_notes(path, ("suite", "tier", "recipe", "shown"), "3 1 4 -> 3 1 4")
-    card = Card(path.stem, example, **notes)
-    if card.tier not in TIERS:
-        raise UserError(f"{path.name}: tier={card.tier!r} is not one of {', '.join(TIERS)}")
-    if (card.tier == "quick") != bool(card.recipe and card.shown):
-        raise UserError(f"{path.name}: a quick task, and no other, has a recipe and its result (shown)")
-    return card
-
-
-def read_notes(path: Path, keys: tuple[str, ...], example: str) -> tuple[str, dict[str, str]]:
-    """Return the first comment of a YAML and the text of each ``# key: ...`` after it.
+def read_entry(group: str, name: str, keys: Sequence[str]) -> dict[str, str]:
+    """Return the entry of an encoding or a task in the catalogue.
 
     Raises:
-        UserError: there is no comment, for which the message shows ``example``, or a key is not in ``keys``.
+        UserError: there is no entry, or it has a key that is not in ``keys``.
     """
-    lines = [line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#")]
-    if not lines:
-        raise UserError(f"{path.name}: its first line is no comment, as in # {example}")
-    notes = {line.partition(": ")[0]: line.partition(": ")[2] for line in lines[1:]}
-    unknown = sorted(set(notes) - set(keys))
+    entries = read_yaml(CATALOGUE)[group]
+    if name not in entries:
+        raise UserError(f"{CATALOGUE.name}: {group} has no entry {name!r}; its keys are {allowed(keys)}")
+    unknown = sorted(entries[name].keys() - keys)
     if unknown:
-        raise UserError(f"{path.name}: unknown comment {unknown[0]!r}; allowed: {allowed(keys)}")
-    return lines[0], {key: notes.get(key, "") for key in keys}
+        raise UserError(
+            f"{CATALOGUE.name}: {group}.{name}: unknown key {unknown[0]!r}; allowed: {allowed(keys)}"
+        )
+    return entries[name]
+
+
+def read_description(group: str, name: str, example: str) -> str:
+    """Return the comment in the first line of a YAML; an error shows ``example``."""
+    first_line = (CONFIG_DIR / group / f"{name}.yaml").read_text("utf-8").partition("\n")[0]
+    if not first_line.startswith("# "):
+        raise UserError(f"{group}/{name}.yaml: its first line is no comment, as in # {example}")
+    return first_line.removeprefix("# ")
+
+
+def read_card(name: str) -> Card:
+    """Return the card of a task.
+
+    Raises:
+        UserError: its description or its entry in the catalogue is missing or incomplete.
+    """
+    example = read_description("task", name, "3 1 4 -> 3 1 4")
+    card = Card(name, example, **read_entry("tasks", name, Card._fields[2:]))
+    if card.tier not in TIERS:
+        raise UserError(f"{CATALOGUE.name}: tasks.{name}.tier={card.tier!r} is not one of {', '.join(TIERS)}")
+    if (card.tier == "quick") != bool(card.recipe and card.shown):
+        raise UserError(
+            f"{CATALOGUE.name}: tasks.{name}: a quick task, and no other, has a recipe and its result (shown)"
+        )
+    return card
 
 
 def cards() -> list[Card]:
     """Return the cards of all tasks, sorted by name."""
-    return [read_card(CONFIG_DIR / "task" / f"{name}.yaml") for name in shipped("task")]
+    return [read_card(name) for name in shipped("task")]
 
 
 def tasks() -> str:
@@ -148,10 +157,10 @@ def encodings() -> str:
     rows = []
     sections = []
     for name in shipped("pe"):
-        path = CONFIG_DIR / "pe" / f"{name}.yaml"
-        keys = ("equals", "used by", "bugs", "printed")
-        about, notes = read_notes(path, keys, "Logits fall with distance.")
-        del notes["printed"]  # used only by `comparison.latex`
+        about = read_description("pe", name, "Logits fall with distance.")
+        entry = read_entry("encodings", name, ("printed", "equals", "used_by", "bugs"))
+        if "printed" not in entry:
+            raise UserError(f"{CATALOGUE.name}: encodings.{name}.printed, the name in papers, is missing")
         encoding = load_component("pe", shipped("pe")[name]).build(SHAPE)
         count = sum(parameter.numel() for parameter in encoding.parameters())
         count *= SHAPE.num_layers if encoding.per_layer else 1
@@ -159,7 +168,7 @@ def encodings() -> str:
         reads = "no ids" if type(encoding) is PositionalEncoding else INVARIANT[encoding.invariant_to]
         link = f"[`{name}`](#{name})"
         rows.append([link, about, ", ".join(acts_on(encoding)), reads, f"{count:,}", encoder])
-        sections.append("\n".join([f"## {name}", "", about, "", *_card(encoding, notes), "", *_yaml(path)]))
+        sections.append("\n".join([f"## {name}", "", about, "", *_card(encoding, entry), "", *_yaml(name)]))
     table = markdown_table(("encoding", "in a line", "acts on", "reads", "parameters", "encoder"), rows)
     return "\n\n".join([f"{ENCODINGS}\n{table}", *sections]) + "\n"
 
@@ -180,20 +189,25 @@ def acts_on(encoding: PositionalEncoding) -> list[str]:
     return [place for place, changes in acts.items() if changes]
 
 
-def _card(encoding: PositionalEncoding, notes: dict[str, str]) -> list[str]:
-    """Return the docstring of an encoding up to its arguments as Markdown, and the comments of its YAML."""
+def _card(encoding: PositionalEncoding, entry: dict[str, str]) -> list[str]:
+    """Return the docstring of an encoding up to its arguments as Markdown, and its entry in the catalogue."""
     text = cleandoc(type(encoding).__doc__ or "").partition("\nArgs:")[0].partition("\nClass attributes:")[0]
     text = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text.strip())
     text = re.sub(rf"(^|[.)]\s)({LABELS}):", r"\1**\2:**", text, flags=re.MULTILINE)
     text = re.sub(r"^ {4}(?=\S)", "- ", text, flags=re.MULTILINE)
     text = re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", text)
-    lines = [f"- {key.capitalize()}: {note}." for key, note in notes.items() if note]
+    lines = [
+        f"- {key.replace('_', ' ').capitalize()}: {entry[key]}."
+        for key in ("equals", "used_by", "bugs")
+        if key in entry
+    ]
     return [text, "", *lines] if lines else [text]
 
 
-def _yaml(path: Path) -> list[str]:
-    """Return the lines of a YAML without its comments, as a code block."""
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+def _yaml(name: str) -> list[str]:
+    """Return the lines of an encoding's YAML without its comments, as a code block."""
+    path = CONFIG_DIR / "pe" / f"{name}.yaml"
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
     return ["```yaml", *lines, "```"]
 
 

@@ -1,6 +1,5 @@
 """Write a LaTeX table of encodings by tasks, with a citation for each encoding and a legend."""
 
-import re
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.table import best_encodings
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.files import CATALOGUE, read_yaml
 
 TEMPLATES = Path(__file__).parent / "templates"
 ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
@@ -63,9 +62,7 @@ def printed_name(label: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    """Return the printed names of encodings and position policies, from ``# printed:`` in their YAML."""
-    names = {}
-    for path in CONFIG_DIR.glob("p[eo]*/*.yaml"):
-        for name in re.findall(r"(?m)^# printed: (.+)$", path.read_text("utf-8")):
-            names[path.stem] = name
-    return names
+    """Return the printed names of encodings and position policies, from ``catalogue.yaml``."""
+    catalogue = read_yaml(CATALOGUE)
+    cards = catalogue["encodings"] | catalogue["positions"]
+    return {name: card["printed"] for name, card in cards.items()}

@@ -22,6 +22,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_DIR = _PACKAGE / "configs"
 if not CONFIG_DIR.is_dir():
     CONFIG_DIR = _PACKAGE.parent / "configs"
+CATALOGUE = _PACKAGE / "catalogue.yaml"
 # Limits for untrusted files. Runs write about a hundredth: 100 kB of JSON or CSV, 20 kB and 8 levels of YAML.
 MOST_BYTES = 32 << 20
 MOST_YAML_BYTES = 2 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,18 +35,21 @@ def test_recipes_are_complete_commands(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("entry", "message"),
     [
-        ("# a -> b\n# tier: slow\n", "tier='slow' is not one of quick, hour, gpu"),
-        ("# a -> b\n# tier: quick\n", "a quick task, and no other, has a recipe"),
-        ("# a -> b\n# tier: gpu\n# author: me\n", "unknown comment 'author'"),
+        ("copy: {tier: slow}", "tasks.copy.tier='slow' is not one of quick, hour, gpu"),
+        ("copy: {tier: quick}", "tasks.copy: a quick task, and no other, has a recipe"),
+        ("copy: {tier: gpu, author: me}", "tasks.copy: unknown key 'author'; allowed: suite, tier"),
+        ("lag: {tier: gpu}", "tasks has no entry 'copy'; its keys are suite, tier"),
     ],
 )
-def test_incomplete_cards_are_refused(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(text + "_target_: mine.Mine\n")
-    with pytest.raises(UserError, match=message):
-        read_card(path)
+def test_incomplete_entries_of_the_catalogue_are_refused(
+    entry: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "catalogue.yaml").write_text("tasks:\n  " + entry)
+    monkeypatch.setattr(catalogue, "CATALOGUE", tmp_path / "catalogue.yaml")
+    with pytest.raises(UserError, match=re.escape(message)):
+        read_card("copy")
 
 
 def test_a_task_that_raises_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
