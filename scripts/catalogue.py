@@ -84,8 +84,11 @@ def read_entry(group: str, name: str, keys: Sequence[str]) -> dict[str, str]:
         UserError: there is no entry, or it has a key that is not in ``keys``.
     """
     entries = read_yaml(CATALOGUE)[group]
-    if name not in entries:
-        raise UserError(f"{CATALOGUE.name}: {group} has no entry {name!r}; its keys are {allowed(keys)}")
+    if not isinstance(entries.get(name), dict):
+        raise UserError(
+            f"pe_experiments/{CATALOGUE.name}: {group} has no entry {name!r}; write one with the keys "
+            f"{allowed(keys)}, of which the first is required, and run python scripts/catalogue.py"
+        )
     unknown = sorted(entries[name].keys() - keys)
     if unknown:
         raise UserError(

@@ -111,8 +111,7 @@ def _exit_code(
         application()
         return process.exit_code
     except KeyboardInterrupt:
-        resume = "the same command without rerun=true" if "rerun=true" in arguments else "the same command"
-        return _complain(f"interrupted; {resume} goes on from the last checkpoint", code=130)
+        return _complain(_interrupted(primary, arguments), code=130)
     except SystemExit as stop:  # raised by Hydra after its message
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as caught:
@@ -126,6 +125,16 @@ def _exit_code(
         if isinstance(explanation, UserError | OSError):
             return _complain(sentence(explanation))
         return _complain(_unexpected(error))
+
+
+def _interrupted(primary: str, arguments: Sequence[str]) -> str:
+    """Return the message after Ctrl-C, with the command that resumes."""
+    if primary == "evaluate_pretrained":
+        return "interrupted; the same command resumes with the rows already measured"
+    if primary != "config":
+        return "interrupted"
+    resume = "the same command without rerun=true" if "rerun=true" in arguments else "the same command"
+    return f"interrupted; {resume} resumes from the last checkpoint"
 
 
 def _unexpected(error: BaseException) -> str:

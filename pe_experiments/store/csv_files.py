@@ -73,9 +73,11 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def validation_loss(run: RunDirectory) -> float:
-    """Return the last loss on fresh examples of the training lengths; infinite if missing or not finite."""
+    """Return the last loss on fresh examples of the training lengths; inf if not finite, NaN if missing."""
     losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
-    return losses[-1] if losses and math.isfinite(losses[-1]) else math.inf
+    if not losses:
+        return math.nan
+    return losses[-1] if math.isfinite(losses[-1]) else math.inf
 
 
 def read_curve(path: Path) -> list[Row]:

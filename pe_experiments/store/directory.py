@@ -178,7 +178,7 @@ class RunDirectory:
                 elif not can_resume or (rerun and isinstance(error, UserError)):
                     self._put_back()
                 if problem := disk_problem(error):
-                    safe = "finished results are safe, and the same command goes on from the last checkpoint"
+                    safe = "finished results are safe, and the same command resumes from the last checkpoint"
                     raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
                 raise
             with suppress(OSError):  # the next command tries again, in `restore`

@@ -25,7 +25,7 @@ from pe_experiments.store.identity import Identity, data_digests, identify
 from pe_experiments.store.status import RunStatus, status_in
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, shown
-from pe_experiments.training.preflight import preflight
+from pe_experiments.training.preflight import check_model, refuse_large_model
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,8 @@ def trained_model(status: RunStatus) -> Backbone:
     if checkpoint is None:
         cure = "add rerun=true to train it again"
         raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
-    preflight(experiment)
+    refuse_large_model(experiment)
+    check_model(experiment)
     model = experiment.untrained_model()
     label = experiment.components["pe"].label
     mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -165,7 +166,7 @@ def outcome_of(order: Order) -> Outcome:
             if job_return.status == JobStatus.FAILED:
                 raise job_return._return_value
             loss = job_return.return_value
-            outcome = {"state": "finished" if loss < float("inf") else "diverged", "reason": "", "loss": loss}
+            outcome = {"state": "diverged" if loss == math.inf else "finished", "reason": "", "loss": loss}
         except BaseException as error:  # other runs must continue
             if application and application.full_error:
                 traceback.print_exc()

@@ -34,15 +34,32 @@ SOLVED_LENGTH = 20  # largest length at which `Task.solve`, which may be slow, c
 def preflight(experiment: Experiment) -> list[str]:
     """Raise an error for a run that would fail later or give wrong results; return remarks of its encodings.
 
-    The run must fit into memory. Targets must agree with `Task.solve`. An untrained model must give finite
-    logits for a training batch and for a row of the longest evaluation, and in a decoder no token may depend
-    on later ones. ``check_encoding.py`` also finds edits in place and stray random draws.
+    The run must fit into memory, the model must pass `check_model`, and the optimizer must need no more than
+    gradients.
 
     Raises:
         UserError: the run must not start.
     """
     refuse_large(experiment)
     _refuse_unused_rate(experiment.config.training)
+    model = check_model(experiment)
+    _refuse_optimizer(experiment, model)
+    encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
+    remarks: dict[str, None] = {}
+    for encoding in encodings:
+        remark = encoding.remark or overridden_hooks(encoding)[1]
+        if remark:
+            remarks[f"{type(encoding).__name__}: {remark}"] = None
+    return list(remarks)
+
+
+def check_model(experiment: Experiment) -> Backbone:
+    """Return an untrained model of the experiment, or raise an error if its results would be wrong.
+
+    Targets must agree with `Task.solve`. The model must give finite logits for a training batch and for a row
+    of the longest evaluation, and in a decoder no token may depend on later ones. ``check_encoding.py`` also
+    finds edits in place and stray random draws.
+    """
     source = experiment.source
     for task in dict.fromkeys((source.task, experiment.evaluation_task)):
         _refuse_wrong_answers(task, source.train_lengths)
@@ -61,14 +78,7 @@ def preflight(experiment: Experiment) -> list[str]:
             _require_finite(model.train(training), examples, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
         _refuse_looking_ahead(model.eval(), batch.rows(torch.arange(ROWS) % len(batch.tokens_BT)), source)
-    _refuse_optimizer(experiment, model)
-    encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
-    remarks: dict[str, None] = {}
-    for encoding in encodings:
-        remark = encoding.remark or overridden_hooks(encoding)[1]
-        if remark:
-            remarks[f"{type(encoding).__name__}: {remark}"] = None
-    return list(remarks)
+    return model
 
 
 def _refuse_unused_rate(training: TrainingConfig) -> None:
@@ -78,6 +88,16 @@ def _refuse_unused_rate(training: TrainingConfig) -> None:
         raise NotApplicable(
             f"training.final_learning_rate={training.final_learning_rate}: training.schedule=constant ends "
             f"at the rate it has; allowed: {default}"
+        )
+
+
+def refuse_large_model(experiment: Experiment) -> None:
+    """Raise an error if the weights of a trained model do not fit into the memory of this machine."""
+    needed = 4 * parameters(experiment)
+    available = memory_bytes(gpu=False)
+    if available is not None and needed > available:
+        raise UserError(
+            f"the model needs about {needed / 1e9:,.1f} GB of memory, this machine has {available / 1e9:,.1f}"
         )
 
 
@@ -115,7 +135,7 @@ def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
 
 
 def parameters(experiment: Experiment) -> int:
-    """Return the number of parameters, counted on the meta device without allocating memory."""
+    """Return about the number of parameters: the backbone by formula, the encoding built without memory."""
     shape = experiment.shape
     vocabulary = experiment.format.vocab_size
     backbone_size = 2 * vocabulary * shape.d_model + shape.num_layers * 12 * shape.d_model**2

@@ -126,7 +126,7 @@ class Ranks(LightningEnvironment):
         except RuntimeError as error:
             lost_rank = _find_lost_rank(others)
             if lost_rank:
-                raise RankLost(f"{lost_rank}; the same command goes on from the last checkpoint") from error
+                raise RankLost(f"{lost_rank}; the same command resumes from the last checkpoint") from error
             raise
         finally:
             done.set()

@@ -58,8 +58,9 @@ def test_docstring_states_source_and_parameters(name: str) -> None:
     encoding = subject(name).encoding()
     document = " ".join((type(encoding).__doc__ or "").split())
     cited = itertools.chain.from_iterable(cites(inspect.getdoc(encoding) or "").values())
-    assert set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document)) == set(cited)
-    assert "Beyond training" in document or "Beyond the trained rows" in document
+    assert set(re.findall(r"arXiv:(\d{4}\.\d{4,5})", document)) == set(cited), "arXiv:NUMBER"
+    assert name == "none" or "Source:" in document, "Source: Author et al. YEAR, arXiv:NUMBER"
+    assert re.search("Beyond (training|the trained rows):", document), "Beyond training: what happens there"
     statement = re.search(r"Parameters: (?:(none|those of)|``(.+?)``)", document)
     assert statement, "Parameters: none, or ``an expression`` in the arguments and the model's sizes"
     if statement[1] != "those of":  # other encodings

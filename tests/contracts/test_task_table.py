@@ -40,7 +40,7 @@ def test_recipes_are_complete_commands(name: str) -> None:
         ("copy: {tier: slow}", "tasks.copy.tier='slow' is not one of quick, hour, gpu"),
         ("copy: {tier: quick}", "tasks.copy: a quick task, and no other, has a recipe"),
         ("copy: {tier: gpu, author: me}", "tasks.copy: unknown key 'author'; allowed: suite, tier"),
-        ("lag: {tier: gpu}", "tasks has no entry 'copy'; its keys are suite, tier"),
+        ("lag: {tier: gpu}", "tasks has no entry 'copy'; write one with the keys suite, tier"),
     ],
 )
 def test_incomplete_entries_of_the_catalogue_are_refused(

@@ -185,6 +185,7 @@ def write() -> int:
     lines = [f"    {json.dumps(name)}: {json.dumps(numbers)}" for name, numbers in sorted(runs.items())]
     content = ",\n".join(lines)
     FILE.write_text(f'{{\n  "numerics": {NUMERICS},\n  "runs": {{\n{content}\n  }}\n}}\n', "utf-8")
+    print(f"wrote {FILE}")
     return 0
 
 

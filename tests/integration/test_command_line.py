@@ -63,6 +63,7 @@ MISTAKES = {
     "experiment=mine": ["experiment is not a setting", "sweep=NAME"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
     "pe=rotary": ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"],
+    "-m task=nope,copy": ["task=nope is not a choice"],
     "-m pe=none, rope": ["'pe=none,'", "without spaces"],
     "task.path=x": ["task.path", "task=copy", "task=text has it"],
     "pe._target_=mine": ["pe._target_=mine", "the module and the class"],

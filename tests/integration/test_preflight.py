@@ -11,8 +11,10 @@ import pytest
 
 from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.run import run_experiment
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training.preflight import preflight
+from pe_experiments.training.preflight import parameters, preflight
 from tests.conftest import ROOT, TINY, Script, assert_one_sentence
 from tests.integration import misbehaving
 from tests.processes import Started, wait_for
@@ -82,6 +84,20 @@ def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, re
     assert "RuntimeError: a part ends the program with " in outcome.out
 
 
+def test_a_finished_run_is_loaded_where_it_could_not_be_trained(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_experiment(tiny()).run
+    weights = 4 * parameters(tiny())
+    monkeypatch.setattr("pe_experiments.training.preflight.memory_bytes", lambda gpu: weights + 1)
+    with pytest.raises(UserError, match="training needs about"):
+        preflight(tiny())
+    assert load_model(run.path).model is not None
+    monkeypatch.setattr("pe_experiments.training.preflight.memory_bytes", lambda gpu: weights - 1)
+    with pytest.raises(UserError, match=r"the model needs about .* GB of memory"):
+        load_model(run.path)
+
+
 @pytest.mark.slow
 def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> None:
     """The encoding takes nearly all of the time, so the signal arrives in it."""
@@ -93,7 +109,7 @@ def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> No
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)
     os.kill(running.pid, signal.SIGINT)
     ended = running.end()
-    assert ended.stderr.startswith("error: interrupted; the same command goes on")
+    assert ended.stderr.startswith("error: interrupted; the same command resumes")
     assert ended.returncode == 130
 
 

@@ -96,7 +96,7 @@ def test_ctrl_c_ends_every_process_and_leaves_runs_that_resume(results: Path, sc
     os.killpg(process.pid, signal.SIGINT)
     ended = process.end()
     assert ended.returncode == 130
-    assert ended.stderr.startswith("error: interrupted; the same command goes on")
+    assert ended.stderr.startswith("error: interrupted; the same command resumes")
     assert ended.stderr.count("\n") == 1, ended.stderr
     wait_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert not (results / ".launched").exists()

@@ -19,8 +19,9 @@ COMPOSED = {"rope_nope"}  # its layers alternate between encodings that have loo
 def test_every_encoding_has_a_loop() -> None:
     missing = sorted(set(shipped("pe")) - set(VECTORS) - set(LOGITS) - COMPOSED)
     assert not missing, (
-        f"{', '.join(missing)}: write the formula as a loop over single numbers in tests/oracles/loops (one "
-        f"file per family) and list it under its name in tests/oracles/loops/__init__.py"
+        f"{', '.join(missing)}: write the formula as a function (case, head, query, key) -> logit over "
+        f"single numbers in a file of its family in tests/oracles/loops, list it under its name in "
+        f"tests/oracles/loops/__init__.py, and its hyperparameters in tests/oracles/cases.py"
     )
 
 

@@ -15,9 +15,15 @@ from pe_experiments.checking.instances import build
 from pe_experiments.encodings import ModelShape
 from pe_experiments.models.attention_scores import Inputs
 from tests.oracles.cases import TABLE, difference, expected, measured
+from tests.oracles.loops import LOGITS, VECTORS
 from tests.oracles.vectors import FOLDER, stored_case
 
 FILES = sorted(FOLDER.glob("*.json"))
+
+
+def test_every_loop_has_vectors() -> None:
+    missing = sorted({*VECTORS, *LOGITS} - {path.stem for path in FILES})
+    assert not missing, f"no vectors of {', '.join(missing)}: run python -m tests.oracles.vectors"
 
 
 def stored_result(entry: dict[str, Any]) -> torch.Tensor:
