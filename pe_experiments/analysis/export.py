@@ -122,9 +122,8 @@ def _weights(
     else:
         mask_BTS = mask_B1TS[:, 0, :, :keys]
         visible_BTS = mask_BTS if mask_BTS.dtype == torch.bool else mask_BTS == 0
-        if (
-            encoding.shape.causal
-        ):  # leave out the unused end of a static cache, after the key of the last query
+        # Leave out the unused end of a static cache, after the key of the last query.
+        if encoding.shape.causal:
             last_T = (visible_BTS.any(0) * torch.arange(keys, device=q_BHTK.device)).amax(-1)
             # Take the largest offset, because queries that are padding see fewer keys.
             offset = int((last_T - torch.arange(queries, device=q_BHTK.device)).max())

@@ -13,11 +13,11 @@ from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, sco
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import check
-from pe_experiments.published.archive import FILES, SHIPPED, read_archive, select_runs
+from pe_experiments.published.archive import PROVENANCE, SHIPPED, read_archive, select_runs
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.store.names import jsonable, safe_name
 from pe_experiments.sweeps.jobs import DONE, PENDING, Job
-from pe_experiments.sweeps.report import Comparison
+from pe_experiments.sweeps.report import ComparisonReport
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, allowed, few
 
@@ -25,14 +25,14 @@ MOST_SETTINGS = 16  # per task, because the test enumerates all combinations of 
 STUDY = "versus"  # the folder that holds one study per encoding
 
 
-class Versus(Comparison):
+class Versus(ComparisonReport):
     """Compare the runs of one encoding with a bank, one task at a time.
 
     Args:
-        bank: the published study, in the results directory or shipped with the package.
+        bank: the published study, in the results directory or in the checkout of this package.
         baselines: labels of the encodings to compare with; None selects all encodings of the bank.
         metric: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
-        tuned: see `Comparison`.
+        tuned: see `ComparisonReport`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Versus(Comparison):
         self.study = f"{STUDY}/{safe_name(self.label).replace('=', '-')}"
         self.names = {job.name for job in jobs}
         folders = [base / self.bank for base in (self.results_dir, SHIPPED)]
-        folder = next((path for path in folders if (path / FILES[-1]).exists()), None)
+        folder = next((path for path in folders if (path / PROVENANCE).exists()), None)
         if folder is None:
             raise UserError(
                 f"hydra.callbacks.report.bank={self.bank} is not a published study in {folders[0]}"
@@ -184,9 +184,8 @@ class Versus(Comparison):
         runs = self.all_runs()
         metrics = list(dict.fromkeys((SCORE, self.metric)))
         is_new = runs.runs["label"] == self.label
-        all_scores = score_table(
-            runs, self.floors, metrics
-        )  # only in configurations that the encoding has run
+        # Only in configurations that the encoding has run.
+        all_scores = score_table(runs, self.floors, metrics)
         bank_scores = score_table(select_runs(runs, ~is_new), self.floors, metrics)
         new_scores = all_scores[all_scores["label"] == self.label]
         return pd.concat([bank_scores, new_scores], ignore_index=True)
@@ -213,4 +212,4 @@ def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterabl
 def _differing_keys(config: Mapping[str, Any], bank_config: Mapping[str, Any]) -> list[str]:
     """Return the options in which two configurations differ, with both values."""
     keys = [key for key in {**config, **bank_config} if config.get(key) != bank_config.get(key)]
-    return [f"{key}={config.get(key)} (there: {bank_config.get(key)})" for key in keys]
+    return [f"{key}={config.get(key)} (bank: {bank_config.get(key)})" for key in keys]

@@ -10,7 +10,7 @@ import torch
 
 from pe_experiments.checking.checks import run_checks, say_failure
 from pe_experiments.checking.compare import (
-    Comparison,
+    EncodingComparison,
     as_reference,
     common_forms,
     compare_layouts,
@@ -38,8 +38,8 @@ from pe_experiments.configuration.schema import Section, Words
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, error_place, nearest, sentence
 
-UNKNOWN = """It is none of our encodings (with their default arguments)
-and none of the known mistakes: it is new, or wrong in a way of its own.
+UNKNOWN = """It equals none of our encodings (with their default arguments)
+and none of the known mistakes: it is new, or it has an unknown mistake.
 To tell which, name what it should be: against=rope, with its arguments."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 SPANS = {  # how the text begins if a difference first shows in a span of positions
@@ -126,7 +126,7 @@ def _compare_with_reference(
     """
     common = common_forms(against, forms)
     if not common:
-        say(f"It cannot be {against.label}: that exists in a decoder only, this in an encoder only.")
+        say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
         return False
     comparison = compare_layouts(component.build, as_reference(against, forms), largest=True)
     _say_comparison(comparison, component, against, common)
@@ -138,7 +138,7 @@ def _compare_with_reference(
     if matches:
         return all(match.convention for match in matches)
     if STATELESS in failed:
-        say("It keeps something between calls, so that its formula cannot be told.")
+        say("It keeps state between calls, so its formula cannot be determined.")
         return False
     if len(forms) == 2 and common[0]:
         matches = equal_encodings(component.build, [against], [True])
@@ -249,13 +249,13 @@ def _say_match(match: Match, forms: list[bool], against: Component | None = None
     if against is None or match.convention:
         return
     if against.cls is not match.component.cls and issubclass(against.cls, match.component.cls):
-        say(f"That is no {against.label}: what {against.choice} adds has no effect.")
+        say(f"It is not {against.label}: what {against.choice} adds has no effect.")
     else:
-        say(f"That is no {against.label}.")
+        say(f"It is not {against.label}.")
 
 
 def _say_comparison(
-    comparison: Comparison, component: Component, against: Component, forms: list[bool]
+    comparison: EncodingComparison, component: Component, against: Component, forms: list[bool]
 ) -> None:
     """Print whether the tested encoding equals the reference, or how much and where it differs."""
     if comparison.same:
@@ -302,7 +302,7 @@ def _say_other_parameters(component: Component, against: Component, forms: list[
         say(f"{against.choice} with other arguments ({names}): +against_arguments.NAME=VALUE.")
 
 
-def _say_same(comparison: Comparison, forms: list[bool]) -> None:
+def _say_same(comparison: EncodingComparison, forms: list[bool]) -> None:
     """Print that the tested encoding equals the reference, and up to which convention."""
     size = f"{comparison.difference:.1e} of the largest value"
     say(

@@ -25,7 +25,7 @@ class Reference(NamedTuple):
     forms: Sequence[bool]  # values of `causal`: True for a decoder, False for an encoder
 
 
-class Comparison(NamedTuple):
+class EncodingComparison(NamedTuple):
     """The result of comparing a candidate with a reference.
 
     Differences are relative to the largest value. Descriptions are empty where there is nothing to report.
@@ -75,7 +75,9 @@ def as_reference(component: Component, forms: Sequence[bool]) -> Reference:
     return Reference(component.label, component.build, common_forms(component, forms))
 
 
-def compare_layouts(candidate: MakeEncoding, reference: Reference, largest: bool = False) -> Comparison:
+def compare_layouts(
+    candidate: MakeEncoding, reference: Reference, largest: bool = False
+) -> EncodingComparison:
     """Compare in the reference's channel layout, and if that differs, in all others.
 
     The comparison ends at the first difference; with ``largest`` it measures the largest difference.
@@ -100,14 +102,14 @@ def compare(
     layout: Sequence[str] = (),
     sizes: Sequence[Sizes] = SIZES,
     largest: bool = False,
-) -> Comparison:
+) -> EncodingComparison:
     """Compare in models of these sizes, with the candidate's channels in a layout of `channel_layouts`.
 
     The comparison ends at the first difference; with ``largest`` it measures the largest difference.
     """
     name, make, forms = reference
     if layout and not _has_channels(build(make, model_shape(sizes[0], forms[0]))):
-        return Comparison(name, None)
+        return EncodingComparison(name, None)
     worst = 0.0
     not_compared = ""
     table = ""
@@ -116,14 +118,14 @@ def compare(
     for causal, size in product(forms, sizes):
         pair = make_pair(candidate, make, model_shape(size, causal), layout, stop_above)
         if pair is None:
-            return Comparison(name, None)
+            return EncodingComparison(name, None)
         worst = max(worst, pair.difference)
         if pair.difference > SAME:
-            return Comparison(name, worst)
+            return EncodingComparison(name, worst)
         table = table or pair.table
         for scenario, difference in scenario_differences(pair):
             if difference > SAME:
-                return Comparison(name, difference, scenario=scenario)
+                return EncodingComparison(name, difference, scenario=scenario)
         if not defined_far(make, pair.reference):
             not_compared = "what is trained decides there"
         elif not layout and _only_adds_distance_bias(pair.reference):
@@ -133,7 +135,7 @@ def compare(
                 far_differences.append(pair.difference_below(FAR))
             except Exception as error:  # raised by the implementation, e.g. for the end of a table
                 not_compared = f"it raises {sentence(error)}"
-    comparison = Comparison(
+    comparison = EncodingComparison(
         name,
         worst,
         far_difference=max(far_differences, default=torch.nan),

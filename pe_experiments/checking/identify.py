@@ -8,7 +8,7 @@ import torch
 
 from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
 from pe_experiments.checking.compare import (
-    Comparison,
+    EncodingComparison,
     Reference,
     as_reference,
     common_forms,
@@ -55,7 +55,7 @@ class Match:
         in_small_models: whether they are known to be equal in small models only.
     """
 
-    comparison: Comparison
+    comparison: EncodingComparison
     component: Component
     mistake: Mistake | None = None
     published: bool = False

@@ -34,14 +34,14 @@ COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment o
 SWEEP_OPTIONS = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher", "hydra.callbacks.report")
 
 
-class Failed(BaseException):
+class CommandFailed(BaseException):
     """Raised when a command fails outside a sweep, with the error as ``__cause__``.
 
     It is not an Exception, because Hydra would print an Exception itself.
     """
 
 
-class Task:
+class CommandFunction:
     """The function that Hydra calls; it passes the configuration to ``function`` as plain values."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any]):
@@ -54,7 +54,7 @@ class Task:
         except Exception as error:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
                 raise
-            raise Failed from error
+            raise CommandFailed from error
 
 
 def command(
@@ -77,7 +77,7 @@ def command(
     """
     primary = config or name
     decorate = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)
-    application = decorate(Task(function))
+    application = decorate(CommandFunction(function))
 
     def run() -> NoReturn:
         arguments = sys.argv[1:]
@@ -115,7 +115,7 @@ def _exit_code(
     except SystemExit as stop:  # raised by Hydra after its message
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as caught:
-        error = caught.__cause__ if isinstance(caught, Failed) and caught.__cause__ else caught
+        error = caught.__cause__ if isinstance(caught, CommandFailed) and caught.__cause__ else caught
         if full_error:
             traceback.print_exception(error)
             return 1

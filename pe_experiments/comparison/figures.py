@@ -14,7 +14,7 @@ from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row
 from pe_experiments.comparison.table import finite
-from pe_experiments.comparison.words import learned, seeds_in_words
+from pe_experiments.comparison.words import format_seeds, learned
 from pe_experiments.drawing import (
     GREY,
     WIDTH,
@@ -132,7 +132,7 @@ def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
 
 def _seeds(rows: Rows) -> str:
     """Return the number of seeds per encoding and the diverged runs as text."""
-    seeds = seeds_in_words(row["seeds"] for row in rows)
+    seeds = format_seeds(row["seeds"] for row in rows)
     diverged = ", ".join(f"{row['diverged']} of {row['encoding']}" for row in rows if row["diverged"])
     if not diverged:
         return f"{seeds} per encoding"

@@ -12,7 +12,7 @@ import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs import ACCURACIES
+from pe_experiments.comparison.runs import ACCURACY_METRICS
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
 from pe_experiments.drawing import METRIC_NAMES, render, style_indices
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
@@ -34,7 +34,7 @@ def render_page(comparison: Comparison, title: str) -> str:
     data = {
         "metric": {
             "column": comparison.metric,
-            "words": words.metric_in_words(comparison.metric),
+            "words": words.metric_name(comparison.metric),
             "lower": lower,
         },
         "accuracy": column,
@@ -47,7 +47,7 @@ def render_page(comparison: Comparison, title: str) -> str:
         TEMPLATE,
         data,
         title=title,
-        metric=words.metric_in_words(comparison.metric),
+        metric=words.metric_name(comparison.metric),
         accuracy=words.WORDS[column],
         lower=lower,
         chance=comparison.metric.endswith("extrapolation"),
@@ -66,7 +66,7 @@ def _methods(comparison: Comparison) -> Json:
     return {
         "cited": cited,
         "bibtex": bibtex,
-        "seeds": words.seeds_in_words(comparison.table["seeds"]),
+        "seeds": words.format_seeds(comparison.table["seeds"]),
         "intervals": bool(
             comparison.table[["solved_low", f"{comparison.metric}_low"]].notna().any(axis=None)
         ),
@@ -108,7 +108,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         "pairs": _cells(pd.DataFrame(pairs, columns=comparison.pairs.columns).dropna(subset=["p"]), index),
         "curves": {
             column: _by_run(protocol.curves, "content_length", column, measured, index)
-            for column in dict.fromkeys((*ACCURACIES, *drawn))
+            for column in dict.fromkeys((*ACCURACY_METRICS, *drawn))
         },
         "parents": {column: _parents(protocol, column) for column in drawn},
         "training": _training(comparison.runs.training, protocol, index),

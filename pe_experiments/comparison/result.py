@@ -10,7 +10,7 @@ import pandas as pd
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import encoding_table, pair_table
-from pe_experiments.comparison.words import caveats, result_in_words
+from pe_experiments.comparison.words import caveats, result_sentence
 from pe_experiments.drawing import Style, styles
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks import DEPTHS
@@ -73,7 +73,7 @@ class Comparison:
     @cached_property
     def sentences(self) -> dict[str, str]:
         """Return a sentence with the result of each protocol, by the title of the protocol."""
-        return {protocol.title: result_in_words(protocol, self.rows(protocol)) for protocol in self.protocols}
+        return {protocol.title: result_sentence(protocol, self.rows(protocol)) for protocol in self.protocols}
 
     @cached_property
     def notes(self) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
-from pe_experiments.configuration.schema import PARTS
+from pe_experiments.configuration.schema import ENCODING_AND_TASK
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
@@ -23,20 +23,13 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
 
-ACCURACIES = ("exact_match", "token_accuracy")
+ACCURACY_METRICS = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 # Keys of an evaluation that must be as in the run, with the words for messages.
 EVALUATION = {"pe": "encoding", "task": "task", "decoding": "decoding", "examples": "number of examples"}
-KEYS = (
-    "name",
-    "label",
-    "seed",
-    "task",
-    "model",
-    "protocol",
-    "status",
-)  # first columns of the tables of runs, curves and training
+# The first columns of the tables of runs, curves and training.
+KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend only on the task
 
 
@@ -188,7 +181,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     config_run = f"{identity['name']}, seed {trained['seed']}"
     if result_run != config_run:
         raise UserError(f"its result.json belongs to {result_run}, and its config.yaml to {config_run}")
-    if not all(isinstance(trained[group], dict) for group in (*PARTS, "model", "training")):
+    if not all(isinstance(trained[group], dict) for group in (*ENCODING_AND_TASK, "model", "training")):
         raise UserError(f"{directory.config} is damaged: a section is not a mapping")
     examples = int(result["evaluation"]["examples"])
     protocol, encoding = comparison_keys(identity["hashed"], examples, tuned)
@@ -402,7 +395,7 @@ def _summary(points: Sequence[Row], max_length: int, status: str) -> Row:
     """Return the summary of a curve, with NaN for unknown values and 0 past training for a diverged run."""
     metrics = summarise(points, max_length)
     summary = {key: math.nan if value is None else value for key, value in metrics.items()}
-    for accuracy in ACCURACIES:
+    for accuracy in ACCURACY_METRICS:
         metric = f"{accuracy}_extrapolation"
         if status == DIVERGED and not math.isnan(summary[metric]):
             summary[metric] = 0.0

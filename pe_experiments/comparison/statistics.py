@@ -152,9 +152,8 @@ def paired_ps(differences: np.ndarray) -> np.ndarray:
 
     A p-value is at least 2 / 2^pairs. NaN marks a missing pair.
     """
-    means = (
-        np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T
-    )  # a difference of 0 does not change p
+    # A difference of 0 does not change p.
+    means = np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T
     beyond = np.minimum((means <= ROUNDING).sum(axis=1), (means >= -ROUNDING).sum(axis=1))
     return np.minimum(1.0, 2 * (1 + beyond) / (1 + means.shape[1]))
 

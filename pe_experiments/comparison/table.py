@@ -10,7 +10,7 @@ import pandas as pd
 
 import pe_experiments.comparison.statistics as statistics
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACIES, Row
+from pe_experiments.comparison.runs import ACCURACY_METRICS, Row
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, Interval
 from pe_experiments.drawing import BOUNDS
 from pe_experiments.evaluation.summary import LOSSES, SOLVED, chance_of, lower_is_better
@@ -18,7 +18,7 @@ from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError, allowed, nearest
 
 SPANS = ("in_distribution", "at_2x", "extrapolation")
-METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACIES for span in SPANS)
+METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACY_METRICS for span in SPANS)
 LEAST = 0.005  # smaller means are shown as 0.00
 SAME = "all seeds of both have the same value"
 PAIRS = ["section", "protocol", "metric", "encoding", "other", "seeds", "other_seeds", "not_tested",
@@ -95,7 +95,7 @@ def _encoding_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
         for name in LOSSES if with_loss else ():
             row |= _interval_columns(name, statistics.t_interval(runs[name].to_numpy(float)))
         for length, points in shared[shared["label"] == label].groupby("content_length"):
-            for accuracy in ACCURACIES:
+            for accuracy in ACCURACY_METRICS:
                 mean = statistics.mean_interval(points[accuracy].to_numpy(float))
                 row |= _interval_columns(f"{accuracy}@{length}", mean)
             if with_loss:

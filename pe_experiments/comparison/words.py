@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACIES, Row, Runs
+from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
 from pe_experiments.comparison.table import LEAST, best_encodings, finite
 from pe_experiments.drawing import METRIC_NAMES
@@ -31,10 +31,10 @@ SMALLEST_P = (
 
 def column_of(metric: str) -> str:
     """Return the column of the curves that a metric summarises."""
-    return next(name for name in (*ACCURACIES, "loss") if metric.startswith(name))
+    return next(name for name in (*ACCURACY_METRICS, "loss") if metric.startswith(name))
 
 
-def metric_in_words(metric: str) -> str:
+def metric_name(metric: str) -> str:
     """Return a metric in words, such as ``exact match past the training lengths``."""
     column = column_of(metric)
     return f"{WORDS[column]} {WORDS[metric.removeprefix(f'{column}_')]}"
@@ -59,15 +59,15 @@ def digits(metric: str) -> str:
     return ".3f" if lower_is_better(metric) else ".2f"
 
 
-def counts_in_words(counts: Iterable[int]) -> str:
+def format_counts(counts: Iterable[int]) -> str:
     """Return the range of counts as text, such as ``3 to 5``."""
     distinct = sorted(set(counts))
     return str(distinct[0]) if len(distinct) == 1 else f"{distinct[0]} to {distinct[-1]}"
 
 
-def seeds_in_words(counts: Iterable[int]) -> str:
+def format_seeds(counts: Iterable[int]) -> str:
     """Return the range of numbers of seeds as text, such as ``3 to 5 seeds``."""
-    text = counts_in_words(counts)
+    text = format_counts(counts)
     return "1 seed" if text == "1" else f"{text} seeds"
 
 
@@ -83,24 +83,24 @@ def learned(row: Mapping[Any, Any]) -> bool:
     return row["solved"] >= row["seeds"] / 2
 
 
-def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
+def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
     """Return a sentence about the best encoding and the encodings that differ significantly from it."""
     metric = str(rows[0]["metric"])
-    in_words = metric_in_words(metric)
+    metric_words = metric_name(metric)
     lower = lower_is_better(metric)
     compared = [row for row in rows if row["compared"] and finite(row[metric])]
     if not any(row["compared"] for row in rows):
         return "No encoding learned the task."
     if not compared:
-        return f"Not measured: {in_words}."
+        return f"Not measured: {metric_words}."
     best = min(compared, key=lambda row: row[metric] if lower else -row[metric])
     if abs(best[metric]) < LEAST and not lower:
-        return f"No encoding that learned the task exceeds {number(best[metric])} in mean {in_words}."
+        return f"No encoding that learned the task exceeds {number(best[metric])} in mean {metric_words}."
     if len(compared) == 1:
-        return f"{best['encoding']}: {in_words} {mean(best, metric)}."
+        return f"{best['encoding']}: {metric_words} {mean(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         subject = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
-        return f"{subject} have the same mean {in_words}, {number(best[metric], digits(metric))}."
+        return f"{subject} have the same mean {metric_words}, {number(best[metric], digits(metric))}."
     tied, separated = best_encodings(protocol, rows)
     others = [row for row in compared if row is not best]
     seed_counts = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
@@ -118,9 +118,9 @@ def result_in_words(protocol: Protocol, rows: Sequence[Row]) -> str:
     return template.format(
         best=best["encoding"],
         highest="lowest" if lower else "highest",
-        metric=in_words,
+        metric=metric_words,
         mean=mean(best, metric),
-        seeds=seeds_in_words(row["seeds"] for row in compared),
+        seeds=format_seeds(row["seeds"] for row in compared),
         others="other" if len(others) == 1 else f"{len(others)} others",
         separated=join_names(separated)
         if len(separated) <= 4

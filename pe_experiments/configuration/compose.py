@@ -23,7 +23,13 @@ from omegaconf import OmegaConf
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.hydra_errors import explain_error, unknown_key
 from pe_experiments.configuration.overrides import normalise_overrides, read_overrides, refuse_several
-from pe_experiments.configuration.schema import CLI_ONLY, PARTS, SIZES, Config, resolve_interpolations
+from pe_experiments.configuration.schema import (
+    CLI_ONLY,
+    ENCODING_AND_TASK,
+    SIZES,
+    Config,
+    resolve_interpolations,
+)
 from pe_experiments.terminal.errors import UserError, allowed
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -183,7 +189,7 @@ def _from_python(composer: Composer, keys: Mapping[str, Any]) -> ConfigMapping:
     for key, value in sorted(settings.items(), key=lambda item: "." in item[0]):  # whole sections first
         if key not in choices:
             sections = _merged(sections, _nested(key, value))
-    for group in {*PARTS, "model", "optimizer"} - choices.keys():
+    for group in {*ENCODING_AND_TASK, "model", "optimizer"} - choices.keys():
         section = sections.get(group)
         if isinstance(section, dict) and "_target_" in section:
             # Another class does not take the arguments of the default choice.
@@ -223,7 +229,7 @@ def changed_sections(saved: ConfigMapping, texts: Iterable[str], chosen: ConfigM
     keys = [override.key_or_group for override in overrides]
     for override in sorted(overrides, key=lambda override: "." in override.key_or_group):  # choices first
         section, _, setting = override.key_or_group.partition(".")
-        if section not in changeable or (not setting and section not in (*PARTS, "logger")):
+        if section not in changeable or (not setting and section not in (*ENCODING_AND_TASK, "logger")):
             raise fixed_setting_error(override.key_or_group)
         if setting:
             config[section] = _merged(config.get(section, {}), _nested(setting, override.value()))

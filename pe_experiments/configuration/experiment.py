@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import (
+    ENCODING_AND_TASK,
     LONGEST,
-    PARTS,
     SIZES,
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
@@ -106,7 +106,9 @@ class Experiment:
     @property
     def trained(self) -> dict[str, Any]:
         """Return the sections of the configuration that affect training, with all arguments."""
-        sections: dict[str, Any] = {group: self.components[group].section for group in (*PARTS, "model")}
+        sections: dict[str, Any] = {
+            group: self.components[group].section for group in (*ENCODING_AND_TASK, "model")
+        }
         sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
         for argument in IGNORED_ARGUMENTS:
             sections["model"].pop(argument, None)
@@ -161,7 +163,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     Raises:
         UserError: a part cannot be built, or the parts do not fit together.
     """
-    components = {group: load_component(group, getattr(config, group)) for group in PARTS}
+    components = {group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK}
     other_options = [*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields)]
     components["model"] = load_component("model", config.model.part, other_options)
     components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])

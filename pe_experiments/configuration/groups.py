@@ -9,7 +9,8 @@ from omegaconf import OmegaConf
 
 from pe_experiments.terminal.files import CONFIG_DIR
 
-PARTS = ("pe", "positions", "task", "model", "optimizer")  # groups whose choices are classes with arguments
+# Groups whose choices are classes with arguments.
+COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
 
 ALIASES = {"nope": "none"}  # synonyms of encodings
 

@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_experiments.configuration.groups import PARTS, choices_of, groups_of, read_choice
+from pe_experiments.configuration.groups import COMPONENT_GROUPS, choices_of, groups_of, read_choice
 from pe_experiments.configuration.overrides import key_of, several_values, unreadable
 from pe_experiments.configuration.schema import Config, not_a_setting
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
@@ -66,12 +66,12 @@ def unknown_key(key: str, text: str, overrides: Sequence[str]) -> UserError:
         return UserError(
             f"{key} is not a setting of the {plugin} in use; another is chosen with {plugin}=NAME"
         )
-    if section not in PARTS or not argument:
+    if section not in COMPONENT_GROUPS or not argument:
         return UserError(not_a_setting(key.split("."), Config))
     setting = ALSO_CALLED.get(argument, argument)
     elsewhere = [
         name for name, field in Config.model_fields.items()
-        if name not in PARTS and setting in getattr(field.annotation, "model_fields", ())
+        if name not in COMPONENT_GROUPS and setting in getattr(field.annotation, "model_fields", ())
     ]  # fmt: skip
     if elsewhere:
         return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{setting}?")

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from pe_experiments.configuration.groups import PARTS, choices_of, groups_of
+from pe_experiments.configuration.groups import COMPONENT_GROUPS, choices_of, groups_of
 from pe_experiments.terminal.errors import ALSO_CALLED, UserError, nearest, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -81,7 +81,7 @@ def normalise_overrides(arguments: Sequence[str], command: str = "config") -> li
             raise UserError(f"{shown(text)}: hydra is a section; set its options with hydra.KEY=...")
         if key_of(text) in groups and value.replace(" ", "") == "{}":
             raise UserError(f"{shown(text)} changes nothing")
-        if key in PARTS and key in groups and (value in ("null", "") or value.startswith("[")):
+        if key in COMPONENT_GROUPS and key in groups and (value in ("null", "") or value.startswith("[")):
             values = value.strip("[]").replace(" ", "")
             how = f"; for several runs write -m {key}={values}" if values not in ("", "null") else ""
             raise UserError(f"{shown(text)}: {key} takes one choice{how}.{nearest('', choices_of(key))}")
@@ -100,7 +100,7 @@ def normalise_overrides(arguments: Sequence[str], command: str = "config") -> li
         chosen = {key_of(text) for text in overrides}
         for index, text in enumerate(overrides):
             group, dot, _ = key_of(text).partition(".")
-            if dot and group in PARTS and group not in chosen and text[0] not in "+~":
+            if dot and group in COMPONENT_GROUPS and group not in chosen and text[0] not in "+~":
                 overrides[index] = f"++{text}"
     return [*map(_quoted, overrides), *flags]
 

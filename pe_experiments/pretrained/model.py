@@ -99,9 +99,8 @@ class PretrainedModel:
         shared: Block = {key: self.rope[key] for key in shared_keys if key in self.rope}
         if factor == 1:
             return {"rope_type": "default", **shared}
-        if (
-            rope == "ntk"
-        ):  # a larger base, with which the slowest pair rotates as slowly as with linear scaling
+        # A larger base, with which the slowest pair rotates as slowly as with linear scaling.
+        if rope == "ntk":
             config = self.config.get_text_config()
             head_dim = getattr(config, "qk_rope_head_dim", None) or getattr(config, "head_dim", None)
             head_dim = head_dim or config.hidden_size // config.num_attention_heads

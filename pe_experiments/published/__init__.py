@@ -15,9 +15,9 @@ from pe_experiments.drawing import markdown_table as markdown_table
 from pe_experiments.published.archive import read_archive as read_archive
 from pe_experiments.published.archive import read_table as read_table
 from pe_experiments.published.blocks import bits_per_byte as bits_per_byte
-from pe_experiments.published.blocks import change_in_words as change_in_words
-from pe_experiments.published.blocks import mean_in_words as mean_in_words
-from pe_experiments.published.blocks import rate_in_words as rate_in_words
+from pe_experiments.published.blocks import format_change as format_change
+from pe_experiments.published.blocks import format_mean as format_mean
+from pe_experiments.published.blocks import format_rate as format_rate
 from pe_experiments.published.blocks import table as table
 from pe_experiments.published.blocks import with_settings as with_settings
 from pe_experiments.published.pages import compare_archived as compare_archived

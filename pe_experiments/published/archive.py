@@ -23,13 +23,14 @@ import pandas as pd
 from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
-from pe_experiments.store.csv_files import ACCURACIES
+from pe_experiments.store.csv_files import BOUNDED_COLUMNS
 from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
-FILES = ("runs.csv", "curves.csv", "training.csv", "provenance.csv")
+PROVENANCE = "provenance.csv"  # marks a folder as a published study
+FILES = ("runs.csv", "curves.csv", "training.csv", PROVENANCE)
 TUNING = "tuning.csv"
 OPTIONAL = ("text", "depth")  # attributes of `Runs`, written to NAME.csv if they have rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
@@ -178,7 +179,7 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
     curves = tables["curves.csv"]
     if not (curves["in_summary"] == at_shared_lengths(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
-    for column in ACCURACIES:
+    for column in BOUNDED_COLUMNS:
         if not curves[column].dropna().between(0, 1).all():
             raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
 
@@ -189,10 +190,10 @@ def published_keys(folder: Path) -> set[str]:
     Runs that tuned an option are listed only in ``tuning.csv``. Apart from this option and the seed they have
     the configuration of a published run of the same encoding.
     """
-    if not (folder / FILES[-1]).exists():
+    if not (folder / PROVENANCE).exists():
         return set()
     finish_replacing(folder)
-    provenance = read_table(folder / FILES[-1]).ffill()[["name", "trained", "data"]]
+    provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
     keys: set[str] = set()
     by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
     families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]

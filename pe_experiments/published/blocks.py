@@ -85,20 +85,20 @@ def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
     return bits.mask(status == DIVERGED, UNIFORM_BITS)
 
 
-def rate_in_words(choice: Mapping[str, Any]) -> str:
+def format_rate(choice: Mapping[str, Any]) -> str:
     """Return the chosen learning rate, with an asterisk if it is at the edge of the grid."""
     tried = sorted(map(float, choice["tried"]))
     chosen = float(choice["chosen"])
     return f"{chosen:g}*" if chosen in (tried[0], tried[-1]) else f"{chosen:g}"
 
 
-def change_in_words(interval: Interval) -> str:
+def format_change(interval: Interval) -> str:
     """Return ``+0.03 [-0.02, +0.08]``, or ``+0.03`` if the interval is unknown."""
     estimate, low, high = (round(x, 2) + 0.0 for x in (interval.estimate, interval.low, interval.high))
     return f"{estimate:+.2f}" if np.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def mean_in_words(values: Iterable[float], unit: str = "seed") -> str:
+def format_mean(values: Iterable[float], unit: str = "seed") -> str:
     """Return a mean: ``0.32 [0.08, 0.70]``, ``1.00 in all 5 seeds`` or, of few values, ``0.32 (2 seeds)``."""
     numbers = list(values)
     interval = mean_interval(numbers)

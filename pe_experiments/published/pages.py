@@ -15,7 +15,7 @@ from PIL import Image
 
 from pe_experiments.comparison import Comparison, build_comparison, write_comparison
 from pe_experiments.drawing import drawing
-from pe_experiments.published.archive import FILES, SHIPPED, read_archive
+from pe_experiments.published.archive import FILES, PROVENANCE, SHIPPED, read_archive
 from pe_experiments.published.blocks import fill_page
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
@@ -38,7 +38,7 @@ def differences(folder: Path) -> list[Path]:
     """Return the files of a study that regenerating it from its CSVs would change, add or remove."""
     with _regenerated(folder) as fresh:
         # In the folder of the explorer page, show_encoding.py writes files that are not published.
-        bases = (folder, fresh) if (folder / FILES[-1]).exists() else (fresh,)
+        bases = (folder, fresh) if (folder / PROVENANCE).exists() else (fresh,)
         names = set()
         for base in bases:
             paths = [*base.glob("*"), *base.glob("figures/*")]  # not in nested studies
@@ -67,7 +67,7 @@ def list_studies(results_dir: Path) -> list[Path]:
     Raises:
         UserError: no study is published there.
     """
-    patterns = [f"{depth}/{name}" for depth in DEPTHS for name in (FILES[-1], "study.py")]
+    patterns = [f"{depth}/{name}" for depth in DEPTHS for name in (PROVENANCE, "study.py")]
     candidates = {path.parent for pattern in patterns for path in results_dir.glob(pattern)}
     studies = []
     for folder in sorted(candidates):

@@ -36,7 +36,7 @@ def publish(name: str, results_dir: Path) -> None:
         raise UserError(f"publish={study}: the study has no finished runs{details}")
     require_committed_code(study, finished)
     published = finished
-    if (folder / archive.FILES[-1]).exists():
+    if (folder / archive.PROVENANCE).exists():
         published = archive.merge_runs(archive.read_archive(folder), finished)
     runs_left_out = {run for run in finished.left_out if "/" not in run}  # a slash names a part of a run
     unfinished = runs_left_out - set(published.saved)

@@ -13,7 +13,7 @@ from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.compose import ConfigMapping, compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.published.archive import DIGITS, FILES, read_archive
+from pe_experiments.published.archive import DIGITS, PROVENANCE, read_archive
 from pe_experiments.run import RunResult, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.terminal.console import Display, say
@@ -40,8 +40,8 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
         UserError: the study is not published, or has fewer runs.
     """
     folder = results_dir / study
-    if not (folder / FILES[-1]).exists():
-        studies = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(FILES[-1])]
+    if not (folder / PROVENANCE).exists():
+        studies = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(PROVENANCE)]
         raise UserError(f"reproduce={study} is not a published study.{nearest(study, studies)}")
     published = read_archive(folder)
     completed = published.runs.loc[published.runs["status"] == "completed", "name"]

@@ -20,7 +20,7 @@ CURVE = ("length", "content_length", "split", "examples", "seen", "token_accurac
          "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
          "answer_tokens", "tokens", "largest_position", "untrained_positions",
          "exact_match_without_end")  # fmt: skip
-ACCURACIES = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
+BOUNDED_COLUMNS = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
 MOST_ROWS = 300_000  # largest accepted CSV file, enough for three million steps
 
 
@@ -96,7 +96,7 @@ def read_curve(path: Path) -> list[Row]:
         some_missing = any(without_exact_match) and not all(without_exact_match)
         if some_missing or any(row["token_accuracy"] is None for row in curve):
             raise ValueError("an accuracy is missing")
-        for key in ACCURACIES:
+        for key in BOUNDED_COLUMNS:
             for row in curve:
                 value = row[key]
                 if value is not None and not 0 <= value <= 1:

@@ -17,7 +17,7 @@ from typing import Any
 from pe_experiments import NUMERICS
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component
-from pe_experiments.configuration.schema import PARTS, SIZES, TrainerConfig, TrainingConfig
+from pe_experiments.configuration.schema import ENCODING_AND_TASK, SIZES, TrainerConfig, TrainingConfig
 from pe_experiments.store.names import file_digest, jsonable, leaves, safe_name, short_hash, text_digest
 from pe_experiments.terminal.errors import UserError
 
@@ -32,9 +32,8 @@ class Identity:
     """The ``identity`` section of a run's ``config.yaml``."""
 
     name: str  # task, model, label, seed and hash
-    hashed: dict[
-        str, Any
-    ]  # ``numerics``, ``config`` without defaults, and digests of ``data`` and ``classes``
+    # ``numerics``, ``config`` without defaults, and digests of ``data`` and ``classes``.
+    hashed: dict[str, Any]
     trained: dict[str, Any]  # the configuration with all arguments, including defaults
     label: str  # of the encoding
 
@@ -60,7 +59,10 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration without default arguments, so that new arguments do not change hashes."""
     model = dict(trained["model"])
     sizes = {key: model.pop(key) for key in SIZES}
-    sections = {group: _component_without_defaults(group, trained[group]) for group in (*PARTS, "optimizer")}
+    sections = {
+        group: _component_without_defaults(group, trained[group])
+        for group in (*ENCODING_AND_TASK, "optimizer")
+    }
     sections["model"] = _component_without_defaults("model", model) | sizes
     for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):
         defaults = vars(schema.model_construct())

@@ -59,7 +59,7 @@ def _as_text(value: Any) -> Any:
 
 
 def differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two `Identity.hashed` as texts: ``training.steps=500 (there 400)``."""
+    """Describe the differences between two `Identity.hashed`: ``training.steps=500 (cached run: 400)``."""
     values, earlier_values = dict(leaves(config)), dict(leaves(earlier))
     texts = []
     for path in values | earlier_values:
@@ -71,7 +71,7 @@ def differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[s
             texts.append(f"{path[-1]} has been edited")
         else:
             key = ".".join(path[1:]) or "NUMERICS"
-            texts.append(f"{key}={shown(value)} (there {shown(earlier_value)})")
+            texts.append(f"{key}={shown(value)} (cached run: {shown(earlier_value)})")
     return texts
 
 

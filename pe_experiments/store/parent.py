@@ -23,7 +23,12 @@ from torch import nn
 
 from pe_experiments.configuration.compose import ConfigMapping, choice_for_trained_run, compose_config
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import PARTS, TRAINER_OPTIONS_IN_IDENTITY, Config, ParentConfig
+from pe_experiments.configuration.schema import (
+    ENCODING_AND_TASK,
+    TRAINER_OPTIONS_IN_IDENTITY,
+    Config,
+    ParentConfig,
+)
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
@@ -37,7 +42,7 @@ from pe_experiments.terminal.errors import UserError, few
 
 # An encoding that consists only of these classes depends on no length.
 WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}
-INHERITED_SECTIONS = (*PARTS, "model", "optimizer", "training", "evaluation", "trainer")
+INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation", "trainer")
 
 
 def inherit_settings(config: ConfigMapping, explicit_keys: Iterable[str] = ()) -> ConfigMapping:

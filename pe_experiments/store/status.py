@@ -32,7 +32,7 @@ class RunStatus:
     def remark(self) -> str:
         """Return the remark that a dry run prints: another process has the run, or why it is new."""
         if self.state == "in progress":
-            return "another process has it"
+            return "in use by another process"
         return self.difference_to_cached_run() if self.state == "new" else ""
 
     @property

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pe_experiments.configuration.compose import DERIVED, names_outside_package, with_local_logger
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import PARTS, TRAINER_OPTIONS_IN_IDENTITY, check
+from pe_experiments.configuration.schema import ENCODING_AND_TASK, TRAINER_OPTIONS_IN_IDENTITY, check
 from pe_experiments.data.batches import Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
@@ -171,7 +171,7 @@ def _refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], 
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
     effective = {**saved, **changes}
-    sections = [effective.get(key) for key in (*PARTS, "model", "optimizer", "trainer")]
+    sections = [effective.get(key) for key in (*ENCODING_AND_TASK, "model", "optimizer", "trainer")]
     sections.insert(0, saved.get("task"))  # is built even if another task is evaluated
     saved_names = set(names_outside_package(list(saved.values())))
     identity = saved.get("identity")

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, RangeSweep
 from omegaconf import DictConfig
 
-from pe_experiments.configuration.groups import ALIASES, PARTS
+from pe_experiments.configuration.groups import ALIASES, COMPONENT_GROUPS
 from pe_experiments.configuration.hydra_errors import unknown_choice_error
 from pe_experiments.terminal.errors import UserError, shown
 
@@ -117,7 +117,7 @@ def _refuse_unknown_choices(override: Override, loader: ConfigLoader) -> None:
         choice = text.partition("=")[2].strip("'\"")
         if choice.startswith("{"):  # a mapping that is merged into the section
             continue
-        is_class = group in PARTS and "." in choice
+        is_class = group in COMPONENT_GROUPS and "." in choice
         is_alias = group == "pe" and choice in ALIASES
         if choice not in (*options, "null") and not is_class and not is_alias:
             raise unknown_choice_error(group, choice, options)

@@ -18,7 +18,7 @@ from pe_experiments.terminal.errors import UserError, one_line, sentence
 UNNAMED = "multirun"  # folder of sweeps without a study
 
 
-class Comparison(Callback):
+class ComparisonReport(Callback):
     """Compare the runs of each study when all have finished.
 
     Subclasses can override `before_runs`, `after_run` and `report`, which are called with all runs.

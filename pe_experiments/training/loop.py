@@ -57,7 +57,7 @@ class TrainingModule(pl.LightningModule):
         self.seed = seed
         self.finished = False  # whether training is complete; saved in every checkpoint
 
-    def training_step(self, batch: Part, batch_idx: int) -> Tensor:
+    def training_step(self, batch: MicroBatch, batch_idx: int) -> Tensor:
         """Return the loss of a part of a step in nats; the loss of the step is the mean over its parts.
 
         The parts are the accumulated batches on every device. Lightning averages their gradients.
@@ -145,7 +145,7 @@ def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
-class Part(NamedTuple):
+class MicroBatch(NamedTuple):
     """The part of a step that one device computes in one forward pass: rows of a batch."""
 
     rows: Batch
@@ -153,7 +153,7 @@ class Part(NamedTuple):
     scored: int  # scored tokens of the whole step
 
 
-class TrainingParts(IterableDataset[Part]):
+class TrainingParts(IterableDataset[MicroBatch]):
     """The parts of all steps from step ``first`` on, for this device; each has ``accumulated`` batches."""
 
     def __init__(self, batches: TrainingStream, first: int, accumulated: int):
@@ -161,7 +161,7 @@ class TrainingParts(IterableDataset[Part]):
         self.first = first
         self.accumulated = accumulated
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[MicroBatch]:
         devices = world_size()
         first_row = rank()
         for step in count(self.first):
@@ -169,7 +169,7 @@ class TrainingParts(IterableDataset[Part]):
             scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in batches)
             for batch in batches:
                 rows = batch.rows(slice(first_row, None, devices)) if devices > 1 else batch
-                yield Part(rows, self.accumulated * devices, scored)
+                yield MicroBatch(rows, self.accumulated * devices, scored)
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:

@@ -12,7 +12,7 @@ from pe_experiments.comparison.statistics import ALPHA, Interval, paired_t_tests
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, save, styles
 from pe_experiments.published import (
     bits_per_byte,
-    change_in_words,
+    format_change,
     markdown_table,
     read_archive,
     with_settings,
@@ -111,7 +111,7 @@ def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
     rows = []
     for (*models, length), (estimate, p) in zip(tests, tested(bits, tests), strict=True):
         words = [FROM_SCRATCH.get(model) or f"{WORDS[model[0]]}, {model[1]} steps" for model in models]
-        rows.append([*words, f"{length:,}", change_in_words(estimate), f"{p:.2g}"])
+        rows.append([*words, f"{length:,}", format_change(estimate), f"{p:.2g}"])
     return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
 
 
@@ -155,7 +155,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     for change, words in WORDS.items():
         behind = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
         gaps = [t_interval(by_seed.to_numpy(), ALPHA / len(WORDS)) for by_seed in behind]
-        lines.append([words, *map(change_in_words, gaps), caught_up(gaps)])
+        lines.append([words, *map(format_change, gaps), caught_up(gaps)])
     values["caught_up"] = markdown_table([*heading, "caught up after"], lines)
     values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}
     for (model, steps), length in product(MODELS, LENGTHS):

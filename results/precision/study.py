@@ -13,7 +13,7 @@ from scipy import stats
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA
-from pe_experiments.published import mean_in_words, read_archive, table, with_settings
+from pe_experiments.published import format_mean, read_archive, table, with_settings
 
 MARGIN = 0.1
 
@@ -62,8 +62,8 @@ def blocks(folder: Path) -> dict[str, Any]:
                 {
                     "task": task,
                     "encoding": encoding,
-                    "float32": mean_in_words(pair["float32"]),
-                    "bfloat16": mean_in_words(pair["bfloat16"]),
+                    "float32": format_mean(pair["float32"]),
+                    "bfloat16": format_mean(pair["bfloat16"]),
                     "mean difference": f"{round(difference.mean(), 3) + 0.0:+.3f}",  # + 0.0: no minus zero
                     "largest difference of a seed": f"{np.abs(difference).max():.3f}",
                     "p (equivalence)": f"{equivalence_p(difference):.2g}",

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
 from pe_experiments.comparison.words import number
-from pe_experiments.published import mean_in_words, read_archive, read_table, table, with_settings
+from pe_experiments.published import format_mean, read_archive, read_table, table, with_settings
 
 HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")
@@ -100,6 +100,6 @@ def pair_table(pairs: pd.DataFrame) -> str:
 def gate_table(runs: pd.DataFrame) -> str:
     """Return exact match with each initial gate of FoX, by task."""
     groups = runs[runs["label"].str.startswith("fox")].groupby(["title", "label"])
-    means = groups[[WITHIN, "exact_match_at_2x"]].agg(mean_in_words).reset_index()
+    means = groups[[WITHIN, "exact_match_at_2x"]].agg(format_mean).reset_index()
     means["label"] = "`" + means["label"] + "`"
     return table(means.set_axis(["task", "encoding", "exact match in distribution", "at 2x"], axis=1))

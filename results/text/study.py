@@ -12,10 +12,10 @@ from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, t_interv
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
 from pe_experiments.published import (
     bits_per_byte,
-    change_in_words,
     compare_archived,
+    format_change,
+    format_rate,
     markdown_table,
-    rate_in_words,
     read_archive,
     table,
 )
@@ -80,15 +80,15 @@ def rise_table(runs: Runs) -> str:
     cells[f"at {TRAINED} bytes"] = [f"{rows[TRAINED].mean():.2f}" for rows in groups.values()]
     behind = {label: (rows[TRAINED] - groups[best][TRAINED]).dropna() for label, rows in groups.items()}
     cells[f"minus `{best}`, at {TRAINED}"] = [
-        "–" if label == best else change_in_words(t_interval(by_seed.to_numpy()))
+        "–" if label == best else format_change(t_interval(by_seed.to_numpy()))
         for label, by_seed in behind.items()
     ]
     for length in LENGTHS[1:]:
         rises = [rows[length] - rows[TRAINED] for rows in groups.values()]
-        cells[f"rise to {length:,}"] = [change_in_words(t_interval(rise.to_numpy())) for rise in rises]
+        cells[f"rise to {length:,}"] = [format_change(t_interval(rise.to_numpy())) for rise in rises]
     cells["rises"] = [verdict(rise, len(groups)) for rise in rises]
     if runs.tuning:
-        rates = pd.Series({choice["encoding"]: rate_in_words(choice) for choice in runs.tuning})
+        rates = pd.Series({choice["encoding"]: format_rate(choice) for choice in runs.tuning})
         rates.index = rates.index.str.replace(ARGUMENTS, "", regex=True)
         cells["learning rate"] = rates[[*groups]].to_numpy()
     return table(cells)
@@ -116,6 +116,6 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
         extends = "no"
         if from_rope.high < 0:
             extends = "yes" if from_alibi.low > 0 else "yes; not separated from ALiBi"
-        words = [f"{change_in_words(interval)} (p {p:.2g})" for interval, p in compared]
+        words = [f"{format_change(interval)} (p {p:.2g})" for interval, p in compared]
         rows.append([f"`{label}`", f"{length:,}", *words, extends])
     return markdown_table(["encoding", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)

@@ -40,9 +40,8 @@ PERMUTATIONS, RESAMPLES, BATCHES, SPLITS = 20_000, 200_000, 20, 1_000
 IN, PAST = "in distribution", "past training"
 
 Draw = np.random.Generator
-Scores = dict[
-    str, np.ndarray
-]  # by part; [C, T, S] in the order of `ENCODINGS`, NaN where a run does not count
+# By part; [C, T, S] in the order of `ENCODINGS`, NaN where a run does not count.
+Scores = dict[str, np.ndarray]
 BASELINE = np.array([encoding not in UNSEEN for encoding in ENCODINGS], float)[:, None, None]
 CLASSES = BASELINE + np.isin(ENCODINGS, FALLING)[:, None, None]  # 0, 1 or 2, from the formulas alone
 CLASS_LOOKS = (("untrained vectors or angles", "white"), ("others", "0.6"), ("bias keeps falling", "black"))
@@ -248,8 +247,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         ("bank, given text in distribution", given_inside, p_given_inside),
     ]
     cells = [
-        [name, f"{correlation.rho:+.2f} {correlation.interval}", p_in_words(p)]
-        for name, correlation, p in rows
+        [name, f"{correlation.rho:+.2f} {correlation.interval}", format_p(p)] for name, correlation, p in rows
     ]
     by_task = []
     without = {}
@@ -271,5 +269,5 @@ def blocks(folder: Path) -> dict[str, Any]:
     }
 
 
-def p_in_words(p: float) -> str:
+def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -24,7 +24,7 @@ from pe_experiments.comparison.statistics import (
     permutation_p,
 )
 from pe_experiments.evaluation.summary import SOLVED
-from pe_experiments.published import mean_in_words, with_settings
+from pe_experiments.published import format_mean, with_settings
 
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, Finding
 
@@ -176,8 +176,8 @@ def judge_trained(t: Trained) -> dict[str, Finding]:
 
 def judge_order(t: Trained) -> Finding:
     none, sinusoidal = (t.of("precedence", encoding)[IN_DISTRIBUTION] for encoding in ("none", "sinusoidal"))
-    measured = f"Exact match in distribution: none {mean_in_words(none)}, sinusoidal "
-    measured += f"{mean_in_words(sinusoidal)}; guessing gives {t.chance['precedence']:.2f}."
+    measured = f"Exact match in distribution: none {format_mean(none)}, sinusoidal "
+    measured += f"{format_mean(sinusoidal)}; guessing gives {t.chance['precedence']:.2f}."
     _, verdict = judge_differences({"precedence": over_seeds(sinusoidal, none)})
     if verdict == HOLDS and (t.learned("precedence", "none") or not t.learned("precedence", "sinusoidal")):
         verdict = DEPENDS
@@ -186,7 +186,7 @@ def judge_order(t: Trained) -> Finding:
 
 def judge_offset(t: Trained, task: str) -> Finding:
     runs = t.of(task, "sinusoidal")
-    within, twice = mean_in_words(runs[IN_DISTRIBUTION]), mean_in_words(runs[TWICE])
+    within, twice = format_mean(runs[IN_DISTRIBUTION]), format_mean(runs[TWICE])
     verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[solved(runs[TWICE])]
     measured = f"Exact match in distribution: {within}; at 2x: {twice}."
     return measured, verdict if t.learned(task, "sinusoidal") else FAILS
@@ -221,7 +221,7 @@ def judge_reach(t: Trained, encoding: str) -> Finding:
         if not t.learned(task, encoding, width):
             words.append(f"{task} not learned")
             continue
-        words.append(f"{task} {mean_in_words(twice, 'setting' if width == BANK else 'seed')}")
+        words.append(f"{task} {format_mean(twice, 'setting' if width == BANK else 'seed')}")
         works = solved(twice, len(t.everywhere))
         if works is not None:
             decided.append(works)

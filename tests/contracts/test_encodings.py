@@ -33,23 +33,23 @@ CONVOLVED = {
     "left padding changes nothing",
     "packed documents change nothing",
 }
-NOT_BY_DEFINITION = {
+EXPECTED_FAILURES = {
     **dict.fromkeys(("path", "path_fox", "selective_rope"), CONVOLVED),
     "scaled_index": {"packed documents change nothing"},
 }
 
 
-SECONDS_EACH = ("cope", "dape", "path", "path_fox")
+SLOW_ENCODINGS = ("cope", "dape", "path", "path_fox")
 
 
 @pytest.mark.parametrize(
     ("name", "causal"),
-    [pytest.param(*form, marks=pytest.mark.slow) if form[0] in SECONDS_EACH else form for form in FORMS],
+    [pytest.param(*form, marks=pytest.mark.slow) if form[0] in SLOW_ENCODINGS else form for form in FORMS],
 )
 def test_the_contract_holds(name: str, causal: bool) -> None:
     findings = {promise: check(subject(name, causal)) for promise, check in CHECKS.items()}
     broken = {promise: finding for promise, finding in findings.items() if finding.holds is False}
-    assert broken.keys() == NOT_BY_DEFINITION.get(name, set()), broken
+    assert broken.keys() == EXPECTED_FAILURES.get(name, set()), broken
 
 
 @encodings

@@ -147,7 +147,7 @@ def test_check_task_prints_what_fails(script: Script) -> None:
     right = script("check_task", "task=parity")
     assert right.code == 0
     assert "FAILS" not in right.out
-    wrong = script("check_task", "task._target_=tests.integration.outside.TellingIds")
+    wrong = script("check_task", "task._target_=tests.integration.user_encodings.TellingIds")
     assert wrong.code == 1
     assert "FAILS: ids precede the answer\n  measured: " in wrong.out
     assert "usually: position_ids reads the targets' values" in wrong.out

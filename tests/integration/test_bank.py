@@ -29,7 +29,7 @@ TINY = (
     "training.check_every=5", "evaluation.examples=20", "logger=none", "training.steps=10",
 )  # fmt: skip
 SMALL = (*TINY, f"task={','.join(TASKS)}", f"bank/setting={','.join(SETTINGS)}")
-USER_ENCODING = ("pe=custom", "pe._target_=tests.integration.outside.Recency", "+pe.slope=0.2")
+USER_ENCODING = ("pe=custom", "pe._target_=tests.integration.user_encodings.Recency", "+pe.slope=0.2")
 
 
 def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
@@ -89,7 +89,7 @@ def test_an_encoding_is_compared_with_each_published_baseline(
 
 def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, tmp_path: Path) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
-    text = (ROOT / "tests" / "integration" / "outside.py").read_text()
+    text = (ROOT / "tests" / "integration" / "user_encodings.py").read_text()
     command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
     command += ["bank/setting=s0", "hydra.launcher.jobs=1", f"results_dir={results}"]
     for source in (text, text.replace("return -self.slope", "return 2 * -self.slope")):
@@ -113,11 +113,11 @@ def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, t
             ("pe=rope", "hydra.callbacks.report.baselines=[nobody]"),
             "baselines: nobody is not in the bank; allowed: alibi",
         ),
-        (("pe=rope", "training.weight_decay=0.5"), "training.weight_decay=0.5 (there: 0.01)"),
+        (("pe=rope", "training.weight_decay=0.5"), "training.weight_decay=0.5 (bank: 0.01)"),
         (("pe=rope", "hydra.callbacks.report.metric=loss"), "metric=loss: not measured; allowed: score"),
         (("pe=rope", "label=alibi"), "label=alibi is the name of an encoding of bank/v2; choose another"),
-        (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (there: ["),
-        (("pe=rope", "evaluation.examples=30"), "evaluation.examples=30 (there: 20)"),
+        (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (bank: ["),
+        (("pe=rope", "evaluation.examples=30"), "evaluation.examples=30 (bank: 20)"),
         (("pe=rope", "task=sort"), "task: Sort is not in the bank"),
     ],
 )

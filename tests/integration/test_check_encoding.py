@@ -78,7 +78,7 @@ BROKEN = {
     ],
     "StaleCache against=rope": [
         "FAILS in the decoder: earlier calls change nothing",
-        "It keeps something between calls",
+        "It keeps state between calls",
     ],
     "OddWidthsCrash against=sinusoidal": ["FAILS in the decoder: odd widths work or are refused"],
     "OnlyRowZeroWritten against=sinusoidal": [
@@ -131,7 +131,7 @@ DIFFERENT = {
     "OneAheadWhenCached against=rope": ["rope: the query of a cached step is one position ahead"],
     "LogitsTwice against=rope": ["logits are 2 times ours"],
     "RightRope against=rope_yarn +against_arguments.factor=4": ["what rope_yarn adds has no effect"],
-    "RightYarn against=rope_yarn +against_arguments.factor=8": ["That is no rope_yarn(factor=8)"],
+    "RightYarn against=rope_yarn +against_arguments.factor=8": ["It is not rope_yarn(factor=8)"],
     "YarnScaleOnTheWholeLogit against=rope_yarn +against_arguments.factor=4": [
         "logits are 0.87825 times ours: YaRN's scale"
     ],

@@ -18,13 +18,13 @@ from tests.integration.test_sweeps import TRAIN, everything
 from tests.processes import Started, run_script, wait_for
 
 pytestmark = pytest.mark.slow
-RECENCY = "pe._target_=tests.integration.outside.Recency"
+RECENCY = "pe._target_=tests.integration.user_encodings.Recency"
 SLURM = ROOT / "tests" / "cluster" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd", "srun")
 LIBRARIES = {"submitit_local": "submitit", "slurm": "submitit", "ray": "ray"}
 SWEEP = [
     *TINY, "training.steps=60", "-m", "pe=none", "study=s",
-    "pe._target_=tests.integration.outside.Slow,tests.integration.outside.Recency",
+    "pe._target_=tests.integration.user_encodings.Slow,tests.integration.user_encodings.Recency",
 ]  # fmt: skip
 
 

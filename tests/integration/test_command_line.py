@@ -110,8 +110,8 @@ MISTAKES = {
     "task=lag task.k=20000": ["no input of such a length"],
     "study=..": ["study=..", "first a letter, a digit, _ or ("],
     "study=runs": ["study=runs", "reserved"],
-    "pe=tests.integration.outside.Fails": ["pe fails on a training batch", "first line second line"],
-    "pe=tests.integration.misbehaving.Exits": ["pe fails on a training batch", "SystemExit: 0"],
+    "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
+    "pe=tests.integration.faulty_encodings.Exits": ["pe fails on a training batch", "SystemExit: 0"],
     "label=a/b": ["label=a/b", "letters"],
     "hydra.callbacks.report.tuned=[pe]": ["report.tuned=[pe]", "add -m"],
     "-m hydra.run.dir=x": ["hydra.run.dir=x", "hydra.sweep.dir"],
@@ -328,7 +328,7 @@ def test_a_dry_run_says_that_another_process_has_the_run(
     with run.lock():
         listed = script(*command).out
     assert listed.startswith("in progress")
-    assert "(another process has it)" in listed
+    assert "(in use by another process)" in listed
     assert script(*command).out.startswith("new")
 
 
@@ -392,7 +392,7 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     assert concatenated.code == 0, concatenated.err
     rotary = script("show_encoding", "encodings=[nope,rope]", f"results_dir={results}")
     assert "rope, head_dim 64" in rotary.out
-    causal = script("show_encoding", "pe=none", "pe._target_=tests.integration.outside.CausalOnly")
+    causal = script("show_encoding", "pe=none", "pe._target_=tests.integration.user_encodings.CausalOnly")
     assert "causal only" in causal.out
     assert_one_sentence(script("show_encoding", "encodings=[sine]"), "Did you mean")
 
@@ -414,7 +414,7 @@ def test_help_is_short_and_useful(name: str, script: Script) -> None:
 def test_config_dir_adds_a_users_file(script: Script, tmp_path: Path) -> None:
     (tmp_path / "my configs" / "pe").mkdir(parents=True)
     (tmp_path / "my configs" / "pe" / "mine.yaml").write_text(
-        "_target_: tests.integration.outside.Recency\nslope: 0.3\n"
+        "_target_: tests.integration.user_encodings.Recency\nslope: 0.3\n"
     )
     shared = ("--config-dir", str(tmp_path / "my configs"), "dry_run=true", f"results_dir={tmp_path / 'r'}")
     assert "Recency_slope=0.3-s0" in script("train", *shared, "pe=mine").out
@@ -473,7 +473,7 @@ def test_commands_of_the_readme_work(
 ) -> None:
     if "mine.Recency" not in command:  # test_configs tries every shipped choice, at a smaller size
         monkeypatch.setattr("pe_experiments.run.try_out", lambda experiment: None)
-    target = "tests.integration.outside.Recency"
+    target = "tests.integration.user_encodings.Recency"
     arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
     if "versus" in command:
         arguments.append("bank/setting=s0")
@@ -486,7 +486,12 @@ def test_commands_of_the_readme_work(
 
 def test_the_encoding_of_the_readme_is_the_one_tested() -> None:
     shown = (ROOT / "README.md").read_text().partition("class Recency")[2].partition("```")[0].strip()
-    tested = (ROOT / "tests" / "integration" / "outside.py").read_text().partition("class Recency")[2].strip()
+    tested = (
+        (ROOT / "tests" / "integration" / "user_encodings.py")
+        .read_text()
+        .partition("class Recency")[2]
+        .strip()
+    )
     assert tested == shown
 
 

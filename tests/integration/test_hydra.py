@@ -74,14 +74,14 @@ def test_hydra_leaves_no_output_directory_unless_asked(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("many", [[], ["-m", "hydra.launcher.jobs=1"]], ids=["run", "sweep"])
 def test_hydra_full_error_prints_the_traceback(many: list[str], script: Script, tmp_path: Path) -> None:
-    arguments = [*many, *TINY, "pe=tests.integration.outside.Fails", "evaluation.lengths=[4]"]
+    arguments = [*many, *TINY, "pe=tests.integration.user_encodings.Fails", "evaluation.lengths=[4]"]
     plain = script("train", *arguments, f"results_dir={tmp_path}")
     assert plain.code == 1
     assert "Traceback" not in plain.out + plain.err
     full = train_in(tmp_path, *arguments, path=(ROOT,), HYDRA_FULL_ERROR="1")
     assert full.returncode == 1
     assert "Traceback" in full.stdout + full.stderr
-    assert "outside.py" in full.stdout + full.stderr
+    assert "user_encodings.py" in full.stdout + full.stderr
 
 
 SEARCH = '''

@@ -20,13 +20,8 @@ def test_a_target_installs_what_it_needs(
 ) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    for variable in (
-        "MAKEFLAGS",
-        "MFLAGS",
-        "MAKELEVEL",
-        "EXTRAS",
-        "PIP_ARGS",
-    ):  # of a make that runs this test
+    # Set if make runs this test.
+    for variable in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "EXTRAS", "PIP_ARGS"):
         monkeypatch.delenv(variable, raising=False)
     command = ["make", "-n", target]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout

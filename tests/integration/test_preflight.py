@@ -16,18 +16,18 @@ from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.preflight import parameters, preflight
 from tests.conftest import ROOT, TINY, Script, assert_one_sentence
-from tests.integration import misbehaving
+from tests.integration import faulty_encodings
 from tests.processes import Started, wait_for
 
 Tiny = Callable[..., Experiment]
-OUTSIDE = "tests.integration.outside"
-MISBEHAVING = "tests.integration.misbehaving"
+USER_ENCODINGS = "tests.integration.user_encodings"
+FAULTY_ENCODINGS = "tests.integration.faulty_encodings"
 
 
 @pytest.mark.parametrize("name", ["PoolsAll", "SeesOneKeyTooMany", "GatedByTheFuture"])
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny: Tiny) -> None:
-    options = (f"pe={OUTSIDE}.{name}", f"training.batch_size={batch_size}")
+    options = (f"pe={USER_ENCODINGS}.{name}", f"training.batch_size={batch_size}")
     with pytest.raises(UserError, match=f"pe: {name} looks ahead.*looks_ahead = True"):
         preflight(tiny(*options))
     preflight(tiny(*options, "model=encoder"))
@@ -35,18 +35,18 @@ def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny:
 
 @pytest.mark.parametrize("name", ["MeansToPool", "Noisy", "Recency"])
 def test_a_right_encoding_starts_without_remarks(name: str, tiny: Tiny) -> None:
-    assert preflight(tiny(f"pe={OUTSIDE}.{name}")) == []
+    assert preflight(tiny(f"pe={USER_ENCODINGS}.{name}")) == []
 
 
 def test_position_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
     preflight(tiny("positions=task"))
     with pytest.raises(UserError, match="coupling ids of TellingIds depend on the values of its answers"):
-        preflight(tiny(f"task={OUTSIDE}.TellingIds", "positions=task"))
+        preflight(tiny(f"task={USER_ENCODINGS}.TellingIds", "positions=task"))
 
 
 @pytest.mark.parametrize("length", [60, 1000])
 def test_nan_at_an_evaluation_length_is_refused(length: int, tiny: Tiny) -> None:
-    encoding = f"pe={OUTSIDE}.NotANumberFar"
+    encoding = f"pe={USER_ENCODINGS}.NotANumberFar"
     preflight(tiny(encoding))
     with pytest.raises(UserError, match=f"at evaluation length {length} are NaN or infinite"):
         preflight(tiny(encoding, f"evaluation.lengths=[{length}]"))
@@ -58,12 +58,12 @@ def test_nan_at_an_evaluation_length_is_refused(length: int, tiny: Tiny) -> None
         ("pe=AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
         ("pe=WrongShapeInEvaluation", "pe fails at evaluation length 40"),
         ("pe=WrongShapeFar", "pe fails at evaluation length 40"),
-        ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(misbehaving\.py:\d+, in bias\)$"),
+        ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(faulty_encodings\.py:\d+, in bias\)$"),
         ("task=WrongAnswers", r"task: WrongAnswers at length .* solve says"),
     ],
 )
 def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -> None:
-    experiment = tiny(part.replace("=", f"={MISBEHAVING}."), "evaluation.lengths=[4,40]")
+    experiment = tiny(part.replace("=", f"={FAULTY_ENCODINGS}."), "evaluation.lengths=[4,40]")
     with pytest.raises(UserError, match=sentence):
         preflight(experiment)
 
@@ -74,12 +74,12 @@ def test_a_misspelt_hook_gives_a_remark(tiny: Tiny) -> None:
 
 
 def test_an_encoding_may_change_token_embeddings_in_place(tiny: Tiny) -> None:
-    assert preflight(tiny(f"pe={MISBEHAVING}.EditsEmbeddings")) == []
+    assert preflight(tiny(f"pe={FAULTY_ENCODINGS}.EditsEmbeddings")) == []
 
 
 @pytest.mark.slow
 def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, results: Path) -> None:
-    outcome = script("train", *TINY, f"results_dir={results}", f"pe={MISBEHAVING}.ExitsLate")
+    outcome = script("train", *TINY, f"results_dir={results}", f"pe={FAULTY_ENCODINGS}.ExitsLate")
     assert outcome.code == 1
     assert "RuntimeError: a part ends the program with " in outcome.out
 
@@ -103,7 +103,7 @@ def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> No
     """The encoding takes nearly all of the time, so the signal arrives in it."""
     running = Started(
         ROOT / "scripts" / "train.py", *TINY, "training.steps=2000", f"results_dir={results}",
-        f"pe={OUTSIDE}.Slow",
+        f"pe={USER_ENCODINGS}.Slow",
         cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)},
     )  # fmt: skip
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)
@@ -123,7 +123,7 @@ def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> No
     ],
 )
 def test_the_checker_finds_the_defect(name: str, promise: str, measured: str) -> None:
-    result = CHECKS[promise](Subject(getattr(misbehaving, name)))
+    result = CHECKS[promise](Subject(getattr(faulty_encodings, name)))
     assert result.holds is False
     assert measured in result.measured
 

@@ -212,7 +212,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(tiny: Tiny, monkeypatch: 
 
 @pytest.mark.slow
 def test_a_failed_evaluation_leaves_nothing_behind(tiny: Tiny) -> None:
-    fails = "pe=tests.integration.outside.FailsFar"
+    fails = "pe=tests.integration.user_encodings.FailsFar"
     run_experiment(tiny(fails))
     with pytest.raises(RuntimeError, match="too far"):
         run_experiment(tiny(fails, "evaluation.lengths=[4,40]", "logger=wandb"))

@@ -142,7 +142,7 @@ def test_a_killed_worker_fails_only_its_run(results: Path, script: Script) -> No
     """The run that ends its process is named; what ran beside it is finished."""
     arguments = (
         "-m", *TINY, f"results_dir={results}", "pe=none",
-        "pe._target_=tests.integration.outside.Kills,tests.integration.outside.Recency",
+        "pe._target_=tests.integration.user_encodings.Kills,tests.integration.user_encodings.Recency",
     )  # fmt: skip
     done = script("train", *arguments)
     assert done.code == 1
@@ -154,7 +154,7 @@ def test_a_killed_worker_fails_only_its_run(results: Path, script: Script) -> No
 @pytest.mark.slow
 def test_failed_runs_are_named_with_a_command_that_repeats_them(results: Path, script: Script) -> None:
     arguments = ("-m", *TINY, f"results_dir={results}", "evaluation.lengths=[4,30]", "pe=none")
-    targets = "pe._target_=tests.integration.outside.FailsFar,tests.integration.outside.Recency"
+    targets = "pe._target_=tests.integration.user_encodings.FailsFar,tests.integration.user_encodings.Recency"
     first = script("train", *arguments, targets, "seed=0,1")
     assert first.code == 1
     assert first.err.endswith("error: RuntimeError: too far\n")
@@ -179,7 +179,7 @@ def test_failed_runs_are_named_with_a_command_that_repeats_them(results: Path, s
 def test_a_combination_that_does_not_apply_is_listed_and_is_no_failure(results: Path, script: Script) -> None:
     arguments = (
         "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "pe=none", "hydra.launcher.jobs=1",
-        "pe._target_=tests.integration.outside.CausalOnly",
+        "pe._target_=tests.integration.user_encodings.CausalOnly",
     )  # fmt: skip
     dry = script("train", *arguments, "dry_run=true")
     assert dry.code == 0

@@ -270,30 +270,45 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
     values |= {f"without kth/{name}": mean / (len(TASKS) - 1) for name, mean in without_kth.mean().items()}
     copied = scores[scores["learned"] & (scores["task"] == "copy")].groupby("label")[AT_4X].mean()
     values["copy/others/4x"] = copied.drop("kerple_log").max()
-    return values | numbers_of_other_studies()
+    return values | text_numbers() | gate_numbers() | mirrored_numbers() | cost_numbers()
 
 
-def numbers_of_other_studies() -> dict[str, float]:
-    """Return the rise of the loss on text, scores of FoX with another gate and of the mirrored configurations, the cost of a step."""
-    values: dict[str, float] = {}
-    for folder in (RESULTS / "text" / "rope", RESULTS / "text"):  # of RoPE the rise in the first study
-        bits = load_study(RESULTS / "text").scores(read_archive(folder))
-        for encoding, rise in (bits[2048] - bits[256]).groupby(bits["label"]).mean().items():
-            values[f"text/{encoding}/rise"] = rise
-    values["text/alibi/above fox"] = bits.loc[bits["label"] == "alibi", 256].mean()
-    values["text/alibi/above fox"] -= bits.loc[bits["label"] == "fox", 256].mean()
-    values["text/flat/rise"] = max(values[f"text/{name}/rise"] for name in ("fox", "kerple_log", "alibi"))
-    later = pd.read_csv(RESULTS / "bank" / "new" / "scores.csv")
-    later = later[later["label"] == "fox(initial_bias=4)"]
-    by_task = later["score"].where(later["learned"], 0.0).groupby(later["task"]).mean()
-    values |= {f"gate/{task}": score for task, score in by_task.items()} | {f"gate/{MEAN}": by_task.mean()}
-    mirrored = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
-    scores = mirrored["score"].where(mirrored["learned"], 0.0).groupby(mirrored["label"]).mean()
-    values |= {f"mirrored/{encoding}": score for encoding, score in scores.items()}
-    values["mirrored/settings"] = mirrored["setting"].nunique()
+def text_numbers() -> dict[str, float]:
+    """Return the rise of the loss on text from 256 to 2,048 bytes, and what ALiBi's lies above FoX's at 256."""
+    study = load_study(RESULTS / "text")
+    bits = study.scores(read_archive(RESULTS / "text"))
+    first_bits = study.scores(read_archive(RESULTS / "text" / "rope"))
+    rises = (bits[2048] - bits[256]).groupby(bits["label"]).mean()
+    first_rises = (first_bits[2048] - first_bits[256]).groupby(first_bits["label"]).mean()
+    trained = bits.groupby("label")[256].mean()
+    return {
+        **{f"text/{encoding}/rise": rise for encoding, rise in rises.combine_first(first_rises).items()},
+        "text/alibi/above fox": trained["alibi"] - trained["fox"],
+        "text/flat/rise": rises[["fox", "kerple_log", "alibi"]].max(),
+    }
+
+
+def gate_numbers() -> dict[str, float]:
+    """Return the scores of FoX with gates that start near 1."""
+    scores = pd.read_csv(RESULTS / "bank" / "new" / "scores.csv")
+    scores = scores[scores["label"] == "fox(initial_bias=4)"]
+    by_task = scores["score"].where(scores["learned"], 0.0).groupby(scores["task"]).mean()
+    return {f"gate/{task}": score for task, score in by_task.items()} | {f"gate/{MEAN}": by_task.mean()}
+
+
+def mirrored_numbers() -> dict[str, float]:
+    """Return the mean scores in the mirrored configurations, and how many of these there are."""
+    rows = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
+    scores = rows["score"].where(rows["learned"], 0.0).groupby(rows["label"]).mean()
+    values = {f"mirrored/{encoding}": score for encoding, score in scores.items()}
+    return values | {"mirrored/settings": rows["setting"].nunique()}
+
+
+def cost_numbers() -> dict[str, float]:
+    """Return the time of a training step with each encoding, relative to one without."""
     costs = pd.read_csv(RESULTS / "benchmark" / "table.csv")
     costs = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
-    return values | {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
+    return {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
 
 
 def verdict_table(compared: pd.DataFrame) -> str:

@@ -44,9 +44,8 @@ def test_a_constant_sequence_shows_positions_only_if_they_are_embedded(name: str
     model = subject.model().double()
     outputs = model(torch.full((1, 9), 3)).detach()
     spread = float((outputs - outputs[:, :1]).abs().max())
-    if (
-        "embedding" in acts_on(model.encoding(0)) or name == "stick_breaking"
-    ):  # with weights that need not sum to 1
+    # With weights that need not sum to 1.
+    if "embedding" in acts_on(model.encoding(0)) or name == "stick_breaking":
         assert spread > 1e-3
     else:
         assert spread < 1e-6

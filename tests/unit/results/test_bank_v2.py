@@ -12,7 +12,7 @@ import torch
 
 from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
-from tests import stranger
+from tests import recomputation
 from tests.conftest import ROOT
 
 BANK = ROOT / "results" / "bank" / "v2"
@@ -20,30 +20,30 @@ NEED_ORDER = ("copy", "lag", "induction", "flip_flop", "kth")
 
 
 @pytest.fixture(scope="module")
-def bank() -> stranger.Bank:
-    return stranger.bank_runs(BANK)
+def bank() -> recomputation.Bank:
+    return recomputation.bank_runs(BANK)
 
 
-def values_of(bank: stranger.Bank, task: str, measure: str) -> stranger.Values:
+def values_of(bank: recomputation.Bank, task: str, measure: str) -> recomputation.Values:
     """Return the values behind one row of ``verdicts.csv``."""
     if task == "mean":
-        by_task = [stranger.measured(bank[name], "score", as_zero=True) for name in NEED_ORDER]
+        by_task = [recomputation.measured(bank[name], "score", as_zero=True) for name in NEED_ORDER]
         return {
             name: {n: float(np.mean([values[name][n] for values in by_task])) for n in range(12)}
             for name in by_task[0]
         }
     column = {"at 2x": "2x", "at 4x": "4x"}.get(measure, "score")
-    return stranger.measured(bank[task], column, as_zero=measure.endswith("as 0"))
+    return recomputation.measured(bank[task], column, as_zero=measure.endswith("as 0"))
 
 
-def test_independent_code_finds_the_verdicts(bank: stranger.Bank) -> None:
+def test_independent_code_finds_the_verdicts(bank: recomputation.Bank) -> None:
     """By every measure, with unlearned configurations left out and as 0."""
-    rows = stranger.read_csv(BANK / "verdicts.csv")
+    rows = recomputation.read_csv(BANK / "verdicts.csv")
     groups = itertools.groupby(rows, key=lambda row: (row["task"], row["measure"]))
     published = {key: list(group) for key, group in groups}
     assert len(published) == 6 * 4 + 1
     for key, rows in published.items():
-        best, differences = stranger.best_against_others(values_of(bank, *key))
+        best, differences = recomputation.best_against_others(values_of(bank, *key))
         assert {row["best"] for row in rows} == {best}, key
         tested = [row for row in rows if row["difference"]]
         assert {row["encoding"] for row in tested} == set(differences), key
@@ -55,7 +55,7 @@ def test_independent_code_finds_the_verdicts(bank: stranger.Bank) -> None:
 
 
 @pytest.mark.slow
-def test_independent_code_finds_the_table_of_scores_and_the_ranks(bank: stranger.Bank) -> None:
+def test_independent_code_finds_the_table_of_scores_and_the_ranks(bank: recomputation.Bank) -> None:
     """The table shows scores with unlearned configurations as 0 and left out, by the mean over tasks."""
     blocks = load_study(BANK).blocks(BANK)
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in blocks["views"].splitlines()]
@@ -66,7 +66,7 @@ def test_independent_code_finds_the_table_of_scores_and_the_ranks(bank: stranger
     for name, mean, *cells in rows[2:]:
         assert mean == f"{means[name]:.2f}"
         for task, cell in zip(NEED_ORDER, cells, strict=True):
-            learned = list(stranger.measured(bank[task], "score")[name].values())
+            learned = list(recomputation.measured(bank[task], "score")[name].values())
             expected = f"{sum(learned) / 12:.2f} / {np.mean(learned):.2f}"
             if len(learned) < 12:
                 expected += f" ({len(learned)} of 12)"
@@ -83,16 +83,16 @@ class Standing(NamedTuple):
     second: str
 
 
-def standing(bank: stranger.Bank, task: str, measure: str = "area") -> Standing:
+def standing(bank: recomputation.Bank, task: str, measure: str = "area") -> Standing:
     values = values_of(bank, task, measure)
-    best, differences = stranger.best_against_others(values)
+    best, differences = recomputation.best_against_others(values)
     lower = {name for name, (_, p) in differences.items() if p <= 0.05}
     means = {name: np.mean(list(values[name].values())) for name in (best, *differences)}
     second = sorted(means, key=lambda name: -means[name])[1]
     return Standing(best, set(differences) - lower, lower, second)
 
 
-def test_statements_written_by_hand_about_the_best_encodings_are_true(bank: stranger.Bank) -> None:
+def test_statements_written_by_hand_about_the_best_encodings_are_true(bank: recomputation.Bank) -> None:
     means = values_of(bank, "mean", "area")
     order = sorted(means, key=lambda name: -sum(means[name].values()))
     assert order[:3] == ["fox", "kerple_log", "alibi"]
@@ -110,7 +110,7 @@ def test_statements_written_by_hand_about_the_best_encodings_are_true(bank: stra
         assert set(sorted(sums, key=lambda name: -sums[name])[:2]) == {"fox", "kerple_log"}
 
 
-def test_statements_written_by_hand_about_single_tasks_are_true(bank: stranger.Bank) -> None:
+def test_statements_written_by_hand_about_single_tasks_are_true(bank: recomputation.Bank) -> None:
     best, tied, lower, _ = standing(bank, "induction")
     assert (best, tied, len(lower)) == ("kerple_log", {"fox", "alibi"}, 9)
 
@@ -133,7 +133,7 @@ def test_statements_written_by_hand_about_single_tasks_are_true(bank: stranger.B
     assert len(standing(bank, "kth").tied) == 8
 
 
-def test_statements_written_by_hand_about_calibrated_differences_are_true(bank: stranger.Bank) -> None:
+def test_statements_written_by_hand_about_calibrated_differences_are_true(bank: recomputation.Bank) -> None:
     verdicts = pd.read_csv(BANK / "verdicts.csv")
     lower = verdicts[verdicts["calibrated_p"] <= 0.05].groupby(["task", "measure"])["encoding"].agg(set)
     assert "lag" not in lower.index.get_level_values("task")

@@ -31,9 +31,8 @@ def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
     calls: list[str] = []
     cases = {name: timed(partial(calls.append, name)) for name in "ab"}
     seconds = interleave(cases, 3, Display(), "", warm_up=2)
-    assert (
-        "".join(calls) == "abbaabbaab"
-    )  # reversed, because the first of a round pays for the end of the last
+    # Reversed, because the first of a round pays for the end of the last.
+    assert "".join(calls) == "abbaabbaab"
     assert [len(times) for times in seconds.values()] == [3, 3]
 
 

@@ -3,22 +3,22 @@
 import pytest
 
 from results.bank.edges import study as edges
-from tests import stranger
+from tests import recomputation
 from tests.conftest import ROOT
 
 
-def outcomes(bank: stranger.Bank, task: str, as_zero: bool) -> dict[str, str]:
+def outcomes(bank: recomputation.Bank, task: str, as_zero: bool) -> dict[str, str]:
     """Return the best encoding, and which others are tied with it or lower."""
-    values = stranger.measured(bank[task], "score", as_zero)
-    best, others = stranger.best_against_others(values)
+    values = recomputation.measured(bank[task], "score", as_zero)
+    best, others = recomputation.best_against_others(values)
     return {best: "best"} | {name: "lower" if p <= 0.05 else "tied" for name, (_, p) in others.items()}
 
 
 @pytest.mark.slow
 def test_independent_code_finds_the_verdicts_that_change() -> None:
     folder = ROOT / "results" / "bank" / "edges"
-    bank = stranger.bank_runs(edges.BANK)
-    with_new_rate = stranger.bank_runs(edges.BANK, folder, without=("steps=12000", "steps=16000"))
+    bank = recomputation.bank_runs(edges.BANK)
+    with_new_rate = recomputation.bank_runs(edges.BANK, folder, without=("steps=12000", "steps=16000"))
     rows = edges.changed_verdicts(*edges.load(folder)[:2]).to_dict("records")
     assert len(rows) == 8
     for row in rows:

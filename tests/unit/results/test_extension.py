@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from results.extension import study as extension
-from tests import stranger
+from tests import recomputation
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "results" / "extension"
@@ -42,9 +42,9 @@ def model_of(command: str) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def bits() -> Bits:
-    runs = {row["name"]: row for row in stranger.read_csv(FOLDER / "runs.csv")}
+    runs = {row["name"]: row for row in recomputation.read_csv(FOLDER / "runs.csv")}
     values = {}
-    for row in stranger.read_csv(FOLDER / "text.csv"):
+    for row in recomputation.read_csv(FOLDER / "text.csv"):
         if (row["windows"], row["slice"]) == ("sliding", "all"):
             run = runs[row["name"]]
             key = (*model_of(run["command"]), int(row["length"]), int(run["seed"]))
@@ -82,7 +82,7 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
     significant = []
     for name, pairs in expected.items():
         tests = [stats.ttest_rel(bits[first], bits[second]) for first, second in pairs]
-        adjusted = stranger.holm([float(test.pvalue) for test in tests])
+        adjusted = recomputation.holm([float(test.pvalue) for test in tests])
         for row, (first, second), p in zip(cells(values[name]), pairs, adjusted, strict=True):
             assert row[2] == f"{first[2]:,}"
             estimate, low, high = map(float, re.findall(r"[-+][0-9.]+", row[3]))

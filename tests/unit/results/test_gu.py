@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pe_experiments.published import read_archive
 from results.replications import gu
-from tests import stranger
+from tests import recomputation
 
 LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
 
@@ -12,11 +12,11 @@ LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
 def test_independent_code_finds_the_verdicts() -> None:
     original = {
         (row["encoding"], int(row["length"])): float(row["accuracy"])
-        for row in stranger.read_csv(gu.HERE / "gu2023.csv")
+        for row in recomputation.read_csv(gu.HERE / "gu2023.csv")
     }
     replicated = {
         (row["label"], int(row["content_length"])): 100 * float(row["exact_match"])
-        for row in stranger.read_csv(gu.HERE / "gu" / "curves.csv")
+        for row in recomputation.read_csv(gu.HERE / "gu" / "curves.csv")
     }
     page = (gu.HERE / "README.md").read_text("utf-8")
     rows = {}

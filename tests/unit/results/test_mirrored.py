@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from results.bank.mirrored import study as mirrored
-from tests import stranger
+from tests import recomputation
 
 MIRRORED = Path(mirrored.__file__).parent
 FACTORS = [*mirrored.bank.FACTORS]
@@ -81,11 +81,11 @@ def test_main_effects_are_recovered_from_scores_that_they_make() -> None:
     assert fitted["error"].max() < 1e-9
 
 
-def recomputed_scores(folder: Path) -> dict[str, stranger.Values]:
+def recomputed_scores(folder: Path) -> dict[str, recomputation.Values]:
     """Return scores by task, and their mean, in complete configurations; 0 where a task was not learned."""
     by_task = {
-        task: stranger.measured(runs, "score", as_zero=True)
-        for task, runs in stranger.bank_runs(folder).items()
+        task: recomputation.measured(runs, "score", as_zero=True)
+        for task, runs in recomputation.bank_runs(folder).items()
     }
     complete = sorted(set.intersection(*(set(by_task[task]["fox"]) for task in mirrored.TASKS)))
     scores = {
@@ -99,13 +99,13 @@ def recomputed_scores(folder: Path) -> dict[str, stranger.Values]:
     return scores | {"mean": means}
 
 
-def check_verdicts(verdicts: pd.DataFrame, scores: dict[str, stranger.Values]) -> None:
+def check_verdicts(verdicts: pd.DataFrame, scores: dict[str, recomputation.Values]) -> None:
     """Compare every published difference, p-value and verdict."""
     for family, group in verdicts.groupby("family"):
         values = scores[str(family) if family in mirrored.TASKS else "mean"]
         rows = group.to_dict("records")
-        tests = [stranger.sign_flip_p(values[row["encoding"]], values[row["other"]]) for row in rows]
-        adjusted = stranger.holm([p for _, p, _ in tests])
+        tests = [recomputation.sign_flip_p(values[row["encoding"]], values[row["other"]]) for row in rows]
+        adjusted = recomputation.holm([p for _, p, _ in tests])
         for row, (difference, _, settings), p in zip(rows, tests, adjusted, strict=True):
             assert row["settings"] == settings
             assert (row["difference"], row["p"]) == pytest.approx((difference, p)), row

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from results.bank.new import study as new
-from tests import stranger
+from tests import recomputation
 
 NEW = Path(new.__file__).parent
 
@@ -18,12 +18,13 @@ NEW = Path(new.__file__).parent
 @pytest.mark.slow
 def test_independent_code_finds_the_verdicts() -> None:
     """By task, and over the tasks against the two recommended encodings."""
-    counts = Counter(row["label"] for row in stranger.read_csv(NEW / "runs.csv"))
+    counts = Counter(row["label"] for row in recomputation.read_csv(NEW / "runs.csv"))
     unfinished = tuple(f"pe={label} " for label, runs in counts.items() if runs < new.RUNS)
-    bank = stranger.bank_runs(new.BANK)
-    added = stranger.bank_runs(NEW, floors_of=new.BANK, without=unfinished)
+    bank = recomputation.bank_runs(new.BANK)
+    added = recomputation.bank_runs(NEW, floors_of=new.BANK, without=unfinished)
     published = {
-        (row["encoding"], row["task"], row["other"]): row for row in stranger.read_csv(NEW / "verdicts.csv")
+        (row["encoding"], row["task"], row["other"]): row
+        for row in recomputation.read_csv(NEW / "verdicts.csv")
     }
     labels = {encoding for encoding, _, _ in published}
     assert labels == set(added["copy"])
@@ -32,11 +33,11 @@ def test_independent_code_finds_the_verdicts() -> None:
     for label in labels:
         values_by_task = {new.MEAN: {name: means[name] for name in (label, *new.RECOMMENDED)}}
         for task in new.TASKS:
-            learned = stranger.measured(bank[task], "score")
-            learned[label] = stranger.measured(added[task], "score")[label]
+            learned = recomputation.measured(bank[task], "score")
+            learned[label] = recomputation.measured(added[task], "score")[label]
             values_by_task[task] = learned
         for task, values in values_by_task.items():
-            tests = stranger.against_others(values, label)
+            tests = recomputation.against_others(values, label)
             for name in values.keys() - {label}:
                 row = published[label, task, name]
                 assert bool(row["p"]) == (name in tests), row
@@ -52,9 +53,9 @@ def test_independent_code_finds_the_verdicts() -> None:
     assert compared > 10 * len(labels)
 
 
-def mean_over_tasks(bank: stranger.Bank) -> stranger.Values:
+def mean_over_tasks(bank: recomputation.Bank) -> recomputation.Values:
     """Return mean scores; configurations that were not learned count as 0."""
-    by_task = [stranger.measured(bank[task], "score", as_zero=True) for task in new.TASKS]
+    by_task = [recomputation.measured(bank[task], "score", as_zero=True) for task in new.TASKS]
     return {
         label: {
             setting: float(np.mean([values[label][setting] for values in by_task])) for setting in range(12)

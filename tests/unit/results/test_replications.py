@@ -8,7 +8,7 @@ import numpy as np
 from scipy import stats
 
 from results.replications import kazemnejad, statements, study
-from tests import stranger
+from tests import recomputation
 
 
 def test_the_counts_of_agreement_add_up() -> None:
@@ -23,10 +23,10 @@ def test_the_counts_of_agreement_add_up() -> None:
 
 
 def test_independent_code_finds_the_rank_correlation_of_released_and_replicated_runs() -> None:
-    released = stranger.read_csv(kazemnejad.HERE / "kazemnejad2023.csv")
-    runs = stranger.read_csv(kazemnejad.HERE / "conditions" / "runs.csv")
+    released = recomputation.read_csv(kazemnejad.HERE / "kazemnejad2023.csv")
+    runs = recomputation.read_csv(kazemnejad.HERE / "conditions" / "runs.csv")
     deep = {row["name"] for row in runs if "num_layers=6" in row["command"] and row["task"] == "copy"}
-    points = stranger.read_csv(kazemnejad.HERE / "conditions" / "curves.csv")
+    points = recomputation.read_csv(kazemnejad.HERE / "conditions" / "curves.csv")
     page = (kazemnejad.HERE / "README.md").read_text("utf-8")
     rhos = []
     for length in (25, 30):

@@ -14,7 +14,7 @@ import pytest
 from pe_experiments.comparison import Runs, build_comparison, compare, load_runs, write_comparison
 from pe_experiments.comparison.compare import output_of
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.published import mean_in_words, read_archive, with_settings
+from pe_experiments.published import format_mean, read_archive, with_settings
 from pe_experiments.published.archive import (
     FILES,
     config_key_of,
@@ -31,7 +31,7 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 from pe_experiments.terminal.errors import UserError
 from results.precision import study as precision
-from tests import stranger
+from tests import recomputation
 from tests.conftest import ROOT
 from tests.synthetic import fading, write_run, write_study
 
@@ -220,26 +220,28 @@ def test_code_that_came_with_other_results_is_not_run(tmp_path: Path) -> None:
 
 
 def test_means_are_written_with_their_seeds_or_their_interval() -> None:
-    assert mean_in_words([1.0, 1.0, 1.0]) == "1.00 in all 3 seeds"
-    assert mean_in_words([0.5]) == "0.50 (1 seed)"
-    assert mean_in_words([0.0] * 9, "setting") == "0.00 in all 9 settings"
-    assert mean_in_words([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
+    assert format_mean([1.0, 1.0, 1.0]) == "1.00 in all 3 seeds"
+    assert format_mean([0.5]) == "0.50 (1 seed)"
+    assert format_mean([0.0] * 9, "setting") == "0.00 in all 9 settings"
+    assert format_mean([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
 
 
 @pytest.mark.slow
 def test_independent_code_recomputes_the_published_tables() -> None:
     folder = RESULTS / "tutorial_claims"
-    rows, pairs, curves = (stranger.read_csv(folder / f"{name}.csv") for name in ("table", "pairs", "curves"))
+    rows, pairs, curves = (
+        recomputation.read_csv(folder / f"{name}.csv") for name in ("table", "pairs", "curves")
+    )
     tests = 0
     for protocol in {row["protocol"] for row in rows}:
         rows_of_protocol = [row for row in rows if row["protocol"] == protocol]
         pairs_of_protocol = [row for row in pairs if row["protocol"] == protocol]
-        runs = stranger.curves_of([row for row in curves if row["protocol"] == protocol])
+        runs = recomputation.curves_of([row for row in curves if row["protocol"] == protocol])
         for row in rows_of_protocol:
-            stranger.check_table(row, runs)
+            recomputation.check_table(row, runs)
         encodings = len(rows_of_protocol)
         assert len(pairs_of_protocol) == encodings * (encodings - 1) // 2
-        tests += stranger.check_pairs(pairs_of_protocol, runs, int(rows_of_protocol[0]["max_length"]))
+        tests += recomputation.check_pairs(pairs_of_protocol, runs, int(rows_of_protocol[0]["max_length"]))
     assert tests > 5
 
 

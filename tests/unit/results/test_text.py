@@ -13,15 +13,15 @@ import pytest
 from scipy import stats
 
 from results.text import study as text
-from tests import stranger
+from tests import recomputation
 
 
 def test_what_extends_rope_is_what_scipy_finds() -> None:
     folder = text.HERE / "rope"
-    labels = {row["name"]: (row["label"], row["seed"]) for row in stranger.read_csv(folder / "runs.csv")}
+    labels = {row["name"]: (row["label"], row["seed"]) for row in recomputation.read_csv(folder / "runs.csv")}
     bits = {
         (*labels[row["name"]], int(row["length"])): float(row["bits_per_byte"])
-        for row in stranger.read_csv(folder / "text.csv")
+        for row in recomputation.read_csv(folder / "text.csv")
         if (row["windows"], row["slice"]) == ("sliding", "all")
     }
 
@@ -37,7 +37,7 @@ def test_what_extends_rope_is_what_scipy_finds() -> None:
     assert len(rows) == len(encodings) * len(lengths)
     pairs = [*product(encodings, lengths, ("rope", "alibi"))]
     differences = [rises(encoding, n) - rises(other, n) for encoding, n, other in pairs]
-    adjusted = stranger.holm([float(stats.ttest_1samp(by_seed, 0).pvalue) for by_seed in differences])
+    adjusted = recomputation.holm([float(stats.ttest_1samp(by_seed, 0).pvalue) for by_seed in differences])
     for (encoding, n, other), by_seed, p in zip(pairs, differences, adjusted, strict=True):
         against_rope, against_alibi, extends = rows[f"| `{encoding}`", f"{n:,}"]
         cell = against_rope if other == "rope" else against_alibi

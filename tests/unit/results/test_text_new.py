@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from results.text.new import study
-from tests import stranger
+from tests import recomputation
 
 PLAN = (Path(study.__file__).parents[2] / "transfer" / "plan.md").read_text("utf-8")
 
@@ -30,10 +30,10 @@ FOLDER = Path(study.__file__).parent
 
 def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
     """Return the rise of bits per byte from 256 to 2,048 bytes at the tuned rate, a mean over three seeds."""
-    runs = {row["name"]: row for row in stranger.read_csv(FOLDER / "runs.csv")}
+    runs = {row["name"]: row for row in recomputation.read_csv(FOLDER / "runs.csv")}
     bits = {
         (row["name"], row["length"]): float(row["bits_per_byte"])
-        for row in stranger.read_csv(FOLDER / "text.csv")
+        for row in recomputation.read_csv(FOLDER / "text.csv")
         if (row["windows"], row["slice"]) == ("sliding", "all")
     }
     rates = {
@@ -54,7 +54,7 @@ def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
 
 
 def test_independent_code_finds_the_outcome() -> None:
-    predictions = {row["encoding"]: row for row in stranger.read_csv(FOLDER / "predictions.csv")}
+    predictions = {row["encoding"]: row for row in recomputation.read_csv(FOLDER / "predictions.csv")}
     rises = rises_by_encoding(predictions)
     levels = [int(row["class"]) for row in predictions.values()]
     groups = [[label for label, row in predictions.items() if row["class"] == level] for level in "012"]

@@ -154,7 +154,7 @@ def test_a_new_run_says_how_it_differs_from_the_nearest_cached_run(tiny: Tiny) -
     write_run(tiny(), fading(1, 0))
     nearest = write_run(tiny("training.steps=13"), fading(1, 0))
     difference = run_status(tiny("training.steps=13", "training.weight_decay=0.5")).difference_to_cached_run()
-    assert difference == f"not the run {nearest.name}: training.weight_decay=0.5 (there 0.01)"
+    assert difference == f"not the run {nearest.name}: training.weight_decay=0.5 (cached run: 0.01)"
     assert run_status(tiny("seed=1")).difference_to_cached_run() == ""
 
 
@@ -162,8 +162,8 @@ def test_differences_name_defaults_and_numerics(tiny: Tiny) -> None:
     base_500 = identify(tiny("pe=rope", "pe.base=500")).hashed
     earlier = identify(tiny("pe=rope")).hashed | {"numerics": 0}
     texts = differences(base_500, earlier)
-    assert "pe.base=500.0 (there default)" in texts
-    assert f"NUMERICS={identity.NUMERICS} (there 0)" in texts
+    assert "pe.base=500.0 (cached run: default)" in texts
+    assert f"NUMERICS={identity.NUMERICS} (cached run: 0)" in texts
 
 
 def test_a_class_typed_into_a_shell_is_not_tracked() -> None:
