@@ -267,7 +267,8 @@ def _evaluate_again(status: RunStatus, ranks: Ranks, display: console.Display) -
     result: dict[str, Any] = {key: status.result[key] for key in copied_entries}
     result |= {"label": status.identity.label, "evaluation": status.evaluation}
     if status.evaluation["pe"] != status.result["evaluation"]["pe"]:
-        result["label"] += f" evaluated as {experiment.components['pe'].label}"
+        result["evaluated_encoding"] = experiment.components["pe"].label
+        result["label"] += f" evaluated as {result['evaluated_encoding']}"
     if experiment.other_task:
         result["evaluated_on"] = experiment.other_task.label
     task = experiment.other_task.section if experiment.other_task else None

@@ -40,7 +40,7 @@ def pytest_runtest_setup() -> None:
         if name in sys.modules:
             sys.modules[name].SPAWN = CONTEXT
     if "pe_experiments.sweeps.engines" in sys.modules:
-        sys.modules["pe_experiments.sweeps.engines"].LocalEngine.look_seconds = 0.05
+        sys.modules["pe_experiments.sweeps.engines"].LocalEngine.poll_seconds = 0.05
 
 
 @pytest.fixture(scope="session", autouse=True)

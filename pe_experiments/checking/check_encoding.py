@@ -200,7 +200,8 @@ def _possible_forms(component: Component) -> list[bool]:
         try:
             component.build(small_shape(causal))
         except UserError as error:
-            if "cannot be built" in str(error):
+            if error.__cause__ is not None and not isinstance(error.__cause__, ValueError):
+                # The class fails, instead of refusing this form.
                 raise UserError(f"{error} (in {_format_forms([causal])})") from error
             refusals[causal] = error
     if len(refusals) == 2:

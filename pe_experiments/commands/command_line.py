@@ -228,7 +228,7 @@ def show_result(result: RunResult) -> None:
         say(f"traceback: {directory.error_log}")
     descriptions = {"found": "found finished", "evaluated": "evaluated without training"}
     say(f"run:    {directory.path} ({descriptions.get(result.done, result.done)})")
-    if " evaluated as " in str(summary.get("label")):
+    if "evaluated_encoding" in summary:
         say(f"note:   {summary['label']}, an encoding it was not trained with")
     if summary.get("upload") and result.status == "completed":
         say(f"upload: {summary['upload']}")

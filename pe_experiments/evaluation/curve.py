@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,11 +22,11 @@ from pe_experiments.encodings.tensors import at_least_float32, in_float64
 from pe_experiments.evaluation.spread import belongs_to_this_rank, gather
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
+from pe_experiments.terminal.console import Row
 
 TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass at any length
 
 Decoding = Literal["teacher_forcing", "greedy"]
-Row = dict[str, Any]
 
 
 @dataclass

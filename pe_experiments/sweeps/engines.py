@@ -179,7 +179,7 @@ def outcome_of(order: Order) -> Outcome:
 class LocalEngine:
     """Run processes on this machine, assigned to GPUs in turn; a killed process fails only its run."""
 
-    look_seconds = 0.5  # between checks for finished runs
+    poll_seconds = 0.5  # between checks for finished runs
 
     def __init__(self, processes: int, devices: Sequence[str] = ()):
         self.workers = [Worker(devices[n % len(devices)] if devices else None) for n in range(processes)]
@@ -205,7 +205,7 @@ class LocalEngine:
 class SubmititEngine:
     """Run one job per order on a Slurm cluster or, to try it out, in processes on this machine."""
 
-    look_seconds = 5.0  # each check accesses a shared file system
+    poll_seconds = 5.0  # each check accesses a shared file system
 
     def __init__(self, settings: SubmititConfig, cluster: str, folder: Path):
         self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -237,7 +237,7 @@ class SubmititEngine:
 class RayEngine:
     """Run one Ray task per order, on a local Ray or on a running cluster (``hydra.launcher.address``)."""
 
-    look_seconds = 5.0
+    poll_seconds = 5.0
 
     def __init__(self, settings: RayConfig, processes: int):
         options: dict[str, Any]

@@ -205,7 +205,7 @@ def launch(
             _execute({job: orders[job] for job in jobs}, engine, title, display, reports)
             jobs = [job for job in jobs if job.state == ELSEWHERE]
             while any(job.run.in_use for job in jobs):
-                time.sleep(engine.look_seconds)
+                time.sleep(engine.poll_seconds)
     finally:
         display.stop()
         engine.end()
@@ -220,7 +220,7 @@ def _execute(
     display.start(title, sum(job.steps for job in jobs), sum(map(_saved_steps, jobs)))
     last_read = time.monotonic()
     while futures:
-        time.sleep(engine.look_seconds)
+        time.sleep(engine.poll_seconds)
         ended_jobs = [job for job, future in futures.items() if future.done()]
         for job in ended_jobs:
             try:

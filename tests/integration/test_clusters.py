@@ -31,7 +31,7 @@ SWEEP = [
 COMMAND = """
 from pe_experiments.commands.train import run
 from pe_experiments.sweeps.engines import RayEngine, SubmititEngine
-RayEngine.look_seconds = SubmititEngine.look_seconds = 0.2
+RayEngine.poll_seconds = SubmititEngine.poll_seconds = 0.2
 """
 # Print the address that Ray listens at before it ends.
 ADDRESS = """

@@ -176,7 +176,7 @@ def order() -> Order:
 class Scripted:
     """An engine that calls the next of some functions whenever the launcher looks at its futures."""
 
-    look_seconds = 0.0
+    poll_seconds = 0.0
 
     def __init__(self, looks: list[Callable[[list[Future[Any]]], object]]):
         self.looks = looks
