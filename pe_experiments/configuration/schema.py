@@ -341,7 +341,7 @@ def _expected(error: Any) -> str:
     return str(error["msg"]).removeprefix("Input should be ").replace("valid ", "").replace("'", "")
 
 
-RESUMES = "an interrupted run goes on from its last checkpoint when its command is repeated"
+RESUMES = "an interrupted run resumes from its last checkpoint when its command is repeated"
 # Hints for keys that users of other Hydra and Lightning projects try first.
 HINTS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
          "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,

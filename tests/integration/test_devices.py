@@ -147,7 +147,7 @@ def test_a_killed_process_ends_the_run_and_the_run_resumes(
     killed = run_experiment(tiny(*options, *TWO), display)
     assert time.monotonic() - display.killed_at < PATIENCE  # not gloo's half an hour
     assert killed.status == "error"
-    assert "device 1 (of 2, from 0) was killed; the same command goes on" in killed.result["reason"]
+    assert "device 1 (of 2, from 0) was killed; the same command resumes" in killed.result["reason"]
     resumed = run_experiment(tiny(*options, *again))
     assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 20)
     assert_equal_runs(uninterrupted, resumed)
