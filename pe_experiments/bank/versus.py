@@ -106,7 +106,7 @@ class Versus(ComparisonReport):
 
     def _task(self, job: Job) -> str:
         """Return the name in the bank of the task of a job."""
-        return self.tasks[job.config["task"]["_target_"]]
+        return self.task_by_run[job.name]
 
     def _label(self, configs: Sequence[dict[str, Any]]) -> str:
         """Return the label of the user's encoding; raise a UserError if there are several encodings."""
@@ -132,14 +132,16 @@ class Versus(ComparisonReport):
         """Raise a UserError for runs in configurations that the bank does not have."""
         curves = self.bank_runs.curves.groupby("name")
         evaluations = curves.agg(examples=("examples", "first"), lengths=("content_length", list))
-        bank_configs: dict[str, list[dict[str, Any]]] = {}  # by class of the task
-        self.tasks: dict[str, str] = {}  # name of the task by its class
+        bank_configs: dict[
+            str, list[tuple[str, dict[str, Any]]]
+        ] = {}  # task and config, by class of the task
+        self.task_by_run: dict[str, str] = {}
         for name, task in self.bank_runs.runs[["name", "task"]].itertuples(index=False):
             trained = self.bank_runs.saved[name]["identity"]["trained"]
             examples, lengths = evaluations.loc[name]
             target = trained["task"]["_target_"]
-            bank_configs.setdefault(target, []).append(_compared_config(trained, int(examples), lengths))
-            self.tasks[target] = task
+            bank_config = _compared_config(trained, int(examples), lengths)
+            bank_configs.setdefault(target, []).append((task, bank_config))
         for job in jobs:
             if not job.name:
                 continue
@@ -147,13 +149,15 @@ class Versus(ComparisonReport):
             task_component = experiment.components["task"]
             choice, target = task_component.choice, task_component.target
             if target not in bank_configs:
-                tasks = allowed(sorted(self.tasks.values()))
+                tasks = allowed(sorted(set(self.bank_runs.runs["task"])))
                 raise UserError(f"task={choice} is not in {self.bank}; allowed: {tasks}")
             examples = job.config["evaluation"]["examples"]
             lengths = {experiment.evaluation_task.nearest_length(n) for n in experiment.evaluation_lengths}
             config = _compared_config(jsonable(experiment.trained), examples, lengths)
-            differences = [_differing_keys(config, bank_config) for bank_config in bank_configs[target]]
-            fewest_differences = min(differences, key=len)
+            differences = [
+                (_differing_keys(config, bank_config), task) for task, bank_config in bank_configs[target]
+            ]
+            fewest_differences, self.task_by_run[job.name] = min(differences, key=lambda pair: len(pair[0]))
             if fewest_differences:
                 problem = f"{', '.join(fewest_differences)} must be as in {self.bank}"
                 raise UserError(f"sweep=versus, task={choice}: {problem}")
