@@ -1,4 +1,4 @@
-"""Byte-level language models past their training length: the bank's encodings in the bank's model, on source code."""
+"""Analyse byte-level language models of source code past their training length."""
 
 from itertools import product
 from pathlib import Path
@@ -21,30 +21,30 @@ from pe_experiments.published import (
 )
 
 HERE = Path(__file__).parent
-# bytes of context
+# Context lengths in bytes.
 TRAINED = 256
 LENGTHS = [256, 512, 1024, 2048]
 LONGEST = LENGTHS[-1]
-ARGUMENTS = r"\([^)]*\)"  # of an encoding, which the bank leaves out
-FLAT = 0.05  # bits per byte; a rise of less counts as none
+ARGUMENTS = r"\([^)]*\)"  # in the label of an encoding; the labels of the bank have none
+FLAT = 0.05  # bits per byte; a smaller rise counts as no rise
 RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 FURTHER = ("rope", "depth", "prose")
 
 
 def scores(runs: Runs) -> pd.DataFrame:
-    """Return a row per run: encoding (without arguments, as in the bank), seed, bits per byte by context length."""
+    """Return a row per run: label without arguments, seed, status, and bits per byte by context length."""
     rows = runs.runs.set_index("name")[["label", "seed", "status"]].join(bits_per_byte(runs, LENGTHS))
     return rows.assign(label=rows["label"].str.replace(ARGUMENTS, "", regex=True))
 
 
 def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Return `scores` by seed, the encoding with the lowest loss at the longest context first."""
+    """Return the scores of each encoding by seed, sorted by the mean loss at the longest context."""
     groups = scores(runs).set_index("seed").groupby("label")
     return {str(label): groups.get_group(label) for label in groups[LONGEST].mean().sort_values().index}
 
 
 def pages(folder: Path) -> None:
-    """Write the comparison, and draw the figure of the answer."""
+    """Write the comparison and draw the figure of the page."""
     compare_archived(folder)
     groups = by_encoding(read_archive(folder))
     looks = styles(groups)
@@ -60,7 +60,7 @@ def pages(folder: Path) -> None:
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return a table of rises per study, the tests of rescaled RoPEs, and the numbers of the sentences."""
+    """Return the tables of the page and the numbers in its text."""
     runs = read_archive(folder)
     values: dict[str, Any] = {"table": rise_table(runs)}
     values |= {name: rise_table(read_archive(HERE / name)) for name in FURTHER}
@@ -73,20 +73,20 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 
 def rise_table(runs: Runs) -> str:
-    """Return a row per encoding: bits per byte at the training length, and how much they rise with the context."""
+    """Return a table of bits per byte at the training length and their rise with the context length."""
     groups = by_encoding(runs)
     best = min(groups, key=lambda label: (groups[label][TRAINED].mean(), label))
     cells = pd.DataFrame({"encoding": [f"`{label}`" for label in groups]})
     cells[f"at {TRAINED} bytes"] = [f"{rows[TRAINED].mean():.2f}" for rows in groups.values()]
-    behind = {label: (rows[TRAINED] - groups[best][TRAINED]).dropna() for label, rows in groups.items()}
-    cells[f"minus `{best}`, at {TRAINED}"] = [
-        "–" if label == best else format_change(t_interval(by_seed.to_numpy()))
-        for label, by_seed in behind.items()
-    ]
+    differences = []
+    for label, rows in groups.items():
+        by_seed = (rows[TRAINED] - groups[best][TRAINED]).dropna()
+        differences.append("–" if label == best else format_change(t_interval(by_seed.to_numpy())))
+    cells[f"minus `{best}`, at {TRAINED}"] = differences
     for length in LENGTHS[1:]:
         rises = [rows[length] - rows[TRAINED] for rows in groups.values()]
         cells[f"rise to {length:,}"] = [format_change(t_interval(rise.to_numpy())) for rise in rises]
-    cells["rises"] = [verdict(rise, len(groups)) for rise in rises]
+    cells["rises"] = [verdict(rise, len(groups)) for rise in rises]  # at the longest context
     if runs.tuning:
         rates = pd.Series({choice["encoding"]: format_rate(choice) for choice in runs.tuning})
         rates.index = rates.index.str.replace(ARGUMENTS, "", regex=True)
@@ -95,13 +95,23 @@ def rise_table(runs: Runs) -> str:
 
 
 def verdict(rises: pd.Series, encodings: int) -> str:
-    """Return whether the whole interval of a rise lies above or below `FLAT`, by Bonferroni's method."""
+    """Return whether the loss rises by more than `FLAT`.
+
+    Args:
+        rises: rises in bits per byte, one per seed.
+        encodings: number of encodings, for Bonferroni's correction.
+    """
     interval = t_interval(rises.to_numpy(), ALPHA / encodings)
-    return "no" if interval.high < FLAT else "yes" if interval.low > FLAT else "unclear"
+    if interval.high < FLAT:
+        return "no"
+    return "yes" if interval.low > FLAT else "unclear"
 
 
 def extension_table(groups: dict[str, pd.DataFrame]) -> str:
-    """Return whether a rescaled RoPE rises less than RoPE, and more than ALiBi: t tests within seeds, by Holm's method."""
+    """Return a table that compares the rises of rescaled RoPEs with those of RoPE and ALiBi.
+
+    The tests are paired t tests over seeds with Holm's correction.
+    """
     lengths = [length for length in groups["rope"] if length in LENGTHS[1:]]
     rises = {label: rows[lengths].sub(rows[TRAINED], axis=0) for label, rows in groups.items()}
     differences = {
@@ -111,11 +121,11 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
     tests = dict(zip(differences, paired_t_tests([*differences.values()]), strict=True))
     rows = []
     for label, length in product(RESCALED, lengths):
-        compared = [tests[label, length, other] for other in ("rope", "alibi")]
-        from_rope, from_alibi = (interval for interval, _ in compared)
+        results = [tests[label, length, other] for other in ("rope", "alibi")]
+        from_rope, from_alibi = (interval for interval, _ in results)
         extends = "no"
         if from_rope.high < 0:
             extends = "yes" if from_alibi.low > 0 else "yes; not separated from ALiBi"
-        words = [f"{format_change(interval)} (p {p:.2g})" for interval, p in compared]
-        rows.append([f"`{label}`", f"{length:,}", *words, extends])
+        differences_with_p = [f"{format_change(interval)} (p {p:.2g})" for interval, p in results]
+        rows.append([f"`{label}`", f"{length:,}", *differences_with_p, extends])
     return markdown_table(["encoding", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)

@@ -1,6 +1,7 @@
-"""New encodings on text, predicted before they were trained there: by three classes of formulas, and by the bank.
+"""Compare the losses of new encodings on text with predictions made before training.
 
-The rules are those of the third plan of results/transfer/plan.md. Shapes: C encodings.
+Two predictions rank the encodings: three classes of formulas, and the scores in the bank. The rules are those
+of the third plan in results/transfer/plan.md. Shape suffix: C encodings.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ new = load_study(RESULTS / "bank" / "new")
 PREDICTIONS = Path(__file__).with_name("predictions.csv")
 TUNING_SEED, SEEDS = 100, 3
 TRAINED, LONGEST = transfer.TRAINED, transfer.LONGEST
-APART = 0.05  # bits per byte; encodings whose rises differ by less are not compared
+SMALLEST_DIFFERENCE = 0.05  # bits per byte; encodings whose rises differ by less are not compared
 FEWEST_PAIRS, FEWEST_ENCODINGS, FEWEST_CLASSES, ALPHA = 5, 6, 2, 0.05
-EXACT = 50_000  # permutations of encodings; above, as many random ones
-# By the plan. The higher the class, the lower the predicted rise, as in `transfer.CLASSES`.
+MAX_PERMUTATIONS = 50_000  # if there are more, this many are drawn at random
+# As in the plan. A higher class predicts a lower rise, as in `transfer.CLASSES`.
 CLASSES = {
     "rope_clipped": 0, "rope_pp": 0, "rope_nope": 0,
     "learned_relative": 1, "cpb_log": 1, "cpb_linear": 1, "fope": 1, "path": 1, "cope": 1,
@@ -39,10 +40,10 @@ CLASSES = {
 }  # fmt: skip
 
 
-class Ordered(NamedTuple):
-    """How well the bank orders encodings of the same class."""
+class OrderTest(NamedTuple):
+    """Test of whether the bank's scores order encodings of the same class."""
 
-    share: float  # of the pairs
+    share: float  # of pairs ordered correctly
     pairs: int
     p: float  # one-sided, over all permutations of the bank's scores within classes
     encodings: int
@@ -56,15 +57,15 @@ class Ordered(NamedTuple):
 
 
 def bank_scores(scores: pd.DataFrame, labels: Sequence[str]) -> pd.Series:
-    """Return the mean over the tasks of the mean where an encoding learned the task, 0 if it never did."""
+    """Return the mean score over the tasks; the score of a task is 0 if an encoding never learned it."""
     by_task = {task: matrix.mean() for task, matrix in new.matrices(scores).items()}
     return pd.DataFrame(by_task).reindex([*labels]).fillna(0.0).mean(axis=1)
 
 
 def predict(scores: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    """Return a row per encoding: its class, its score in the bank, and its predicted place by each.
+    """Return a row per encoding: its class, its score in the bank, and the rank that each predicts.
 
-    The first place is the lowest rise.
+    Rank 1 is the lowest rise.
     """
     rows = pd.DataFrame({"class": [CLASSES[label] for label in labels], "score": bank_scores(scores, labels)})
     rows["place_by_class"] = rows["class"].rank(ascending=False)
@@ -73,9 +74,10 @@ def predict(scores: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
 
 
 def at_best_rate(runs: Runs) -> pd.DataFrame:
-    """Return a row per encoding and seed at the learning rate with the lowest loss on the tuning seed.
+    """Return a row per encoding and seed, at the learning rate with the lowest loss on the tuning seed.
 
-    That is the smallest rate if all diverged there. Bits per byte have their length as the name of the column.
+    If all runs of the tuning seed diverged, it is the smallest rate. The columns of bits per byte are named
+    by the context length.
     """
     columns = ["label", "seed", "status", "loss_in_distribution", "rate"]
     rows = with_settings(runs, rate="training.learning_rate").set_index("name")[columns]
@@ -87,9 +89,9 @@ def at_best_rate(runs: Runs) -> pd.DataFrame:
 
 
 def rises(runs: Runs) -> pd.DataFrame:
-    """Return rises in bits per byte from the training length to the longest [C, seeds] of complete encodings.
+    """Return the rise in bits per byte from the training length to the longest [C, seeds].
 
-    A run that diverged has the highest mean rise of an encoding.
+    Encodings that lack a seed are left out. A diverged run counts as the highest mean rise of an encoding.
     """
     rows = at_best_rate(runs)
     rise = (rows[LONGEST] - rows[TRAINED]).mask(rows["status"] == DIVERGED)
@@ -97,32 +99,36 @@ def rises(runs: Runs) -> pd.DataFrame:
     return rows.pivot(index="label", columns="seed", values="rise").reindex(columns=range(SEEDS)).dropna()
 
 
-def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndarray) -> Ordered:
-    """Compare pairs of one class whose rises are `APART`; equal scores count as half."""
-    pairs = [
-        (i, j) for i, j in combinations(range(len(rises_C)), 2)
-        if classes_C[i] == classes_C[j] and abs(rises_C[i] - rises_C[j]) >= APART
-    ]  # fmt: skip
-    known = len(rises_C), len(np.unique(classes_C))
+def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndarray) -> OrderTest:
+    """Test whether higher scores go with lower rises within classes; equal scores count as half.
+
+    Only pairs whose rises differ by at least `SMALLEST_DIFFERENCE` are compared.
+    """
+    pairs = []
+    for i, j in combinations(range(len(rises_C)), 2):
+        same_class = classes_C[i] == classes_C[j]
+        if same_class and abs(rises_C[i] - rises_C[j]) >= SMALLEST_DIFFERENCE:
+            pairs.append((i, j))
+    counts = len(rises_C), len(np.unique(classes_C))
     if not pairs:
-        return Ordered(float("nan"), 0, 1.0, *known)
+        return OrderTest(float("nan"), 0, 1.0, *counts)
     first, second = np.array(pairs).T
-    lower_C = np.sign(rises_C[second] - rises_C[first])  # 1 where the first is to have the higher score
+    lower_C = np.sign(rises_C[second] - rises_C[first])  # 1 where the first encoding has the lower rise
     groups = [np.flatnonzero(classes_C == level) for level in np.unique(classes_C)]
     shares = []
     for orders in product(*(permutations(group) for group in groups)):
         shuffled_C = np.empty_like(scores_C)
         for group, order in zip(groups, orders, strict=True):
             shuffled_C[group] = scores_C[list(order)]
-        right = np.sign(shuffled_C[first] - shuffled_C[second]) * lower_C
-        shares.append((right + 1).mean() / 2)  # the first order is that of the scores
-    return Ordered(
-        float(shares[0]), len(pairs), float(np.mean(np.array(shares) >= shares[0] - 1e-12)), *known
-    )
+        agreement = np.sign(shuffled_C[first] - shuffled_C[second]) * lower_C
+        shares.append((agreement + 1).mean() / 2)
+    observed = shares[0]  # the first permutation is the identity
+    p = np.mean(np.array(shares) >= observed - 1e-12)
+    return OrderTest(float(observed), len(pairs), float(p), *counts)
 
 
 def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, float]:
-    """Return Spearman's rho of values and minus the rises, with the one-sided p of permutations."""
+    """Return Spearman's rho of the values and the negated rises, and its one-sided permutation p-value."""
     first, second = (stats.rankdata(x) - (len(x) + 1) / 2 for x in (values_C, -rises_C))
     length = np.sqrt((first @ first) * (second @ second))
 
@@ -131,30 +137,34 @@ def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, 
 
     test = stats.permutation_test(
         (first,), rho, permutation_type="pairings", alternative="greater", vectorized=True,
-        n_resamples=EXACT, rng=np.random.default_rng(0),
+        n_resamples=MAX_PERMUTATIONS, rng=np.random.default_rng(0),
     )  # fmt: skip
     return float(test.statistic), float(test.pvalue)
 
 
 def outcomes(folder: Path) -> pd.DataFrame:
-    """Return the predictions beside the rises of the encodings that have them, the lowest rise first."""
+    """Return the predictions and the measured rises, sorted by the rise.
+
+    Raises:
+        UserError: the runs of a predicted encoding are not complete.
+    """
     runs = read_archive(folder)
     measured = transfer.mean_and_range(rises(runs))
     measured["trained"] = at_best_rate(runs).groupby("label")[TRAINED].mean()
     predicted = pd.read_csv(PREDICTIONS).set_index("encoding").join(measured)
     if predicted["rise"].isna().any():
-        waiting = ", ".join(predicted.index[predicted["rise"].isna()])
+        incomplete = ", ".join(predicted.index[predicted["rise"].isna()])
         raise UserError(
-            f"text/new: the runs of {waiting} are not complete; the outcome is that of all predictions"
+            f"text/new: the runs of {incomplete} are not complete; the outcome is that of all predictions"
         )
     return predicted.sort_values("rise")
 
 
-def earlier() -> tuple[np.ndarray, np.ndarray]:
-    """Return the four-task scores and the rises of the twelve encodings of the first two plans."""
+def earlier_scores_and_rises() -> tuple[np.ndarray, np.ndarray]:
+    """Return the four-task scores and the rises of the encodings in the first two plans."""
     scores, _ = new.load(RESULTS / "bank" / "new")
-    risen = -transfer.text_scores()[transfer.PAST][:, 0].mean(axis=1)
-    return bank_scores(scores, transfer.ENCODINGS).to_numpy(), risen
+    mean_rises = -transfer.text_scores()[transfer.PAST][:, 0].mean(axis=1)
+    return bank_scores(scores, transfer.ENCODINGS).to_numpy(), mean_rises
 
 
 def pages(folder: Path) -> None:
@@ -178,34 +188,36 @@ def pages(folder: Path) -> None:
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return predictions beside outcomes, and the numbers of the sentences."""
+    """Return the table of predictions and outcomes, and the numbers in the text of the page."""
     rows = outcomes(folder)
-    risen, scores, classes = (rows[key].to_numpy(float) for key in ("rise", "score", "class"))
-    main = within_classes(risen, scores, classes)
-    classes_rho, classes_p = rank_correlation(classes, risen)
-    bank_rho, _ = rank_correlation(scores, risen)
-    old_scores, old_risen = earlier()
-    both = np.concatenate([scores, old_scores]), np.concatenate([risen, old_risen])
+    mean_rises, scores, classes = (rows[key].to_numpy(float) for key in ("rise", "score", "class"))
+    main = within_classes(mean_rises, scores, classes)
+    classes_rho, classes_p = rank_correlation(classes, mean_rises)
+    bank_rho, _ = rank_correlation(scores, mean_rises)
+    earlier_scores, earlier_rises = earlier_scores_and_rises()
+    all_scores = np.concatenate([scores, earlier_scores])
+    all_classes = np.concatenate([classes, transfer.CLASSES.ravel()])
+    all_rises = np.concatenate([mean_rises, earlier_rises])
     return {
         "predictions": prediction_table(rows),
         "count": len(rows),
         "pairs": main.pairs,
         "share": main.share,
         "p": main.p,
-        "smallest_p": within_classes(risen, -risen, classes).p,  # of the perfect order
+        "smallest_p": within_classes(mean_rises, -mean_rises, classes).p,  # if the order were perfect
         "verdict": main.verdict,
         "classes_rho": classes_rho,
         "classes_p": classes_p,
         "bank_rho": bank_rho,
         **{f"{label}_rise": rise for label, rise in (rows["rise"].round(2) + 0.0).items()},
-        "both_bank_rho": rank_correlation(*both)[0],
-        "both_classes_rho": rank_correlation(np.concatenate([classes, transfer.CLASSES.ravel()]), both[1])[0],
+        "both_bank_rho": rank_correlation(all_scores, all_rises)[0],
+        "both_classes_rho": rank_correlation(all_classes, all_rises)[0],
     }
 
 
 def prediction_table(rows: pd.DataFrame) -> str:
-    """Return a row per encoding: its class, its score, its rise, and its place by each."""
-    places = rows["rise"].rank()
+    """Return a table with a row per encoding: its class, score and rise, and its rank by each."""
+    ranks = rows["rise"].rank()
     cells = pd.DataFrame({
         "encoding": [f"`{label}`" for label in rows.index],
         "class": [transfer.CLASS_LOOKS[level][0] for level in rows["class"]],
@@ -217,6 +229,6 @@ def prediction_table(rows: pd.DataFrame) -> str:
         ],
         "place by class": rows["place_by_class"].map("{:g}".format).to_list(),
         "by the bank": rows["place_by_bank"].map("{:g}".format).to_list(),
-        "on text": places.map("{:g}".format).to_list(),
+        "on text": ranks.map("{:g}".format).to_list(),
     })  # fmt: skip
     return table(cells)
