@@ -1,7 +1,7 @@
-"""Do conclusions change when training computes in bfloat16?
+"""Test whether training in bfloat16 changes the conclusions.
 
-A change of less than ``MARGIN`` in mean exact match past the training lengths counts as no change. All tests flip the
-signs of differences within pairs of the same seed.
+A change of less than ``MARGIN`` in mean exact match past the training lengths counts as no change. All tests
+are sign-flip tests of differences between runs of the same seed.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ MARGIN = 0.1
 
 
 def sign_flip_p(differences: np.ndarray, alternative: Literal["two-sided", "greater"]) -> float:
-    """Return the p-value of a mean difference of paired seeds; two-sided at least 2 / 2^pairs."""
+    """Return the p-value of a mean difference of paired seeds; if two-sided, at least 2 / 2^pairs."""
     test = stats.permutation_test(
         (differences.tolist(),), np.mean, permutation_type="samples", alternative=alternative
     )
@@ -27,19 +27,22 @@ def sign_flip_p(differences: np.ndarray, alternative: Literal["two-sided", "grea
 
 
 def equivalence_p(differences: np.ndarray) -> float:
-    """Return the p-value of "the mean difference is ``MARGIN`` or more in size", by two one-sided tests."""
+    """Return the p-value of the hypothesis that the mean difference is at least `MARGIN` in size (TOST)."""
     return max(sign_flip_p(side, "greater") for side in (MARGIN - differences, MARGIN + differences))
 
 
 def verdict(differences: np.ndarray) -> str:
-    """Return ``equivalent`` within the margin, ``changed``, or ``not decided``; the two tests are unadjusted."""
+    """Return ``equivalent``, ``changed`` or ``not decided``, without correction for multiple tests."""
     if equivalence_p(differences) <= ALPHA:
         return "equivalent"
     return "changed" if sign_flip_p(differences, "two-sided") <= ALPHA else "not decided"
 
 
 def pairs(runs: Runs, metric: str) -> pd.DataFrame:
-    """Return the values by task, encoding and seed in ``float32`` and ``bfloat16``, of what was run in both."""
+    """Return the metric in float32 and bfloat16, and the difference, by task, encoding and seed.
+
+    Runs without a counterpart in the other precision are left out.
+    """
     values = with_settings(runs, precision="trainer.precision")
     values["precision"] = values["precision"].map({"32-true": "float32", "bf16-mixed": "bfloat16"})
     wide = values.pivot(index=["task", "label", "seed"], columns="precision", values=metric).dropna()
@@ -47,12 +50,12 @@ def pairs(runs: Runs, metric: str) -> pd.DataFrame:
 
 
 def can_change(pair: pd.DataFrame) -> bool:
-    """Return whether the runs are neither all 0 nor all 1."""
+    """Return whether the values are neither all 0 nor all 1."""
     return set(pair[["float32", "bfloat16"]].to_numpy().ravel()) not in ({0.0}, {1.0})
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return a row for each task and encoding that can change, and the numbers of the answer."""
+    """Return the table of the tasks and encodings that can change, and the numbers in the text."""
     runs = read_archive(folder)
     rows = []
     for (task, encoding), pair in pairs(runs, "exact_match_extrapolation").groupby(["task", "label"]):
