@@ -1,4 +1,4 @@
-"""Induction in table 11 of Gu and Dao (2023) and in our runs, length by length."""
+"""Compare induction in table 11 of Gu and Dao (2023) with our runs at every length."""
 
 from pathlib import Path
 
@@ -11,9 +11,12 @@ from pe_experiments.published import read_archive, table
 
 HERE = Path(__file__).parent
 TRAINED = 256
-PUBLISHED = ("learned", "rope", "xpos")  # in their order, from the lowest accuracy
-LEARNED, REACHED, CLOSE, APART = 99.0, 90.0, 10.0, 5.0  # % at the training length; %; points; points
-FEWEST = 6  # of seven lengths
+PUBLISHED = ("learned", "rope", "xpos")  # from the lowest to the highest published accuracy
+LEARNED = 99.0  # %, at the training length
+REACHED = 90.0  # %
+CLOSE = 10.0  # percentage points; two accuracies that differ by at most this agree
+ORDERED = 5.0  # percentage points; two accuracies that differ by more have an order
+FEWEST = 6  # lengths that must agree, of seven
 NOT_LEARNED = "not learned"
 
 
@@ -24,30 +27,30 @@ def published() -> pd.DataFrame:
 
 
 def accuracies(runs: Runs) -> pd.DataFrame:
-    """Return ours in % [encoding, length]."""
+    """Return our accuracies in % [encoding, length]."""
     return 100 * runs.curves.pivot(index="label", columns="content_length", values="exact_match")
 
 
 def value_verdicts(published_scores: pd.DataFrame, measured_scores: pd.DataFrame) -> dict[str, str]:
-    """Return by published encoding whether enough accuracies lie within `CLOSE` points."""
+    """Return by encoding whether at least `FEWEST` of our accuracies are close to the published ones."""
     verdicts = {}
     for encoding in measured_scores.index.intersection(published_scores.index):
         if measured_scores.loc[encoding, TRAINED] < LEARNED:
             verdicts[encoding] = NOT_LEARNED
             continue
-        near = int((measured_scores.loc[encoding] - published_scores.loc[encoding]).abs().le(CLOSE).sum())
-        verdicts[encoding] = f"{'yes' if near >= FEWEST else 'no'} ({near} of {measured_scores.shape[1]})"
+        count = int((measured_scores.loc[encoding] - published_scores.loc[encoding]).abs().le(CLOSE).sum())
+        verdicts[encoding] = f"{'yes' if count >= FEWEST else 'no'} ({count} of {measured_scores.shape[1]})"
     return verdicts
 
 
 def order_verdict(measured_scores: pd.DataFrame) -> str:
-    """Return at how many of the two lengths the encodings keep the published order."""
+    """Return whether our accuracies have the published order at 512 and at 1,024 tokens."""
     if measured_scores.loc[[*PUBLISHED], TRAINED].lt(LEARNED).any():
         return NOT_LEARNED
     learned, rope, xpos = (measured_scores.loc[encoding].to_dict() for encoding in PUBLISHED)
-    at_512 = bool(rope[512] - learned[512] > APART and xpos[512] - rope[512] > APART)
+    at_512 = bool(rope[512] - learned[512] > ORDERED and xpos[512] - rope[512] > ORDERED)
     # The published values of absolute positions and RoPE are too close at 1,024 to have an order.
-    at_1024 = bool(xpos[1024] - max(learned[1024], rope[1024]) > APART)
+    at_1024 = bool(xpos[1024] - max(learned[1024], rope[1024]) > ORDERED)
     return ("does not agree", "partly", "agrees")[at_512 + at_1024]
 
 
@@ -57,26 +60,27 @@ def reach(measured_scores: pd.DataFrame) -> pd.Series:
 
 
 def accuracy_table() -> str:
-    """Return accuracies by encoding and length, ours with the published one in brackets."""
+    """Return a table of our accuracies by encoding and length, with the published ones in brackets."""
     published_scores = published()
     measured_scores = accuracies(read_archive(HERE / "gu"))
     verdicts = value_verdicts(published_scores, measured_scores)
     reached = reach(measured_scores)
     rows = []
     by_encoding: dict[str, dict[int, float]] = measured_scores.T.to_dict()  # type: ignore[assignment]
-    known = published_scores.T.to_dict()
+    published_by_encoding = published_scores.T.to_dict()
     for encoding, row in by_encoding.items():
         cells = {"encoding": f"`{encoding}`"}
         for length, accuracy in row.items():
-            beside = f" ({known[encoding][length]:g})" if encoding in known else ""
-            cells[f"{length:,}"] = f"{accuracy:.1f}{beside}"
+            cells[f"{length:,}"] = f"{accuracy:.1f}"
+            if encoding in published_by_encoding:
+                cells[f"{length:,}"] += f" ({published_by_encoding[encoding][length]:g})"
         cells["reach"] = f"{reached[encoding]:,}" if row[TRAINED] >= LEARNED else NOT_LEARNED
         rows.append(cells | {"agrees in value": verdicts.get(encoding, "–")})
     return table(pd.DataFrame(rows))
 
 
 def draw(folder: Path) -> None:
-    """Draw accuracy over length, theirs and ours."""
+    """Draw published accuracies and ours over the length."""
     published_scores = published()
     measured_scores = accuracies(read_archive(HERE / "gu"))
     figure = Figure(figsize=(7.2, 2.7), layout="constrained")

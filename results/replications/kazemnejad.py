@@ -1,4 +1,4 @@
-"""Copying random symbols in Kazemnejad et al.'s released runs and in ours of six layers, curve by curve."""
+"""Compare the released runs of Kazemnejad et al. on copying random symbols with ours of six layers."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from pe_experiments.published import read_archive, table, with_settings
 
 HERE = Path(__file__).parent
 VARIANT = "cmc_tr20_ts40"  # random symbols, trained to 20, evaluated to 40
-ENCODINGS = {  # theirs: ours
+ENCODINGS = {  # their name: our name
     "none": "none",
     "alibi": "alibi",
     "t5_relative_bias": "t5",
@@ -23,7 +23,7 @@ TITLES = ("Kazemnejad et al.: 107 M parameters, 3 runs", "here: 0.3 M parameters
 
 
 def curves() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return exact match [encoding and run, length], theirs and ours."""
+    """Return their exact match and ours [encoding and run, length]."""
     released = pd.read_csv(HERE / "kazemnejad2023.csv")
     released = released[released["variant"] == VARIANT]
     released = released.assign(encoding=released["encoding"].map(ENCODINGS))
@@ -40,7 +40,7 @@ def curves() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def draw(folder: Path) -> None:
-    """Draw the mean over runs as a line, each run as a thin one."""
+    """Draw the curve of each run as a thin line and the mean as a thick line."""
     figure = Figure(figsize=(7.2, 2.7), layout="constrained")
     looks = styles(ENCODINGS.values())
     for axes, study, title in zip(figure.subplots(1, 2, sharey=True), curves(), TITLES, strict=True):
@@ -56,7 +56,7 @@ def draw(folder: Path) -> None:
 
 
 def curve_table() -> str:
-    """Return exact match of both by encoding and length, the mean and the range over runs."""
+    """Return a table of their exact match and ours by encoding and length: mean and range over runs."""
     encodings = [*ENCODINGS.values()]
     cells = pd.DataFrame({"encoding": [f"`{encoding}`" for encoding in encodings]}, index=encodings)
     for length in LENGTHS:

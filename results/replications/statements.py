@@ -1,4 +1,4 @@
-"""Papers say that one encoding is better than others: tested under conditions near the paper's."""
+"""Test statements of papers that one encoding is better than another."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -16,7 +16,7 @@ STUDIES = ("conditions", "ruoss", "ruoss_long")
 TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, SAME = "not learned", "could not differ"
-LEARNED = 0.5  # share of the seeds that solved the training lengths
+LEARNED = 0.5  # smallest share of seeds that solve the training lengths
 WITHIN = "exact_match_in_distribution"
 WORDS = {
     "exact_match_at_2x": "exact match at 2x",
@@ -26,13 +26,13 @@ WORDS = {
 
 
 def published() -> pd.DataFrame:
-    """Return the runs of the studies that are published, with titles."""
+    """Return the published runs of all studies, with titles."""
     columns = {"layers": "model.num_layers", "symbols": "task.vocab_size", "steps": "training.steps"}
     return pd.concat([with_titles(with_settings(read_archive(HERE / name), **columns)) for name in STUDIES])
 
 
 def with_titles(runs: pd.DataFrame) -> pd.DataFrame:
-    """Add a column ``title``: ``copy of 10 symbols to 20, 2 layers``, of reversal with the steps."""
+    """Add a column ``title`` such as ``copy of 10 symbols to 20, 2 layers``; of reversal also the steps."""
     titles = []
     for run in runs.itertuples():
         symbols = f" of {run.symbols:g} symbols" if run.task == "copy" else ""
@@ -42,7 +42,7 @@ def with_titles(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Add to each pair its means, ``p`` (Holm, by statement) and ``verdict``."""
+    """Add the means, ``p`` (corrected by Holm within a statement) and the ``verdict`` of each pair."""
     pairs = pd.DataFrame([_judge_pair(row, runs) for row in statements.to_dict("records")])
     for _, statement in pairs.groupby(["arxiv", "task"]):
         pairs.loc[statement.index, "p"] = holm(statement["p"].tolist())
@@ -51,14 +51,15 @@ def judge(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
-    """Return the row of a pair with its means, the p-value of its test, and a verdict before Holm."""
+    """Add to the row of a pair its means, its uncorrected p-value, and the verdict without the test."""
     runs = runs[runs["title"] == row["task"]]
     first, second = (runs[runs["label"] == row[side]] for side in ("better", "worse"))
     for end, side in (("", first), ("_2", second)):
         row[f"mean{end}"] = side[row["metric"]].mean()
         row[f"within{end}"] = side[WITHIN].mean()
     row["p"] = np.nan
-    if min(side["solved_in_distribution"].eq(True).mean() for side in (first, second)) < LEARNED:
+    shares_solved = [side["solved_in_distribution"].eq(True).mean() for side in (first, second)]
+    if min(shares_solved) < LEARNED:
         return row | {"verdict": NOT_LEARNED}
     values = [side[row["metric"]] for side in (first, second)]
     row["p"] = permutation_p(*values)
@@ -68,14 +69,14 @@ def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
 
 
 def verdict_on_statement(verdicts: Collection[str]) -> str:
-    """Return the verdict on a statement about several pairs: it agrees only if all do."""
+    """Return the verdict on a statement about several pairs; it agrees only if all pairs agree."""
     if CONTRARY in verdicts:
         return CONTRARY
     return OPEN if len(set(verdicts)) > 1 else next(iter(verdicts))
 
 
 def blocks() -> dict[str, str]:
-    """Return tables of the statements, of the pairs of each paper, and of FoX's initial gates."""
+    """Return the tables of statements, of the pairs of each paper, and of the initial gates of FoX."""
     runs = published()
     pairs = judge(read_table(HERE / "statements.csv", *TEXT), runs)
     groups = pairs.groupby(["paper", "task"], sort=False)["verdict"]
@@ -98,7 +99,7 @@ def pair_table(pairs: pd.DataFrame) -> str:
 
 
 def gate_table(runs: pd.DataFrame) -> str:
-    """Return exact match with each initial gate of FoX, by task."""
+    """Return a table of exact match by task and initial gate of FoX."""
     groups = runs[runs["label"].str.startswith("fox")].groupby(["title", "label"])
     means = groups[[WITHIN, "exact_match_at_2x"]].agg(format_mean).reset_index()
     means["label"] = "`" + means["label"] + "`"

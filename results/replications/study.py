@@ -1,4 +1,4 @@
-"""Published values beside ours: whether value or order is reproduced. In `statements`: which encoding is better."""
+"""Compare published values with ours: is the value reproduced, or at least the order of encodings?"""
 
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from . import gu, kazemnejad, statements
 HERE = Path(__file__).parent
 PATH, HUANG, TEXT = "2505.16381", "2410.02140", "2505.17083"
 ERROR, BITS = "error, %", "bits per byte"
-UNITS = {PATH: (ERROR, ERROR), HUANG: (ERROR, ERROR), TEXT: ("nats per token", BITS)}  # published and ours
-TIED = {ERROR: 1.0, BITS: 0.03}  # values at most this far from each other, published or ours, have no order
-CLOSE, FAR = 1.0, 5.0  # percentage points; see the page
-LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # bytes of context that stand for the paper's
+UNITS = {PATH: (ERROR, ERROR), HUANG: (ERROR, ERROR), TEXT: ("nats per token", BITS)}  # published, ours
+TIED = {ERROR: 1.0, BITS: 0.03}  # values that differ by at most this much have no order
+CLOSE, FAR = 1.0, 5.0  # limits of the tolerance, in percentage points
+LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # our context in bytes: the paper's setting
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
 STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 LEARNED = 10.0  # error, %, at the training lengths; above it an encoding has no rank
@@ -27,11 +27,11 @@ REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "no"
 NOT_LEARNED, CERTAIN = "not judged: not learned", "not judged: could not fail"
 KEYS = ["arxiv", "task", "setting", "encoding"]
 
-Values = dict[Any, np.ndarray]  # by `KEYS` a value per seed
+Values = dict[Any, np.ndarray]  # a value per seed, by the values of `KEYS`
 
 
 def our_values() -> Values:
-    """Return wrong reads of flip-flop, wrong answers of Huang's tasks, bits per byte of text."""
+    """Return our errors on flip-flop and on the tasks of Huang et al., and our bits per byte on text."""
     flips = read_table(HERE / "path" / "errors.csv", "setting")
     flips = flips[flips["steps"].eq(STEPS) & flips["learning_rate"].eq(RATE)]
     flips = flips.assign(arxiv=PATH, task="flip-flop", value=flips["error"])
@@ -40,8 +40,8 @@ def our_values() -> Values:
     answers = []
     for setting, (first, last) in RANGES.items():
         points = curves[curves["content_length"].between(first, last)]
-        right = points.groupby(["task", "encoding", "seed"], as_index=False)["exact_match"].mean()
-        answers.append(right.assign(arxiv=HUANG, setting=setting, value=100 * (1 - right["exact_match"])))
+        means = points.groupby(["task", "encoding", "seed"], as_index=False)["exact_match"].mean()
+        answers.append(means.assign(arxiv=HUANG, setting=setting, value=100 * (1 - means["exact_match"])))
     runs, lines = (read_table(HERE.parent / "text" / f"{name}.csv") for name in ("runs", "text"))
     lines = lines[(lines["windows"] == "non_overlapping") & (lines["slice"] == "all")]
     bits = lines.merge(runs[["name", "label"]], on="name")
@@ -51,13 +51,13 @@ def our_values() -> Values:
 
 
 def judge_ledger() -> pd.DataFrame:
-    """Return the published values of ``ledger.csv`` beside ours, with verdicts."""
+    """Return the published values of ``ledger.csv`` with ours and the verdicts."""
     ledger = read_table(HERE / "ledger.csv", "arxiv", "table", "setting", "command", "paper")
     return judge(ledger, our_values())
 
 
 def judge(ledger: pd.DataFrame, ours: Values) -> pd.DataFrame:
-    """Add our values by seed, their ``mean``, the mean as ``trained`` (listed first) and the ``verdict``."""
+    """Add columns: our values by seed, their mean, our mean in the first setting listed, and the verdict."""
     seeds: Any = [ours[key] for key in ledger[KEYS].itertuples(index=False, name=None)]
     rows = ledger.assign(seeds=seeds, mean=[values.mean() for values in seeds])
     rows["trained"] = rows.groupby(["arxiv", "task", "encoding"])["mean"].transform("first")
@@ -67,7 +67,12 @@ def judge(ledger: pd.DataFrame, ours: Values) -> pd.DataFrame:
 
 
 def _verdict(column: pd.DataFrame, row: Any) -> str:
-    """Return the verdict on a value in its column of the published table."""
+    """Return the verdict on one published value.
+
+    Args:
+        column: all rows with the same paper, task and setting.
+        row: the row of the value.
+    """
     unit = UNITS[row.arxiv][1]
     if unit == ERROR:
         if column[["published", "mean"]].to_numpy().max() <= TIED[unit]:
@@ -88,7 +93,10 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
 
 
 def pages(folder: Path) -> None:
-    """Draw published errors and ours, hollow where the encoding did not learn the task; Kazemnejad et al.'s and Gu and Dao's curves."""
+    """Draw our errors over published errors, and the curves of Kazemnejad et al. and of Gu and Dao.
+
+    Hollow markers stand for encodings that did not learn the task.
+    """
     rows = judge_ledger()
     rows = rows[rows["arxiv"] != TEXT]
     figure = Figure(figsize=(4.6, 3.6), layout="constrained")
@@ -110,15 +118,16 @@ def pages(folder: Path) -> None:
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return a table per paper, how many values have which verdict; and the tables of the statements."""
+    """Return the tables of the page, and the number of values by verdict."""
     rows = judge_ledger()
     tables = {str(arxiv): paper_table(group) for arxiv, group in rows.groupby("arxiv")}
-    return (
-        counts(rows)
-        | tables
-        | statements.blocks()
-        | {"curves": kazemnejad.curve_table(), "gu": gu.accuracy_table()}
-    )
+    return {
+        **counts(rows),
+        **tables,
+        **statements.blocks(),
+        "curves": kazemnejad.curve_table(),
+        "gu": gu.accuracy_table(),
+    }
 
 
 def paper_table(rows: pd.DataFrame) -> str:
@@ -136,7 +145,7 @@ def paper_table(rows: pd.DataFrame) -> str:
 
 
 def mean_with_interval(values: np.ndarray, unit: str) -> str:
-    """Return the mean with its 95 % interval, Gaffke's of errors, Student's of losses."""
+    """Return the mean with its 95 % interval: Gaffke's for errors, Student's for losses."""
     if unit == ERROR:
         share = mean_interval(values / 100)
         low, high = 100 * share.low, 100 * share.high
@@ -147,10 +156,17 @@ def mean_with_interval(values: np.ndarray, unit: str) -> str:
 
 
 def counts(rows: pd.DataFrame) -> dict[str, int]:
-    """Return how many published values have which verdict."""
+    """Return the number of published values by verdict."""
     verdicts = rows["verdict"]
-    totals = {"all": len(rows), "value": (verdicts == REPRODUCED).sum(), "order": (verdicts == ORDER).sum()}
-    totals |= {"unlearned": (verdicts == NOT_LEARNED).sum(), "sure": (verdicts == CERTAIN).sum()}
-    totals["turned"] = verdicts.str.startswith(f"{NOT}: ").sum()
-    totals["judged"] = totals["value"] + totals["order"] + totals["turned"]
-    return totals
+    value = (verdicts == REPRODUCED).sum()
+    order = (verdicts == ORDER).sum()
+    contrary = verdicts.str.startswith(f"{NOT}: ").sum()
+    return {
+        "all": len(rows),
+        "value": value,
+        "order": order,
+        "unlearned": (verdicts == NOT_LEARNED).sum(),
+        "sure": (verdicts == CERTAIN).sum(),
+        "turned": contrary,
+        "judged": value + order + contrary,
+    }

@@ -1,4 +1,4 @@
-"""Flip-flop as in the paper on PaTH attention: wrong reads in %, where 80, 98 and 10 % of the pairs are ignored."""
+"""Measure errors on flip-flop as in the paper on PaTH attention, at three shares of ignored pairs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +13,17 @@ from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED
 from pe_experiments.terminal.console import say
 
-IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of the pairs
+IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of pairs that are ignored; 0.8 in training
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """``errors.csv``: wrong reads in %, as trained, sparse and dense; rows of runs that are not here stay."""
-    here = [run for run in runs.runs.to_dict("records") if (results_dir / "runs" / run["name"]).exists()]
-    table = pd.DataFrame([row for run in here for row in _errors(run, runs.saved[run["name"]], results_dir)])
+    """Write ``errors.csv``: the share of wrong reads in % of each run and setting.
+
+    Rows of runs that are not in ``results_dir`` are kept.
+    """
+    available = [run for run in runs.runs.to_dict("records") if (results_dir / "runs" / run["name"]).exists()]
+    rows = [row for run in available for row in _errors(run, runs.saved[run["name"]], results_dir)]
+    table = pd.DataFrame(rows)
     earlier = results_dir / "replications" / "path" / "errors.csv"
     if earlier.exists():
         earlier_rows = read_table(earlier, "setting")
@@ -28,6 +32,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
 
 
 def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield a row per setting; a run that diverged has an error of 100 %."""
     path = results_dir / "runs" / run["name"]
     curves: dict[str, Any] = {"as trained": None, **dict.fromkeys(IGNORED)}
     if run["status"] == COMPLETED:
@@ -36,8 +41,14 @@ def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> It
             say(f"{run['name']}: evaluated with {ignored:.0%} of the pairs ignored")
             changes = {"task": {**saved["task"], "ignore": ignored}, "logger": {}}
             curves[setting] = evaluate_run(path, changes).curve
-    about = {"name": run["name"], "encoding": run["label"], "seed": run["seed"]}
-    about |= {key: saved["identity"]["trained"]["training"][key] for key in ("steps", "learning_rate")}
+    training = saved["identity"]["trained"]["training"]
+    columns = {
+        "name": run["name"],
+        "encoding": run["label"],
+        "seed": run["seed"],
+        "steps": training["steps"],
+        "learning_rate": training["learning_rate"],
+    }
     for setting, points in curves.items():
         error = 100 * (1 - points[0]["token_accuracy"]) if points else 100.0
-        yield about | {"setting": setting, "error": error}
+        yield columns | {"setting": setting, "error": error}
