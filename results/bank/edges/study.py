@@ -1,4 +1,4 @@
-"""Rates and steps beyond the bank's: would another learning rate, or more steps, change its verdicts?"""
+"""Test whether other learning rates or more steps would change the verdicts of the bank."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from pe_experiments.published import read_archive, table, with_settings
 from pe_experiments.published.archive import select_runs
 
 BANK = Path(__file__).parents[1] / "v2"
-VIEWS = {"left out": float("nan"), "0": 0.0}  # what an unlearned configuration counts
-WORDS = {verdicts.BETTER: "lower", verdicts.NOT_SEPARATED: "tied", verdicts.WORSE: "higher"}  # than the best
+VIEWS = {"left out": float("nan"), "0": 0.0}  # the score of an unlearned configuration
+WORDS = {  # the verdict relative to the best encoding
+    verdicts.BETTER: "lower",
+    verdicts.NOT_SEPARATED: "tied",
+    verdicts.WORSE: "higher",
+}
 
 
 def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
@@ -33,10 +37,10 @@ def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 
 
 def scored(runs: Runs, groups: list[str]) -> pd.DataFrame:
-    """Return a row per run with its scores, whether or not it is the better of two rates.
+    """Return the scores of all runs, not only of those at the better learning rate.
 
-    Runs with the same values of ``groups`` are scored together; a configuration that not all encodings of a group
-    have run is left out.
+    Runs with the same values of ``groups`` are scored together. Configurations that some encodings of a group
+    lack are left out.
     """
     floors = pd.read_csv(BANK / FLOORS)
     rows = with_settings(runs, rate=RATE, steps="training.steps")
@@ -49,22 +53,22 @@ def scored(runs: Runs, groups: list[str]) -> pd.DataFrame:
 
 
 def better_rate(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return per task, encoding and configuration the run with the lowest loss at the training lengths."""
+    """Return the run with the lowest loss at the training lengths, by task, encoding and configuration."""
     rows = rows.sort_values(["loss_in_distribution", "rate"], kind="stable")
     return rows.drop_duplicates(["task", "label", "setting"])
 
 
-def words(rows: pd.DataFrame, unlearned: float) -> dict[str, str]:
-    """Return what is said of each encoding on a task: best, tied with it, lower or not compared."""
+def verdict_words(rows: pd.DataFrame, unlearned: float) -> dict[str, str]:
+    """Return the verdict on each encoding on a task, such as ``tied``; the best encoding comes first."""
     best, differences = verdicts.best(scores_by_setting(rows, SCORE, unlearned))
-    words_by_name = {
-        name: WORDS.get(difference.verdict, "not compared") for name, difference in differences.items()
-    }
-    return {best: "best"} | words_by_name
+    by_name = {best: "best"}
+    for name, difference in differences.items():
+        by_name[name] = WORDS.get(difference.verdict, "not compared")
+    return by_name
 
 
 def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per task and encoding that was trained at a new rate."""
+    """Return a row per task, encoding and new rate: mean scores without and with the new rate."""
     before = better_rate(bank)
     after = better_rate(pd.concat([bank, rates]))
     rows = []
@@ -88,21 +92,21 @@ def rate_rows(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def changed_verdicts(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per task and view: the best encoding, and the verdicts that change."""
+    """Return a row per task and view: the best encodings and the verdicts that change."""
     before = better_rate(bank)
     after = better_rate(pd.concat([bank, rates]))
     rows = []
     for task in rates["task"].unique():
         for view, unlearned in VIEWS.items():
-            was, now = (words(part[part["task"] == task], unlearned) for part in (before, after))
-            changes = [f"`{name}`: {was[name]}, now {now[name]}" for name in was if was[name] != now[name]]
-            bests = [next(iter(view_words)) for view_words in (was, now)]
+            old = verdict_words(before[before["task"] == task], unlearned)
+            new = verdict_words(after[after["task"] == task], unlearned)
+            changes = [f"`{name}`: {old[name]}, now {new[name]}" for name in old if old[name] != new[name]]
             rows.append(
                 {
                     "task": task,
                     "unlearned": view,
-                    "best": f"`{bests[0]}`",
-                    "best with the new rate": f"`{bests[1]}`",
+                    "best": f"`{next(iter(old))}`",
+                    "best with the new rate": f"`{next(iter(new))}`",
                     "verdicts that change": "; ".join(changes) or "–",
                 }
             )
@@ -110,7 +114,7 @@ def changed_verdicts(bank: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_rows(bank: pd.DataFrame, longer: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per task and encoding that was trained with more steps."""
+    """Return a row per task and encoding: exact match with the bank's steps and with more."""
     rows = []
     for (task, label, steps), group in longer.groupby(["task", "label", "steps"]):
         same = bank.merge(group[["task", "label", "setting", "rate"]])
@@ -134,23 +138,23 @@ def listed(values: pd.Series) -> str:
 
 
 def pages(folder: Path) -> None:
-    """Draw the mean score over the learning rate, a panel for each task."""
+    """Draw the mean score over the learning rate, one panel per task."""
     bank, rates, _ = load(folder)
-    every = pd.concat([bank, rates])
-    every = every.assign(score=every[SCORE].where(every["learned"], 0))
+    scores = pd.concat([bank, rates])
+    scores = scores.assign(score=scores[SCORE].where(scores["learned"], 0))
     tasks = [*rates["task"].unique()]
-    tried = sorted(set(rates["label"]))
-    looks = styles(tried)
+    looks = styles(sorted(set(rates["label"])))
     figure = Figure(figsize=(7.2, 2.6), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), sharey=True), tasks, strict=True):
         new = rates.loc[rates["task"] == task, "label"].unique()
-        for label, rows in every[every["task"] == task].groupby("label"):
+        for label, rows in scores[scores["task"] == task].groupby("label"):
             means = rows.groupby("rate")["score"].mean()
-            colour, marker = looks[label] if label in new else ("0.75", "")
-            axes.plot(
-                means.index, means, color=colour, marker=marker, markersize=4, zorder=2 + (label in new)
-            )
-        ticks = sorted(every.loc[every["task"] == task, "rate"].unique())
+            if label in new:
+                colour, marker = looks[label]
+                axes.plot(means.index, means, color=colour, marker=marker, markersize=4, zorder=3)
+            else:
+                axes.plot(means.index, means, color="0.75", marker="", markersize=4, zorder=2)
+        ticks = sorted(scores.loc[scores["task"] == task, "rate"].unique())
         axes.set(title=task, xscale="log", xlabel="learning rate", ylim=(0, 1.02))
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks], fontsize=6)
         axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""The mirrored configurations: do the verdicts of the first twelve hold on twelve that did not choose them?"""
+"""Test whether the verdicts from the first twelve configurations hold on twelve new ones."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from pe_experiments.published.pages import load_study
 BANK = Path(__file__).parents[1] / "v2"
 bank = load_study(BANK)
 TASKS = ["copy", "lag", "induction", "flip_flop"]
-MEAN = "mean"  # over the tasks
+MEAN = "mean"  # over `TASKS`
 RECOMMENDED = ["fox", "kerple_log"]
-# On the first twelve configurations.
+# The best encodings on the first twelve configurations.
 BEST = {"copy": "kerple_log", "lag": "fox", "induction": "kerple_log", "flip_flop": "fox"}
-ALL_SPLITS = 1_000_000  # more than there are, so that the test is exact
-LEARNED_AT_A_LEVEL = 4  # configurations, for an effect of a factor
-EFFECTS = [  # task, encoding, measure, factor, and whether the higher level is said to be better
+ALL_SPLITS = 1_000_000  # more than exist, so that the test is exact
+LEARNED_AT_A_LEVEL = 4  # learned configurations required at each level of a factor
+EFFECTS = [  # task, encoding, measure, factor, and whether the high level is claimed to be better
     ("lag", "kerple_log", SCORE, "training length", True),
     ("copy", "kerple_log", bank.AT_2X, "training length", True),
     ("copy", "alibi", bank.AT_2X, "layers", False),
     ("lag", "rope", SCORE, "heads", False),
 ]
-REPEATED = {22: 11, 23: 10}  # mirrored configurations with the factors of one of the first twelve
+REPEATED = {22: 11, 23: 10}  # mirrored configurations, and the first ones with the same factors
 CONFIRMED, TIED, REFUTED = "confirmed", "tied", "refuted"
 NOT_DECIDED = "not decided"
 
-Matrices = dict[str, pd.DataFrame]  # by task, and `MEAN`: scores [configurations, encodings]
+Matrices = dict[str, pd.DataFrame]  # scores [configurations, encodings] by task and of `MEAN`
 
-measure = bank.measure  # the floors
+measure = bank.measure  # writes the floors
 
 
 def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the scores of the first and of the mirrored configurations, with a column per factor."""
+    """Return the scores in the first and in the mirrored configurations, with a column per factor."""
     first, mirrored = read_archive(BANK), read_archive(folder)
     metrics = (SCORE, bank.AT_2X, bank.AT_4X)
     halves = []
@@ -54,26 +54,37 @@ def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def matrices(scores: pd.DataFrame) -> Matrices:
-    """Return the scores by task and the mean over the tasks, unlearned configurations as 0."""
+    """Return the scores by task and their mean over the tasks, unlearned configurations as 0."""
     by_task = {task: scores_by_setting(scores[scores["task"] == task], SCORE, 0.0) for task in TASKS}
     total: Any = sum(by_task.values())
     return {MEAN: total / len(TASKS)} | by_task
 
 
 def difference_rows(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
-    """Return a row per pair: the first encoding minus the second, tested by flipping signs as one family."""
+    """Return sign-flip tests of the first minus the second encoding of each pair, corrected by Holm."""
     differences = np.array([matrix[first] - matrix[second] for first, second in pairs])
     ps = holm(paired_ps(differences).tolist())
     rows = []
     for (first, second), values, p in zip(pairs, differences, ps, strict=True):
-        decided = TIED if p > ALPHA else CONFIRMED if values.mean() > 0 else REFUTED
-        row = {"encoding": first, "other": second, "difference": values.mean(), "ahead": (values > 0).sum()}
-        rows.append(row | {"settings": len(values), "p": p, "verdict": decided})
+        verdict = TIED
+        if p <= ALPHA:
+            verdict = CONFIRMED if values.mean() > 0 else REFUTED
+        rows.append(
+            {
+                "encoding": first,
+                "other": second,
+                "difference": values.mean(),
+                "ahead": (values > 0).sum(),
+                "settings": len(values),
+                "p": p,
+                "verdict": verdict,
+            }
+        )
     return pd.DataFrame(rows)
 
 
 def confirmatory(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the tests of the plan except those of factors, a row per pair of encodings."""
+    """Return the planned tests of pairs of encodings, a row per pair."""
     by_task = matrices(scores)
     others = [name for name in map(str, by_task[MEAN]) if name not in RECOMMENDED]
     families: dict[tuple[str, str], list[tuple[str, str]]] = {
@@ -89,72 +100,89 @@ def confirmatory(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def effect_rows(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per stated effect of a factor: means at the level said to be better and at the other, and p."""
+    """Return the planned tests of `EFFECTS`: the means at the better and at the other level, and p."""
     rows, ps = [], []
     for task, encoding, metric, factor, higher in EFFECTS:
-        ours = scores[(scores["task"] == task) & (scores["label"] == encoding) & scores["learned"]]
-        better, worse = (
-            ours.loc[ours[factor] == level, metric].to_numpy(float) for level in (higher, not higher)
-        )
-        ps.append(np.nan)
+        learned = scores[(scores["task"] == task) & (scores["label"] == encoding) & scores["learned"]]
+        better = learned.loc[learned[factor] == higher, metric].to_numpy(float)
+        worse = learned.loc[learned[factor] == (not higher), metric].to_numpy(float)
+        p = np.nan
         if min(len(better), len(worse)) >= LEARNED_AT_A_LEVEL:
             test = stats.permutation_test(
                 (better, worse),
                 lambda x, y, axis: x.mean(axis) - y.mean(axis),
                 vectorized=True, n_resamples=ALL_SPLITS, alternative="greater",
             )  # fmt: skip
-            ps[-1] = float(test.pvalue)
+            p = float(test.pvalue)
+        ps.append(p)
         rows.append(
             {
-                "task": task, "encoding": encoding, "measure": metric, "factor": factor,
-                "better": bank.FACTORS[factor][2 if higher else 1], "mean": better.mean() if len(better) else np.nan,
-                "other mean": worse.mean() if len(worse) else np.nan, "learned": f"{len(better)} and {len(worse)}",
+                "task": task,
+                "encoding": encoding,
+                "measure": metric,
+                "factor": factor,
+                "better": bank.FACTORS[factor][2 if higher else 1],
+                "mean": better.mean() if len(better) else np.nan,
+                "other mean": worse.mean() if len(worse) else np.nan,
+                "learned": f"{len(better)} and {len(worse)}",
             }
-        )  # fmt: skip
+        )
     adjusted = np.array(holm(ps))
-    words = np.select([np.isnan(adjusted), adjusted <= ALPHA], [NOT_DECIDED, CONFIRMED], TIED)
-    return pd.DataFrame(rows).assign(p=adjusted, verdict=words)
+    verdicts = np.select([np.isnan(adjusted), adjusted <= ALPHA], [NOT_DECIDED, CONFIRMED], TIED)
+    return pd.DataFrame(rows).assign(p=adjusted, verdict=verdicts)
 
 
 def main_effects(scores: pd.DataFrame) -> pd.DataFrame:
     """Return least-squares effects of the factors on the score over both halves, with standard errors.
 
-    A row per task, encoding and factor, where the task was learned in enough configurations at both levels.
-    ``scores`` has a column ``half``, 0 or 1.
+    Args:
+        scores: rows of both halves, with a column ``half``, 0 or 1.
+
+    Returns:
+        A row per task, encoding and factor whose task was learned in enough configurations at both levels.
     """
     rows = []
     factors = [*bank.FACTORS]
     for (task, label), group in scores[scores["learned"]].groupby(["task", "label"]):
         columns = group[[*factors, "half"]].to_numpy(float) - 0.5
         design = np.column_stack([np.ones(len(group)), columns])
-        free = len(group) - np.linalg.matrix_rank(design)
-        if np.linalg.matrix_rank(design) < design.shape[1] or free < 1:
+        rank = np.linalg.matrix_rank(design)
+        degrees_of_freedom = len(group) - rank
+        if rank < design.shape[1] or degrees_of_freedom < 1:
             continue
-        solution, *_ = np.linalg.lstsq(design, group[SCORE].to_numpy(float))
-        left = group[SCORE].to_numpy(float) - design @ solution
-        errors = np.sqrt(np.diag(np.linalg.inv(design.T @ design)) * (left @ left) / free)
-        for place, factor in enumerate(factors, start=1):
-            at_level = group[factor].value_counts().reindex([False, True], fill_value=0)
-            if at_level.min() >= LEARNED_AT_A_LEVEL:
-                row = {"task": task, "encoding": label, "factor": factor}
-                rows.append(row | {"effect": solution[place], "error": errors[place]})
+        group_scores = group[SCORE].to_numpy(float)
+        solution, *_ = np.linalg.lstsq(design, group_scores)
+        residuals = group_scores - design @ solution
+        variances = np.diag(np.linalg.inv(design.T @ design)) * (residuals @ residuals) / degrees_of_freedom
+        errors = np.sqrt(variances)
+        for column, factor in enumerate(factors, start=1):
+            counts = group[factor].value_counts().reindex([False, True], fill_value=0)
+            if counts.min() >= LEARNED_AT_A_LEVEL:
+                rows.append(
+                    {
+                        "task": task,
+                        "encoding": label,
+                        "factor": factor,
+                        "effect": solution[column],
+                        "error": errors[column],
+                    }
+                )
     return pd.DataFrame(rows)
 
 
 def pages(folder: Path) -> None:
-    """Draw both halves side by side and the effects of the factors; write ``scores.csv`` and ``verdicts.csv``."""
+    """Draw the figures and write ``scores.csv`` and ``verdicts.csv``."""
     first, mirrored = load(folder)
     mirrored.to_csv(folder / "scores.csv", index=False)
     confirmatory(mirrored).to_csv(folder / "verdicts.csv", index=False)
     draw_halves(matrices(first), matrices(mirrored), folder / "figures")
     effects = main_effects(pd.concat([first.assign(half=0), mirrored.assign(half=1)]))
-    draw_effects(
-        effects, [*matrices(first)[MEAN].mean().sort_values(ascending=False).index], folder / "figures"
-    )
+    order = matrices(first)[MEAN].mean().sort_values(ascending=False).index
+    draw_effects(effects, order, folder / "figures")
 
 
 def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
-    """Draw the mean score of every encoding in both halves, a panel per task."""
+    """Draw the mean score of every encoding in both halves, one panel per task."""
     order = first[MEAN].mean().sort_values().index
     figure = Figure(figsize=(7.2, 3.0), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(first), sharey=True), first, strict=True):
@@ -168,24 +196,21 @@ def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
 
 
 def draw_effects(effects: pd.DataFrame, order: Iterable[str], folder: Path) -> None:
-    """Draw the effect of each factor on the score, with its standard error; grey where it is not known."""
+    """Draw the effect of each factor on the score, with its standard error; missing effects are grey."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     panels = figure.subplots(1, len(TASKS), sharey=True)
     for axes, task in zip(panels, TASKS, strict=True):
         of_task = effects[effects["task"] == task]
-        effect, error = (
-            of_task.pivot(index="encoding", columns="factor", values=name).reindex(
-                index=[*order], columns=[*bank.FACTORS]
-            )
-            for name in ("effect", "error")
-        )
+        layout: Any = {"index": [*order], "columns": [*bank.FACTORS]}
+        effect = of_task.pivot(index="encoding", columns="factor", values="effect").reindex(**layout)
+        error = of_task.pivot(index="encoding", columns="factor", values="error").reindex(**layout)
         bank.draw_matrix(axes, effect, "RdBu", -0.6, 0.6)
         axes.set_title(task)
         axes.tick_params(axis="x", rotation=90)
         for (row, column), value in np.ndenumerate(effect.to_numpy(float)):
             if np.isfinite(value):
-                words = f"{value:+.2f}\n±{error.to_numpy(float)[row, column]:.2f}"
-                axes.text(column, row, words, fontsize=4.5, ha="center", va="center", linespacing=0.9)
+                text = f"{value:+.2f}\n±{error.to_numpy(float)[row, column]:.2f}"
+                axes.text(column, row, text, fontsize=4.5, ha="center", va="center", linespacing=0.9)
     figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
     save(figure, folder, "factors")
 
@@ -193,22 +218,24 @@ def draw_effects(effects: pd.DataFrame, order: Iterable[str], folder: Path) -> N
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     first, mirrored = load(folder)
-    halves = matrices(first), matrices(mirrored)
-    values: dict[str, Any] = {"settings": len(halves[1][MEAN]), "halves": halves_table(*halves)}
+    by_task, mirrored_by_task = matrices(first), matrices(mirrored)
+    values: dict[str, Any] = {
+        "settings": len(mirrored_by_task[MEAN]),
+        "halves": halves_table(by_task, mirrored_by_task),
+    }
     for task in (MEAN, *TASKS):
-        before, after = (half[task].mean() for half in halves)
+        before, after = by_task[task].mean(), mirrored_by_task[task].mean()
         values[f"rho/{task}"] = stats.spearmanr(before, after[before.index]).statistic
         for half, means in zip(("first", "mirrored"), (before, after), strict=True):
             values |= {f"{half}/{task}/{label}": mean for label, mean in means.items()}
     unlearned = (mirrored["task"] + "/" + mirrored["label"])[~mirrored["learned"]].value_counts()
     values |= {f"unlearned/{name}": count for name, count in unlearned.items()}
-    seed_changes = np.array(
-        [
-            halves[1][task].reindex([*REPEATED]).to_numpy()
-            - halves[0][task][halves[1][task].columns].reindex([*REPEATED.values()]).to_numpy()
-            for task in TASKS
-        ]
-    )
+    changes_by_task = []  # between configurations with the same factors and different seeds
+    for task in TASKS:
+        repeated = mirrored_by_task[task].reindex([*REPEATED])
+        original = by_task[task][repeated.columns].reindex([*REPEATED.values()])
+        changes_by_task.append(repeated.to_numpy() - original.to_numpy())
+    seed_changes = np.array(changes_by_task)
     values |= {"seed": np.sqrt((seed_changes**2).mean() / 2), "seed/most": np.abs(seed_changes).max()}
     tests = confirmatory(mirrored)
     confirmed = tests[(tests["family"] == "over the tasks") & (tests["verdict"] == CONFIRMED)]
@@ -223,7 +250,7 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 
 def halves_table(first: Matrices, mirrored: Matrices) -> str:
-    """Return a row per encoding: mean scores on the first and on the mirrored configurations, with ranks."""
+    """Return a table of mean scores in the first and in the mirrored configurations, with ranks."""
     order = first[MEAN].mean().sort_values(ascending=False).index
     cells = pd.DataFrame({"first / mirrored": [f"`{label}`" for label in order]}, index=order)
     for task in (MEAN, *TASKS):
@@ -235,16 +262,16 @@ def halves_table(first: Matrices, mirrored: Matrices) -> str:
 
 
 def overall_table(tests: pd.DataFrame) -> str:
-    """Return a row per other encoding: FoX and KERPLE minus it, over the four tasks."""
+    """Return a table of the differences of FoX and KERPLE from each other encoding over the four tasks."""
     cells: dict[str, dict[str, str]] = {}
     for row in tests[tests["family"] == "over the tasks"].to_dict("records"):
-        words = f"{row['difference']:+.2f} (ahead in {row['ahead']}), p = {row['p']:.3f}: {row['verdict']}"
-        cells.setdefault(f"`{row['other']}`", {})[f"`{row['encoding']}` minus it"] = words
+        text = f"{row['difference']:+.2f} (ahead in {row['ahead']}), p = {row['p']:.3f}: {row['verdict']}"
+        cells.setdefault(f"`{row['other']}`", {})[f"`{row['encoding']}` minus it"] = text
     return table(pd.DataFrame([{"encoding": label} | row for label, row in cells.items()]))
 
 
 def task_table(tests: pd.DataFrame) -> str:
-    """Return a row per task: against which encodings the best of the first configurations is confirmed."""
+    """Return a table of the verdicts on the best encodings of the first configurations, by task."""
     rows = []
     for task, best in BEST.items():
         of_task = tests[tests["family"] == task]
@@ -256,13 +283,13 @@ def task_table(tests: pd.DataFrame) -> str:
 
 
 def effect_table(scores: pd.DataFrame) -> str:
-    """Return a row per stated effect of a factor."""
+    """Return a table of the tests of `EFFECTS`."""
     rows = []
     for row in effect_rows(scores).to_dict("records"):
-        measured = "score" if row["measure"] == SCORE else "exact match at 2x"
+        metric = "score" if row["measure"] == SCORE else "exact match at 2x"
         rows.append(
             {
-                "statement": f"`{row['encoding']}` on `{row['task']}`: {measured} is higher, {row['better']}",
+                "statement": f"`{row['encoding']}` on `{row['task']}`: {metric} is higher, {row['better']}",
                 "mean": f"{number(row['mean'])}, else {number(row['other mean'])}",
                 "learned in": row["learned"],
                 "p": "–" if np.isnan(row["p"]) else f"{row['p']:.3f}",

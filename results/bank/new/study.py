@@ -1,4 +1,4 @@
-"""Encodings that joined the bank later, each against the bank's twelve in the same configurations."""
+"""Compare encodings added to the bank later with its first twelve in the same configurations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pe_experiments.published.pages import load_study
 BANK = Path(__file__).parents[1] / "v2"
 bank = load_study(BANK)
 TASKS = ["copy", "lag", "induction", "flip_flop"]
-RUNS = len(TASKS) * bank.SETTINGS * 2  # of an encoding: at two learning rates
+RUNS = len(TASKS) * bank.SETTINGS * 2  # per encoding, at two learning rates
 RECOMMENDED = ["fox", "kerple_log"]
 MEAN = "mean"  # over the tasks, unlearned configurations as 0
 
 
 def load(folder: Path) -> tuple[pd.DataFrame, list[str]]:
-    """Return the scores of the bank and of the new encodings, and the names of these.
+    """Return the scores of all encodings, and the names of the new ones.
 
-    An encoding is left out until all its runs are there.
+    Encodings with missing runs are left out.
     """
     floors = pd.read_csv(BANK / FLOORS)
     tables = []
@@ -41,7 +41,7 @@ def load(folder: Path) -> tuple[pd.DataFrame, list[str]]:
 
 
 def matrices(scores: pd.DataFrame, unlearned: float = np.nan) -> dict[str, pd.DataFrame]:
-    """Return the scores [configurations, encodings] by task."""
+    """Return the scores [configurations, encodings] by task; ``unlearned`` replaces unlearned ones."""
     return {task: scores_by_setting(scores[scores["task"] == task], SCORE, unlearned) for task in TASKS}
 
 
@@ -52,14 +52,14 @@ def mean_over_tasks(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def summary(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return mean scores [encodings, mean and tasks], unlearned configurations as 0, the highest first."""
+    """Return mean scores [encodings, mean and tasks] sorted by the mean, unlearned configurations as 0."""
     means = {MEAN: mean_over_tasks(scores).mean()}
     means |= {task: matrix.mean() for task, matrix in matrices(scores, unlearned=0.0).items()}
     return pd.DataFrame(means).sort_values(MEAN, ascending=False)
 
 
 def against_recommended(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
-    """Return a row per new and recommended encoding: their difference in the mean over the tasks, and its test."""
+    """Return the tests of each new against each recommended encoding, in the mean over the tasks."""
     matrix = mean_over_tasks(scores)
     rows = []
     for label in new:
@@ -68,7 +68,7 @@ def against_recommended(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFram
 
 
 def by_task(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
-    """Return a row per new encoding, task and encoding of the bank: the verdict, where both learned the task."""
+    """Return the tests of each new against each earlier encoding, by task, where both learned the task."""
     rows = []
     for label in new:
         others = [name for name in scores["label"].unique() if name not in new]
@@ -78,29 +78,36 @@ def by_task(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
 
 
 def difference_rows(matrix: pd.DataFrame, label: str, task: str) -> list[dict[str, Any]]:
-    """Return a row for every other encoding of a matrix [configurations, encodings]."""
+    """Return the tests of an encoding against all others of a matrix [configurations, encodings]."""
     return [
         {
-            "encoding": label, "task": task, "other": other, "verdict": difference.verdict, "settings": difference.settings,
-            "p": difference.p, "difference": difference.interval.estimate, "low": difference.interval.low, "high": difference.interval.high,
+            "encoding": label,
+            "task": task,
+            "other": other,
+            "verdict": difference.verdict,
+            "settings": difference.settings,
+            "p": difference.p,
+            "difference": difference.interval.estimate,
+            "low": difference.interval.low,
+            "high": difference.interval.high,
         }
         for other, difference in verdicts.verdicts_on(matrix, label).items()
-    ]  # fmt: skip
+    ]
 
 
 def pages(folder: Path) -> None:
-    """Draw the mean scores of all encodings; write ``scores.csv`` and ``verdicts.csv``."""
+    """Draw the mean scores of all encodings and write ``scores.csv`` and ``verdicts.csv``."""
     scores, new = load(folder)
     scores[scores["label"].isin(new)].to_csv(folder / "scores.csv", index=False)
-    decided = pd.concat([against_recommended(scores, new), by_task(scores, new)])
-    decided.to_csv(folder / "verdicts.csv", index=False)
+    tests = pd.concat([against_recommended(scores, new), by_task(scores, new)])
+    tests.to_csv(folder / "verdicts.csv", index=False)
     means = summary(scores)
     figure = Figure(figsize=(7.2, 0.8 + 0.2 * len(means)), layout="constrained")
     axes = figure.subplots()
     bank.draw_matrix(axes, means, "Blues", 0, 1)
     bank.write_values(axes, means)
-    for words, label in zip(axes.get_yticklabels(), means.index, strict=True):
-        words.set_fontweight("bold" if label in new else "normal")
+    for tick_label, label in zip(axes.get_yticklabels(), means.index, strict=True):
+        tick_label.set_fontweight("bold" if label in new else "normal")
     save(figure, folder / "figures", "answer")
 
 
@@ -121,37 +128,35 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 
 def recommendation_table(rows: pd.DataFrame) -> str:
-    """Return a row per new encoding: its difference from each recommended one."""
+    """Return a table of the difference of each new encoding from the recommended ones."""
     cells: dict[str, dict[str, str]] = {}
     for row in rows.to_dict("records"):
         change = f"{row['difference']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}], p = {row['p']:.3f}"
         cells.setdefault(f"`{row['encoding']}`", {})[f"minus `{row['other']}`"] = change
-    return table(pd.DataFrame([{"encoding": label} | own for label, own in cells.items()]))
+    return table(pd.DataFrame([{"encoding": label, **row} for label, row in cells.items()]))
 
 
 def verdict_table(rows: pd.DataFrame) -> str:
-    """Return a row per new encoding and task: the bank's encodings by verdict."""
+    """Return a table of the bank's encodings by verdict, for each new encoding and task."""
     lines = []
     for (label, task), group in rows.groupby(["encoding", "task"], sort=False):
-        named = {
-            words: bank.listed(group.loc[group["verdict"] == verdict, "other"])
-            for words, verdict in (
-                ("higher than", verdicts.BETTER),
-                ("tied with", verdicts.NOT_SEPARATED),
-                ("lower than", verdicts.WORSE),
-            )
-        }
-        left = group.loc[~group["verdict"].isin(verdicts.TESTED), "other"]
-        compared = {"not compared with": bank.listed(left)}
-        lines.append({"encoding": f"`{label}`", "task": task} | named | compared)
+        others, verdict = group["other"], group["verdict"]
+        lines.append(
+            {
+                "encoding": f"`{label}`",
+                "task": task,
+                "higher than": bank.listed(others[verdict == verdicts.BETTER]),
+                "tied with": bank.listed(others[verdict == verdicts.NOT_SEPARATED]),
+                "lower than": bank.listed(others[verdict == verdicts.WORSE]),
+                "not compared with": bank.listed(others[~verdict.isin(verdicts.TESTED)]),
+            }
+        )
     return table(pd.DataFrame(lines))
 
 
 def view_table(scores: pd.DataFrame, new: Sequence[str]) -> str:
-    """Return the mean scores of the new encodings: unlearned configurations as 0, and left out."""
-    learned = matrices(scores)
-    alone, count = (
-        pd.DataFrame({task: how(matrix[[*new]]) for task, matrix in learned.items()})
-        for how in (pd.DataFrame.mean, pd.DataFrame.count)
-    )
-    return bank.encoding_table("0 / left out", bank.view_cells(summary(scores).loc[[*new]], alone, count))
+    """Return a table of mean scores, with unlearned configurations as 0 and without them."""
+    by_task = {task: matrix[[*new]] for task, matrix in matrices(scores).items()}
+    means = pd.DataFrame({task: matrix.mean() for task, matrix in by_task.items()})
+    counts = pd.DataFrame({task: matrix.count() for task, matrix in by_task.items()})
+    return bank.encoding_table("0 / left out", bank.view_cells(summary(scores).loc[[*new]], means, counts))

@@ -1,4 +1,4 @@
-"""The second bank: twelve encodings on six tasks, in twelve settings that all of them met."""
+"""Compare twelve encodings on six tasks in the same twelve settings (the second bank)."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
 
 RESULTS = Path(__file__).parents[2]
-QUESTIONS = {  # of the tasks that need order
+QUESTIONS = {  # the tasks whose answers depend on the order of the input
     "copy": "copy all symbols",
     "lag": "repeat the symbol three back",
     "induction": "recall what followed a mark",
@@ -29,10 +29,10 @@ QUESTIONS = {  # of the tasks that need order
     "kth": "find the third symbol, a trained position",
 }
 TASKS = [*QUESTIONS]
-CONTROL = "majority"  # needs no order; in the CSVs alone
-MEAN = "mean"  # over the tasks
+CONTROL = "majority"  # does not depend on order; only in the CSVs
+MEAN = "mean"  # over `TASKS`
 SETTINGS = 12
-FACTORS = {  # a factor's keys, of which a task has one, and its lower and higher level
+FACTORS = {  # the keys of a factor, of which a task has exactly one, and its low and high level
     "layers": (["model.num_layers"], "2 layers", "4 layers"),
     "symbols": (["task.vocab_size", "task.fillers", "task.ignore"], "few symbols", "many symbols"),
     "training length": (["training.max_length"], "trained to 12", "trained to 24"),
@@ -41,19 +41,19 @@ FACTORS = {  # a factor's keys, of which a task has one, and its lower and highe
 }
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
 AS_ZERO = "area, unlearned as 0"
-MEASURES = {  # the column, and what a setting counts in which the task was not learned
+MEASURES = {  # the column, and its value in settings in which the task was not learned
     "area": (SCORE, np.nan),
     AS_ZERO: (SCORE, 0.0),
     "at 2x": (AT_2X, np.nan),
     "at 4x": (AT_4X, np.nan),
 }
 IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "fox")
-DRAWN = 20_000
-SHADES = 25  # a published picture has few colours
+SAMPLES = 20_000  # sequences per estimate
+SHADES = 25  # published images have a small palette
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """Write the floors of every task, setting and length."""
+    """Write the floor of exact match at every task, setting and length."""
     points = runs.curves.drop_duplicates(["task", "seed", "content_length"])
     points = points.merge(with_settings(runs, ignore="task.ignore")[["name", "ignore"]], on="name")
     points["floor"] = [_floor(point) for point in points.itertuples()]
@@ -62,45 +62,45 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
 
 
 def _floor(point: Any) -> float:
-    """Return the exact match without order where an answer is one token; on `flip_flop` by a rule, else 0."""
+    """Return the exact match reachable without order information; 0 for `CONTROL` and long answers."""
     if point.task == "flip_flop":
         return majority_of_bits(point.ignore, point.content_length)
-    if point.answer_tokens == 1 and point.task != CONTROL:  # which a bag of tokens solves
+    if point.answer_tokens == 1 and point.task != CONTROL:  # the control is solvable without order
         return float(point.bag_ceiling)
     return 0.0
 
 
 def majority_of_bits(ignore: float, length: int) -> float:
-    """Estimate the exact match of answering every read with the bit written more often so far; ties are guessed."""
+    """Estimate the exact match of answering every read with the bit written more often; ties are guessed."""
     task = FlipFlop(ignore)
-    draw = torch.Generator().manual_seed(0)
-    inputs, targets = (x.view(DRAWN, -1, 2) for x in task.sample(length, DRAWN, draw))
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = (x.view(SAMPLES, -1, 2) for x in task.sample(length, SAMPLES, generator))
     written = inputs[..., 0] == task.write
     reads = targets[..., 0] >= 0
-    lead = ((2 * inputs[..., 1] - 1) * written).cumsum(dim=1)  # ones less zeros
-    right = torch.where(lead == 0, 0.5, ((lead > 0) == (targets[..., 0] == 1)).double())
-    return float(torch.where(reads, right, 1.0).prod(dim=1).mean())
+    lead = ((2 * inputs[..., 1] - 1) * written).cumsum(dim=1)  # ones minus zeros
+    p_correct = torch.where(lead == 0, 0.5, ((lead > 0) == (targets[..., 0] == 1)).double())
+    return float(torch.where(reads, p_correct, 1.0).prod(dim=1).mean())
 
 
 def load(folder: Path) -> tuple[Runs, pd.DataFrame]:
-    """Return the runs, and the scores of those that count with a column per factor."""
+    """Return the runs, and the scores of the runs at the better learning rate with a column per factor."""
     runs = read_archive(folder)
     return runs, with_factors(score_table(runs, pd.read_csv(folder / FLOORS), (SCORE, AT_2X, AT_4X)), runs)
 
 
 def with_factors(scores: pd.DataFrame, *archives: Runs) -> pd.DataFrame:
-    """Add a column per factor, true at its higher level among the runs of the archives."""
+    """Add a column per factor that is true at its high level among the runs of the archives."""
     columns = {}
     for factor, (keys, _, _) in FACTORS.items():
-        values = pd.concat([with_settings(runs, **{key: key for key in keys}) for runs in archives])
-        values = values.set_index("name")
-        level = values[keys].bfill(axis=1).iloc[:, 0].map(str)  # GPT's layernorm < Llama's rmsnorm
-        columns[factor] = scores["name"].map(level != level.groupby(values["task"]).transform("min"))
+        runs = pd.concat([with_settings(archive, **{key: key for key in keys}) for archive in archives])
+        runs = runs.set_index("name")
+        level = runs[keys].bfill(axis=1).iloc[:, 0].map(str)  # GPT's layernorm < Llama's rmsnorm
+        columns[factor] = scores["name"].map(level != level.groupby(runs["task"]).transform("min"))
     return scores.assign(**columns)
 
 
 def pages(folder: Path) -> None:
-    """Draw the figures; write ``scores.csv`` and ``verdicts.csv``."""
+    """Draw the figures and write ``scores.csv`` and ``verdicts.csv``."""
     runs, scores = load(folder)
     draw_curves(runs, scores, folder / "figures")
     draw_scores(scores, folder / "figures")
@@ -110,7 +110,7 @@ def pages(folder: Path) -> None:
 
 
 def matrices(scores: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the scores [settings, encodings] by task and measure, and the mean over the tasks that need order."""
+    """Return the scores [settings, encodings] by task and measure, and their mean over `TASKS`."""
     by_measure = {}
     for task in [*TASKS, CONTROL]:
         for name, (column, unlearned) in MEASURES.items():
@@ -121,7 +121,7 @@ def matrices(scores: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per task, measure and encoding: the best encoding against each other one."""
+    """Return a row per task, measure and encoding with the test of the best encoding against it."""
     rows = []
     for (task, measure_name), matrix in matrices(scores).items():
         best, differences = verdicts.best(matrix)
@@ -148,9 +148,9 @@ def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def views(scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-    """Return mean scores with unlearned settings as 0 and without these, and in how many a task was learned.
+    """Return mean scores with unlearned settings as 0, mean scores without them, and the number learned.
 
-    [encodings, tasks], the highest mean over tasks first; the first frame begins with that mean.
+    Each frame is [encodings, tasks], sorted by the mean over tasks; the first frame starts with that mean.
     """
     by_measure = matrices(scores)
     as_zero = pd.DataFrame({task: by_measure[task, AS_ZERO].mean() for task in (MEAN, *TASKS)})
@@ -161,7 +161,7 @@ def views(scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFram
 
 
 def draw_curves(runs: Runs, scores: pd.DataFrame, folder: Path) -> None:
-    """Draw mean exact match over input length in all settings, of the four tasks that tell encodings apart."""
+    """Draw mean exact match over input length on the four tasks that separate the encodings."""
     tasks = [task for task in TASKS if task != "kth"]
     figure = curves_figure(runs, scores, dict.fromkeys(tasks, IN_COLOUR), shortest=1, columns=4)
     figure.set_figheight(2.7)
@@ -172,7 +172,7 @@ def draw_curves(runs: Runs, scores: pd.DataFrame, folder: Path) -> None:
 
 
 def draw_scores(scores: pd.DataFrame, folder: Path) -> None:
-    """Draw the mean scores, a setting that was not learned counting as 0 and left out."""
+    """Draw the mean scores with unlearned settings as 0 and without them."""
     as_zero, learned_alone, learned_in = views(scores)
     counts = learned_in.to_numpy()
     figure = Figure(figsize=(7.2, 3.3), layout="constrained")
@@ -185,13 +185,13 @@ def draw_scores(scores: pd.DataFrame, folder: Path) -> None:
         write_values(axes, values)
     for (row, column), count in np.ndenumerate(counts):
         if count < SETTINGS:
-            words = right.texts[row * len(TASKS) + column]
-            words.set(text=f"{words.get_text()}\n{count} of {SETTINGS}", fontsize=5.5)
+            cell = right.texts[row * len(TASKS) + column]
+            cell.set(text=f"{cell.get_text()}\n{count} of {SETTINGS}", fontsize=5.5)
     save(figure, folder, "answer")
 
 
 def draw_factors(scores: pd.DataFrame, folder: Path) -> None:
-    """Draw how much each factor moves the mean score of the settings that were learned."""
+    """Draw the effect of each factor on the mean score of the learned settings."""
     encodings = [*views(scores)[0].index]
     figure = Figure(figsize=(7.2, 3.5), layout="constrained")
     panels = figure.subplots(1, len(TASKS), sharey=True)
@@ -209,7 +209,7 @@ def draw_factors(scores: pd.DataFrame, folder: Path) -> None:
 
 
 def draw_matrix(axes: Any, values: pd.DataFrame, colours: str, low: float, high: float) -> None:
-    """Draw values as colours; grey where there is none."""
+    """Draw values as colours; missing values are grey."""
     axes.set_facecolor("0.75")
     axes.imshow(values, cmap=colormaps[colours].resampled(SHADES), vmin=low, vmax=high, aspect="auto")
     axes.set_xticks(range(len(values.columns)), values.columns)
@@ -217,7 +217,7 @@ def draw_matrix(axes: Any, values: pd.DataFrame, colours: str, low: float, high:
 
 
 def write_values(axes: Any, values: pd.DataFrame) -> None:
-    """Write the numbers of `draw_matrix` into its cells, in white on dark ones."""
+    """Write the numbers into the cells of `draw_matrix`, in white on dark cells."""
     for (row, column), value in np.ndenumerate(values.to_numpy()):
         colour = "white" if value > 0.55 else "black"
         axes.text(
@@ -243,7 +243,7 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 
 def numbers(scores: pd.DataFrame) -> dict[str, Any]:
-    """Return the numbers of the sentences by name, as ``copy/fox/score`` and ``copy/fox/score/2 layers``."""
+    """Return the numbers in the text by name, such as ``copy/fox/score`` and ``copy/fox/score/2 layers``."""
     values: dict[str, Any] = {}
     by_measure = matrices(scores)
     columns = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
@@ -254,13 +254,14 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
                 values[f"{task}/{encoding}/{name}/{low}"] = rows.loc[~rows[factor], column].mean()
                 values[f"{task}/{encoding}/{name}/{high}"] = rows.loc[rows[factor], column].mean()
             for levels, at_levels in rows.groupby(["layers", "training length"]):
-                deep, long = map(bool, levels)
-                both = f"{FACTORS['layers'][1 + deep]}, {FACTORS['training length'][1 + long]}"
-                values[f"{task}/{encoding}/{name}/{both}"] = at_levels[column].mean()
+                many_layers, long_training = map(bool, levels)
+                layers = FACTORS["layers"][1 + many_layers]
+                training_length = FACTORS["training length"][1 + long_training]
+                values[f"{task}/{encoding}/{name}/{layers}, {training_length}"] = at_levels[column].mean()
     for (task, measure_name), matrix in by_measure.items():
         if measure_name == AS_ZERO:
-            _, first = bootstrap_ranks(matrix.to_numpy())
-            for encoding, share in zip(matrix, first, strict=True):
+            _, shares_first = bootstrap_ranks(matrix.to_numpy())
+            for encoding, share in zip(matrix, shares_first, strict=True):
                 values[f"{task}/{encoding}/0"] = matrix[encoding].mean()
                 values[f"{task}/{encoding}/first"] = share
     means = by_measure[MEAN, AS_ZERO]
@@ -274,22 +275,22 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
 
 
 def text_numbers() -> dict[str, float]:
-    """Return the rise of the loss on text from 256 to 2,048 bytes, and what ALiBi's lies above FoX's at 256."""
+    """Return the rises of the loss on text from 256 to 2,048 bytes, and ALiBi minus FoX at 256."""
     study = load_study(RESULTS / "text")
     bits = study.scores(read_archive(RESULTS / "text"))
-    first_bits = study.scores(read_archive(RESULTS / "text" / "rope"))
+    rope_bits = study.scores(read_archive(RESULTS / "text" / "rope"))
     rises = (bits[2048] - bits[256]).groupby(bits["label"]).mean()
-    first_rises = (first_bits[2048] - first_bits[256]).groupby(first_bits["label"]).mean()
+    rope_rises = (rope_bits[2048] - rope_bits[256]).groupby(rope_bits["label"]).mean()
     trained = bits.groupby("label")[256].mean()
     return {
-        **{f"text/{encoding}/rise": rise for encoding, rise in rises.combine_first(first_rises).items()},
+        **{f"text/{encoding}/rise": rise for encoding, rise in rises.combine_first(rope_rises).items()},
         "text/alibi/above fox": trained["alibi"] - trained["fox"],
         "text/flat/rise": rises[["fox", "kerple_log", "alibi"]].max(),
     }
 
 
 def gate_numbers() -> dict[str, float]:
-    """Return the scores of FoX with gates that start near 1."""
+    """Return the mean scores of FoX with an initial gate bias of 4."""
     scores = pd.read_csv(RESULTS / "bank" / "new" / "scores.csv")
     scores = scores[scores["label"] == "fox(initial_bias=4)"]
     by_task = scores["score"].where(scores["learned"], 0.0).groupby(scores["task"]).mean()
@@ -297,7 +298,7 @@ def gate_numbers() -> dict[str, float]:
 
 
 def mirrored_numbers() -> dict[str, float]:
-    """Return the mean scores in the mirrored configurations, and how many of these there are."""
+    """Return the mean scores in the mirrored configurations, and their number."""
     rows = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
     scores = rows["score"].where(rows["learned"], 0.0).groupby(rows["label"]).mean()
     values = {f"mirrored/{encoding}": score for encoding, score in scores.items()}
@@ -305,14 +306,14 @@ def mirrored_numbers() -> dict[str, float]:
 
 
 def cost_numbers() -> dict[str, float]:
-    """Return the time of a training step with each encoding, relative to one without."""
+    """Return the time of a training step with each encoding, relative to NoPE."""
     costs = pd.read_csv(RESULTS / "benchmark" / "table.csv")
     costs = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
     return {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
 
 
 def verdict_table(compared: pd.DataFrame) -> str:
-    """Return a row per task and measure: the best encoding, which tie with it, and how many are lower."""
+    """Return a table of the best, the tied and the number of lower encodings by task and measure."""
     rows = []
     compared = compared[compared["task"] != CONTROL]
     for (task, measure_name), group in compared.groupby(["task", "measure"], sort=False):
@@ -337,15 +338,15 @@ def listed(encodings: pd.Series) -> str:
 
 
 def encoding_table(corner: str, cells: pd.DataFrame) -> str:
-    """Return texts [encodings, tasks] as a table; ``corner`` says what they are."""
+    """Return cells [encodings, tasks] as a Markdown table with ``corner`` as the first heading."""
     cells.insert(0, corner, [f"`{name}`" for name in cells.index])
     return table(cells)
 
 
 def view_cells(as_zero: pd.DataFrame, learned_alone: pd.DataFrame, learned_in: pd.DataFrame) -> pd.DataFrame:
-    """Return ``0.10 / 0.13 (9 of 12)`` from `views`: unlearned settings as 0, and left out."""
-    some = learned_in.map(lambda count: "" if count == SETTINGS else f" ({count} of {SETTINGS})")
-    cells = as_zero[[*learned_alone]].map(number) + " / " + learned_alone.map(number) + some
+    """Return the results of `views` as text, such as ``0.10 / 0.13 (9 of 12)``."""
+    counts = learned_in.map(lambda count: "" if count == SETTINGS else f" ({count} of {SETTINGS})")
+    cells = as_zero[[*learned_alone]].map(number) + " / " + learned_alone.map(number) + counts
     cells.insert(0, MEAN, as_zero[MEAN].map(number))
     return cells
 
@@ -357,7 +358,7 @@ def cells_at_2x_and_4x(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_cells(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return ``2 (1 to 4)``: the rank of the mean score and its 95 % bootstrap interval over settings."""
+    """Return ranks of mean scores with 95 % bootstrap intervals over settings, such as ``2 (1 to 4)``."""
     by_measure = matrices(scores)
     encodings = views(scores)[0].index
     cells = {}
@@ -368,26 +369,26 @@ def rank_cells(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def unlearned_table(scores: pd.DataFrame) -> str:
-    """Return a row per task and encoding that did not learn it in all settings, with the levels these share."""
+    """Return a table of the settings in which an encoding did not learn a task, with their common levels."""
     rows = []
     for task in TASKS:
         for encoding, group in scores[scores["task"] == task].groupby("label"):
             unlearned = group[~group["learned"]]
             if unlearned.empty:
                 continue
-            # the settings with the levels that all unlearned ones share
+            # `similar` are the settings with all levels that the unlearned settings have in common.
             similar = group
-            words = []
+            common_levels = []
             for factor, (_, low, high) in FACTORS.items():
                 if unlearned[factor].nunique() == 1:
                     level = unlearned[factor].iloc[0]
                     similar = similar[similar[factor] == level]
-                    words.append(high if level else low)
+                    common_levels.append(high if level else low)
             count = f"{len(unlearned)} of {len(similar)}"
             if len(unlearned) == 1:
                 count = "the one"
             elif len(unlearned) == len(similar):
                 count = f"all {len(similar)}"
-            where = f"{count} with {', '.join(words)}" if words else count
+            where = f"{count} with {', '.join(common_levels)}" if common_levels else count
             rows.append({"task": f"`{task}`", "encoding": f"`{encoding}`", "not learned in": where})
     return table(pd.DataFrame(rows))
