@@ -1,8 +1,7 @@
-"""Other people's transformers at equal sizes: same width, layers, heads, vocabulary; no dropout.
+"""Build transformers of other libraries with the same width, layers, heads and vocabulary, without dropout.
 
-Each is built as its documentation shows, with its own positional encoding; what is not installed is left out
-(all are of the optional extra ``bench``). A function takes the shape, the vocabulary and one of the ways to
-compute attention, and returns a causal language model whose call maps tokens to logits.
+Each model is built as its documentation shows, with its own positional encoding. The libraries are optional
+(the extra ``bench``).
 """
 
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from pe_experiments.encodings import ModelShape
 
 
 class TorchDecoder(nn.Module):
-    """`nn.TransformerEncoder` with a causal mask, a token and a position table, and a head."""
+    """`nn.TransformerEncoder` with a causal mask, token and position embeddings, and an output head."""
 
     def __init__(self, shape: ModelShape, vocabulary: int, attention: str):
         super().__init__()
@@ -43,10 +42,14 @@ def _x_transformers(shape: ModelShape, vocabulary: int, attention: str) -> nn.Mo
 
 
 class _HuggingFace(nn.Module):
+    """A causal language model of `transformers` whose call returns logits."""
+
     def __init__(self, config: Any, model: Any, vocabulary: int, attention: str, **sizes: Any):
         super().__init__()
-        marks = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-        self.model = model(config(vocab_size=vocabulary, attn_implementation=attention, **marks, **sizes))
+        special_tokens = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+        self.model = model(
+            config(vocab_size=vocabulary, attn_implementation=attention, **special_tokens, **sizes)
+        )
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return self.model(tokens_BT, use_cache=False).logits
@@ -55,21 +58,33 @@ class _HuggingFace(nn.Module):
 def _gpt2(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes: dict[str, Any] = {"n_embd": shape.d_model, "n_layer": shape.num_layers, "n_head": shape.num_heads}
-    sizes |= {"n_positions": shape.train_length, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    sizes: dict[str, Any] = {
+        "n_embd": shape.d_model,
+        "n_layer": shape.num_layers,
+        "n_head": shape.num_heads,
+        "n_positions": shape.train_length,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    }
     return _HuggingFace(GPT2Config, GPT2LMHeadModel, vocabulary, attention, **sizes)
 
 
 def _llama(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": shape.d_model, "num_hidden_layers": shape.num_layers}
-    sizes |= {"num_attention_heads": shape.num_heads, "max_position_embeddings": shape.train_length}
-    sizes |= {"intermediate_size": 8 * shape.d_model // 3}  # its gated MLP's three matrices weigh as our two
+    sizes = {
+        "hidden_size": shape.d_model,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "max_position_embeddings": shape.train_length,
+        "intermediate_size": 8 * shape.d_model // 3,  # its three MLP matrices have as many weights as our two
+    }
     return _HuggingFace(LlamaConfig, LlamaForCausalLM, vocabulary, attention, **sizes)
 
 
-# By the name of library and model: what builds it, and its ways to compute attention, the default first.
+# By name: a function of shape, vocabulary size and attention implementation that builds a model from tokens
+# to logits, and the attention implementations, the default first.
 PEERS: dict[str, tuple[Callable[[ModelShape, int, str], nn.Module], tuple[str, ...]]] = {
     "nn.TransformerEncoder": (TorchDecoder, ("default",)),
     "x-transformers": (_x_transformers, ("eager", "sdpa")),

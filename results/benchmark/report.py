@@ -1,4 +1,4 @@
-"""The parts of the benchmark, and from the parts asked for to a table and the machine's description."""
+"""Run the parts of the benchmark and write a table and a description of the machine."""
 
 import json
 import os
@@ -56,31 +56,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "d=128, 4 layers, batch 128": {"model.d_model": 128, "model.num_layers": 4, "training.batch_size": 128},
 }
-LENGTHS = (1024, 4096, 16384)
+LENGTHS = (1024, 4096, 16384)  # tokens
 LONG_ENCODINGS = ("none", "rope", "alibi", "t5", "fire")
-SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # rows and layers of width 64, copying 1 to 20 symbols
+SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # batch size and layers of models of width 64
 OURS = "pe_experiments"
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
 class BenchmarkSettings(Section):
-    """What ``configs/benchmark.yaml`` may say."""
+    """The settings in ``configs/benchmark.yaml``."""
 
     parts: Annotated[list[Literal["small", "peers", "encodings", "lengths"]], Field(min_length=1)]
-    repeats: Annotated[int, Field(ge=1, le=1000)]  # the usual 15 take twenty minutes
+    repeats: Annotated[int, Field(ge=1, le=1000)]  # the default of 15 takes about twenty minutes
     threads: Count
     out: Folder
 
 
 def peers(repeats: int, display: Display) -> Iterator[Row]:
-    """Time a training step of ours and of other libraries at equal shapes."""
+    """Time a training step of our model and of other libraries at equal shapes."""
     for setting, (rows, tokens, vocabulary, width, layers) in SIZES.items():
         shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
         batches = random_batches(vocabulary, rows, tokens)
         theirs = _their_steps(shape, vocabulary, batches)
-        cases = {
-            name: timed(step) for name, step in (_our_steps(shape, vocabulary, batches) | theirs).items()
-        }
+        steps = _our_steps(shape, vocabulary, batches) | theirs
+        cases = {name: timed(step) for name, step in steps.items()}
         seconds = interleave(cases, repeats, display, f"peers, {setting}")
         yield from paired_ratios("peers", setting, seconds, OURS)
         yield from _against_fastest("peers: fastest at its default", setting, seconds, PEERS)
@@ -88,7 +87,7 @@ def peers(repeats: int, display: Display) -> Iterator[Row]:
 
 
 def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[str]) -> list[Row]:
-    """Return our row against the fastest of these, where all libraries are installed."""
+    """Return our row relative to the fastest of ``names``; no row unless all libraries are installed."""
     if not set(PEERS) <= set(seconds):
         return []
     fastest = min(names, key=lambda name: median(seconds[name]))
@@ -96,7 +95,7 @@ def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[
 
 
 def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
-    """Return ours as a run has it, and with the activation of other libraries."""
+    """Return steps of our model with its default activation and with that of other libraries."""
     backend = matmul.faster_backend()
     make = partial(Transformer, vocabulary, shape, Learned, initialisation="pytorch")
     return {
@@ -106,7 +105,7 @@ def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str
 
 
 def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
-    """Return the steps of peers by attention and matmul backend; the default bears the bare name."""
+    """Return a step of each peer by attention and matmul backend; defaults are not part of the name."""
     backends = dict.fromkeys(("default", matmul.faster_backend()))
     steps: dict[str, Step] = {}
     for name, (make, attentions) in PEERS.items():
@@ -115,11 +114,12 @@ def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[s
                 torch.manual_seed(0)
                 case = name
                 if (attention, backend) != (attentions[0], "default"):
-                    words = (
-                        attention if attention != "default" else "",
-                        "oneDNN" if backend == "onednn" else "",
-                    )
-                    case = f"{name}, {' '.join(filter(None, words))}"
+                    variant = []
+                    if attention != "default":
+                        variant.append(attention)
+                    if backend == "onednn":
+                        variant.append("oneDNN")
+                    case = f"{name}, {' '.join(variant)}"
                 steps[case] = next_token_step(make(shape, vocabulary, attention), batches, backend)
         except ImportError:
             say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
@@ -127,11 +127,16 @@ def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[s
 
 
 def small(repeats: int, display: Display) -> Iterator[Row]:
-    """Time steps as the harness takes them, beside bare loops of other libraries over the same batches."""
+    """Time steps of small models in the harness, and of other libraries in bare loops on the same batches."""
     for rows, layers in SMALL:
-        training = {"training.batch_size": rows, "training.check_examples": rows}
-        training |= dict.fromkeys(("training.steps", "training.check_every"), 100)
-        run = experiment(pe="learned", **{"model.num_layers": layers}, **training)  # as the others have it
+        settings = {
+            "model.num_layers": layers,
+            "training.batch_size": rows,
+            "training.check_examples": rows,
+            "training.steps": 100,
+            "training.check_every": 100,
+        }
+        run = experiment(pe="learned", **settings)
         with use_device(run.config):
             backend = matmul.current_backend()
         theirs = _their_steps(run.shape, run.format.vocab_size, padded_batches(run))
@@ -153,7 +158,7 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
 
 
 def _billions_of_operations(run: Experiment) -> float:
-    """Return what a step's real tokens take in the model's matrices, forward and backward."""
+    """Return the billions of operations in matrix products per step, without padding."""
     shape = run.shape
     steps = run.config.training.steps
     weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * run.format.vocab_size
@@ -162,7 +167,7 @@ def _billions_of_operations(run: Experiment) -> float:
 
 
 def encodings(repeats: int, display: Display) -> Iterator[Row]:
-    """Time a training step with every encoding, data included, against one without an encoding."""
+    """Time a training step with every encoding, data included, relative to NoPE."""
     for setting, keys in SETTINGS.items():
         cases: dict[str, Timed] = {}
         for name in shipped("pe"):
@@ -174,7 +179,7 @@ def encodings(repeats: int, display: Display) -> Iterator[Row]:
 
 
 def lengths(repeats: int, display: Display) -> Iterator[Row]:
-    """Measure evaluation time per example and peak memory over the length."""
+    """Measure evaluation time per example and peak memory by length."""
     cases = [(tokens, name) for tokens in LENGTHS for name in LONG_ENCODINGS]
     display.start("lengths", len(cases))
     for done, (tokens, name) in enumerate(cases, start=1):
@@ -186,7 +191,7 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
 
 
 def benchmark(config: dict[str, Any]) -> list[Row]:
-    """Measure the parts asked for; each is written at its end, beside earlier rows of such a machine."""
+    """Run the chosen parts and write the table after each; rows of other parts on this machine are kept."""
     settings = validated(BenchmarkSettings, config)
     prepare_device(experiment(**{"trainer.threads": settings.threads}).config)
     machine = describe_machine()
@@ -205,14 +210,16 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
             display.stop()
         write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
         write_atomically(folder / "table.csv", pd.DataFrame(rows).round(4).to_csv(index=False))
-        about = ", ".join(f"{key} {value}" for key, value in machine.items())
+        machine_text = ", ".join(f"{key} {value}" for key, value in machine.items())
         table = markdown_table(HEADING, map(_cells, rows))
-        write_atomically(folder / "table.md", f"Medians, ratios with their quartiles. {about}.\n\n{table}\n")
+        text = f"Medians, ratios with their quartiles. {machine_text}.\n\n{table}\n"
+        write_atomically(folder / "table.md", text)
     say(f"table: {folder / 'table.csv'}")
     return rows
 
 
 def _earlier_rows(folder: Path, machine: dict[str, Any]) -> list[Row]:
+    """Return the rows of the table in ``folder`` if they were measured on the same machine."""
     if not (folder / "table.csv").exists() or read_json(folder / "machine.json") != machine:
         return []
     rows: Any = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""]).to_dict("records")
@@ -220,7 +227,7 @@ def _earlier_rows(folder: Path, machine: dict[str, Any]) -> list[Row]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return what it was measured on."""
+    """Return the processor, cores, threads and versions that the times depend on."""
     environment = describe_environment("cpu")
     keys = ("processor", "threads", "python", "pe_experiments", "matmul")
     return {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}

@@ -1,4 +1,4 @@
-"""The ratios of the page, from ``table.csv`` of ``scripts/benchmark.py``."""
+"""Read the numbers of the page from ``table.csv``, which ``scripts/benchmark.py`` writes."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pandas as pd
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import read_json
 
-# Part and case of a row of table.csv, and the beginning of its setting.
+# The part and case of a row of table.csv, and the start of its setting.
 RATIOS = {
     "defaults": ("peers: fastest at its default", "pe_experiments", "d=128"),
     "best": ("peers: fastest at its best float32", "pe_experiments", "d=128"),
@@ -20,7 +20,11 @@ RATIOS = {
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return the ratios, and the machine they were measured on."""
+    """Return the ratios and the description of the machine.
+
+    Raises:
+        UserError: ``table.csv`` lacks a row.
+    """
     table = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])
     values = read_json(folder / "machine.json")
     for name, (part, case, setting) in RATIOS.items():

@@ -1,4 +1,4 @@
-"""Timing that survives a shared machine: cases in turn, ratios of neighbours, medians."""
+"""Time cases in turn and compare neighbouring measurements, which is robust on a shared machine."""
 
 import gc
 import time
@@ -10,7 +10,7 @@ from statistics import median, quantiles
 from pe_experiments.terminal.console import Display
 
 Step = Callable[[], object]
-Timed = Callable[[], float]  # takes steps and returns the seconds of one
+Timed = Callable[[], float]  # returns the seconds of one step
 Seconds = dict[str, list[float]]
 
 
@@ -19,15 +19,15 @@ class Row:
     """One line of ``table.csv``."""
 
     part: str  # of the benchmark
-    setting: str  # sizes shared by the cases that are compared
+    setting: str  # sizes of the cases that are compared
     case: str
     milliseconds: float  # median
-    against: str = ""  # the case it is compared with
+    against: str = ""  # the case of the denominator of the ratios
     ratio: float | None = None  # median of the ratios to the neighbouring measurement of ``against``
-    ratio_low: float | None = None  # and their quartiles
-    ratio_high: float | None = None
-    value: float | None = None  # another value than a time
-    unit: str = ""  # of that value
+    ratio_low: float | None = None  # lower quartile of the ratios
+    ratio_high: float | None = None  # upper quartile of the ratios
+    value: float | None = None  # a measured value other than time
+    unit: str = ""  # of ``value``
 
 
 def timed(step: Step) -> Timed:
@@ -44,10 +44,16 @@ def timed(step: Step) -> Timed:
 def interleave(
     cases: Mapping[str, Timed], repeats: int, display: Display, what: str, warm_up: int = 3
 ) -> Seconds:
-    """Return the seconds of all cases, taken in turn: A B C B C A ..., so that drifts hit all alike.
+    """Return the seconds of all cases, timed in turn (A B C, B C A, ...) so that drift affects all equally.
 
-    Each round begins with another case: the first one pays for what the last one left in memory. The first
-    ``warm_up`` rounds do not count; ``what`` names the cases in the display.
+    Each round starts with another case, since the first case pays for memory that the previous one left.
+
+    Args:
+        cases: by name.
+        repeats: number of rounds.
+        display: shows the progress.
+        what: title in the display.
+        warm_up: number of further rounds at the start that are not counted.
     """
     seconds: Seconds = {name: [] for name in cases}
     turns = deque(cases.items())
@@ -67,11 +73,11 @@ def interleave(
 
 
 def paired_ratios(part: str, setting: str, seconds: Mapping[str, list[float]], against: str) -> list[Row]:
-    """Return a row per case: its median, and its ratios to ``against``, pair by pair."""
+    """Return a row per case: its median time, and the quartiles of its ratios to ``against`` by round."""
     rows = []
     for name, times in seconds.items():
         ratios = [
-            time_here / time_there for time_here, time_there in zip(times, seconds[against], strict=True)
+            numerator / denominator for numerator, denominator in zip(times, seconds[against], strict=True)
         ]
         low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         rows.append(Row(part, setting, name, 1000 * median(times), against, median(ratios), low, high))

@@ -1,4 +1,4 @@
-"""What is timed: training steps of ours and of others, whole trainings, and long evaluations."""
+"""Define the workloads of the benchmark: training steps, whole trainings and long evaluations."""
 
 import resource
 import sys
@@ -27,25 +27,28 @@ from pe_experiments.training.matmul import Backend
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from results.benchmark.timing import Step
 
-EXAMPLES = 2  # of a long evaluation
-Batches = list[tuple[Tensor, Tensor]]  # tokens and labels
+EXAMPLES = 2  # per long evaluation
+Batches = list[tuple[Tensor, Tensor]]  # tokens and labels [B, T]
 Training = Callable[[Backbone, Experiment, Backend], float]
 
 
 def experiment(**keys: object) -> Experiment:
-    """Return a resolved experiment on the CPU, as train.py would have it."""
+    """Return the experiment that train.py would resolve from these overrides, on the CPU without a logger."""
     return resolve(check(compose_config("config", {**keys, "trainer.accelerator": "cpu", "logger": "none"})))
 
 
 def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
-    """Return the same random tokens for everybody: each predicts the next."""
+    """Return batches of random tokens with the next tokens as labels, the same in every call."""
     generator = torch.Generator().manual_seed(0)
-    drawn = (torch.randint(vocabulary, (rows, tokens + 1), generator=generator) for _ in range(number))
-    return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in drawn]
+    batches = []
+    for _ in range(number):
+        tokens_BN = torch.randint(vocabulary, (rows, tokens + 1), generator=generator)
+        batches.append((tokens_BN[:, :-1], tokens_BN[:, 1:]))
+    return batches
 
 
 def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
-    """Return a training step on full rows: cross entropy of the next token, AdamW, clipping."""
+    """Return a training step with cross entropy of the next token, AdamW and gradient clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     index = count()
 
@@ -63,7 +66,7 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
 
 
 def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
-    """Return a step of a run as it is trained, data included, without the Lightning loop."""
+    """Return a training step of a run, data included, without the Lightning loop."""
     training = run.config.training
     optimizer = TrainingOptimizer(model, run.components["optimizer"], training)
     schedule = LambdaLR(optimizer, lambda step: learning_rate_factor(step, training))
@@ -84,24 +87,24 @@ def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
 def padded_batches(run: Experiment) -> Batches:
     """Return tokens and labels of the batches of a run, each as wide as its longest row."""
     batches = run.batches
-    drawn = (batches.batch(index) for index in range(run.config.training.steps))
-    return [(batch.tokens_BT, batch.labels_BT) for batch in drawn]
+    padded = (batches.batch(index) for index in range(run.config.training.steps))
+    return [(batch.tokens_BT, batch.labels_BT) for batch in padded]
 
 
 def data_alone(run: Experiment) -> float:
-    """Return the seconds per step that a run's batches take."""
+    """Return the seconds per step that generating the batches of a run takes."""
     batches = run.batches
     index = count()
     return seconds_per_step(lambda: batches.batch(next(index)), run)
 
 
-def of_new_model(way: Training, run: Experiment, backend: Backend) -> float:
-    """Return what `forward_alone`, `bare_training` or `whole_training` measures with an untrained model."""
-    return way(run.untrained_model(), run, backend)
+def of_new_model(measure: Training, run: Experiment, backend: Backend) -> float:
+    """Call `forward_alone`, `bare_training` or `whole_training` with a new untrained model."""
+    return measure(run.untrained_model(), run, backend)
 
 
 def forward_alone(model: Backbone, run: Experiment, backend: Backend) -> float:
-    """Return the seconds per step of the losses of a run's batches, data included."""
+    """Return the seconds per step of computing the loss, data included."""
     matmul.set_backend(backend)
     batches = run.batches
     index = count()
@@ -114,22 +117,22 @@ def bare_training(model: Backbone, run: Experiment, backend: Backend) -> float:
 
 
 def whole_training(model: Backbone, run: Experiment, backend: Backend) -> float:
-    """Return the seconds per step as the harness trains, with recording and checkpoints, not the start."""
+    """Return the seconds per step of a whole training in the harness, without the time of the first step."""
     matmul.set_backend(backend)
-    ends: list[float] = []  # of every step
+    end_times: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"
 
         def show(step: int) -> None:
-            ends.append(time.perf_counter())
+            end_times.append(time.perf_counter())
 
         train_model(model, run, "cpu", checkpoint, 0, lambda row: None, show)
-        ends.append(time.perf_counter())
-    return (ends[-1] - ends[0]) / (run.config.training.steps - 1)
+        end_times.append(time.perf_counter())
+    return (end_times[-1] - end_times[0]) / (run.config.training.steps - 1)
 
 
 def seconds_per_step(step: Step, run: Experiment) -> float:
-    """Return the mean over as many steps as the run has, after the first."""
+    """Return the mean seconds over as many steps as the run has, without the first."""
     step()
     started = time.perf_counter()
     for _ in range(run.config.training.steps - 1):
@@ -138,9 +141,9 @@ def seconds_per_step(step: Step, run: Experiment) -> float:
 
 
 def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
-    """Return milliseconds per example of that many tokens, and resident megabytes above the imports.
+    """Return the milliseconds per example of this length, and the peak resident megabytes above the imports.
 
-    Measured in a new process, so that nothing measured before leaves its mark.
+    The measurement runs in a new process, so that earlier measurements do not affect the peak.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         return process.submit(_long_evaluation, tokens, encoding).result()
@@ -152,7 +155,7 @@ def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
     model = run.untrained_model()
     source = run.source
     before = _peak_megabytes()
-    length = (tokens - run.format.tokens(0, 0)) // 2  # of a copying task: inputs, and as many targets
+    length = (tokens - run.format.tokens(0, 0)) // 2  # the copy task has as many targets as inputs
     started = time.perf_counter()
     (row,) = extrapolation_curve(model, source, [length], EXAMPLES, run.config.training.max_length)
     assert abs(row["tokens"] - tokens) <= 1, row
@@ -160,7 +163,7 @@ def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
 
 
 def _peak_megabytes() -> float:
-    if sys.platform == "linux":  # its rusage would begin with the peak of the process that started this one
+    if sys.platform == "linux":  # ru_maxrss would include the peak of the parent process
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
