@@ -1,6 +1,7 @@
-"""The explorer's data: every encoding before training, two sentences, and the answers of four trained models.
+"""Write the data and the page of the explorer.
 
-Its runs, one after the other (``RUN`` stands for none, sinusoidal, rope, alibi), its data and its page:
+The data are views of every untrained encoding, outputs for two sentences, and answers of four trained models.
+Run these commands to reproduce them, the first with ``RUN`` as none, sinusoidal, rope and alibi in turn:
 
     python scripts/train.py task=copy model=decoder pe=RUN training.max_length=10 training.steps=2000
     python results/encodings/study.py results/runs/copy-decoder-*
@@ -28,19 +29,19 @@ SHAPE = ModelShape(32, 4, 2, causal=True, train_length=32, train_positions=64)
 ORDER = ("none", "sinusoidal", "rope", "alibi")  # of the trained models on the page
 LENGTHS = range(2, 31)
 INPUTS = 4  # per length
-NOISE = 1e-9  # below it lies only rounding, which differs from machine to machine
-UNSAID = ("results_dir=", "logger.")  # of a command: where it wrote and to whom
+NOISE = 1e-9  # smaller values are rounding errors, which differ between machines
+HIDDEN_OVERRIDES = ("results_dir=", "logger.")  # not shown in the command of a run
 
 Json = dict[str, Any]
 
 
 def pages(folder: Path) -> None:
-    """The page, from the data alone."""
+    """Write the page from ``explorer.json``."""
     (folder / "explore.html").write_text(explorer_page(data=read_json(folder / "explorer.json")), "utf-8")
 
 
 def encodings() -> list[Json]:
-    """A view of every shipped encoding."""
+    """Return a view of every shipped encoding."""
     views = []
     for name, section in shipped("pe").items():
         with torch.random.fork_rng(devices=[]):
@@ -50,7 +51,7 @@ def encodings() -> list[Json]:
 
 
 def sentences() -> Json:
-    """Two orders of three words through untrained models of width 8: outputs, and how far they differ."""
+    """Return the outputs of untrained models for two orders of three words, and their distances."""
     models = []
     for name, encoding, causal in (
         ("encoder, no encoding", PositionalEncoding, False),
@@ -59,16 +60,22 @@ def sentences() -> Json:
     ):
         outputs_2WD = read_both(encoding, ModelShape(8, 2, 2, causal, 3, 3))
         outputs_2WD = torch.cat([outputs_2WD, outputs_2WD.mean(dim=1, keepdim=True)], dim=1)
-        apart_W = (outputs_2WD[0] - outputs_2WD[1]).norm(dim=-1)
-        apart = [0.0 if value < NOISE else round(value, 3) for value in apart_W.tolist()]
-        models.append({"name": name, "outputs": rounded_lists(outputs_2WD), "apart": apart})
+        distances_W = (outputs_2WD[0] - outputs_2WD[1]).norm(dim=-1)
+        distances = [0.0 if value < NOISE else round(value, 3) for value in distances_W.tolist()]
+        models.append({"name": name, "outputs": rounded_lists(outputs_2WD), "apart": distances})
     return {"sentences": [" ".join(words) for words in SENTENCES], "words": WORDS, "models": models}
 
 
 def answers(runs: Iterable[Path]) -> Json:
-    """What trained models copy, for a few inputs of every length, each a text of one sign per symbol."""
-    loaded = [(load_model(run), RunDirectory(run)) for run in runs]
-    trained = {model.experiment.components["pe"].label: (model, run) for model, run in loaded}
+    """Return the inputs and the answers of trained models, each as a string with a character per symbol.
+
+    Args:
+        runs: directories of runs, one for each encoding in `ORDER`.
+    """
+    trained = {}
+    for path in runs:
+        model = load_model(path)
+        trained[model.experiment.components["pe"].label] = (model, RunDirectory(path))
     first = trained[ORDER[0]][0].experiment
     generator = torch.Generator().manual_seed(0)
     inputs = {length: first.task.sample(length, INPUTS, generator)[0] for length in LENGTHS}
@@ -76,23 +83,24 @@ def answers(runs: Iterable[Path]) -> Json:
     for name in ORDER:
         model, run = trained[name]
         assert model.experiment.config.training == first.config.training
-        command = " ".join(w for w in read_json(run.environment)["command"] if not w.startswith(UNSAID))
-        given = {length: [_signs(row) for row in model.answers(rows)] for length, rows in inputs.items()}
-        models.append({"name": name, "command": command, "answers": given})
-    asked = {length: [_signs(row) for row in rows.tolist()] for length, rows in inputs.items()}
-    return {"max_length": first.config.training.max_length, "inputs": asked, "models": models}
+        words = read_json(run.environment)["command"]
+        command = " ".join(word for word in words if not word.startswith(HIDDEN_OVERRIDES))
+        copied = {length: [_symbols(row) for row in model.answers(rows)] for length, rows in inputs.items()}
+        models.append({"name": name, "command": command, "answers": copied})
+    shown_inputs = {length: [_symbols(row) for row in rows.tolist()] for length, rows in inputs.items()}
+    return {"max_length": first.config.training.max_length, "inputs": shown_inputs, "models": models}
 
 
-def _signs(symbols: Sequence[int]) -> str:
-    """A digit per symbol of the task, ``?`` for any other token."""
-    return "".join(str(symbol) if symbol < 10 else "?" for symbol in symbols)
+def _symbols(tokens: Sequence[int]) -> str:
+    """Return a digit per symbol of the task and ``?`` for any other token."""
+    return "".join(str(token) if token < 10 else "?" for token in tokens)
 
 
 def write_data(folder: Path, runs: Sequence[Path]) -> None:
-    """Write ``explorer.json``, with the answers of earlier runs where none are given."""
+    """Write ``explorer.json``; without runs, keep the answers that it has."""
     path = folder / "explorer.json"
-    answered = answers(runs) if runs else read_json(path)["answers"]
-    data = {"encodings": encodings(), "sentences": sentences(), "answers": answered}
+    model_answers = answers(runs) if runs else read_json(path)["answers"]
+    data = {"encodings": encodings(), "sentences": sentences(), "answers": model_answers}
     write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
 
 
