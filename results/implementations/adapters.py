@@ -1,6 +1,6 @@
-"""Implementations of other libraries behind the hooks of `PositionalEncoding`, a row of `ROWS` each.
+"""Wrap implementations of other libraries as `PositionalEncoding` classes, one row of `ROWS` each.
 
-Libraries are imported where a row is built: one that is not installed costs its own rows only.
+A library is imported when one of its rows is built, so that a missing library affects only its own rows.
 """
 
 import importlib
@@ -20,12 +20,12 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 
 HF, X = "transformers.models", "x_transformers.x_transformers"
 TUNE = "torchtune/modules/position_embeddings.py"
-FAR = 20_000  # positions of a table that is built beforehand
+FAR = 20_000  # positions in precomputed tables
 Build = Callable[[ModelShape], Any]
 
 
 class Foreign(PositionalEncoding):
-    """``build(shape)`` makes their module, ``call`` reads it."""
+    """Base class that holds the module from ``build(shape)`` and a function ``call`` that evaluates it."""
 
     def __init__(self, shape: ModelShape, build: Build, call: Callable[..., Tensor]):
         super().__init__(shape)
@@ -34,7 +34,7 @@ class Foreign(PositionalEncoding):
 
 
 class Rotating(Foreign):
-    """``call(theirs, x_BHTK, positions_BT)`` rotates queries and keys."""
+    """Rotate queries and keys by ``call(module, x_BHTK, positions_BT)``."""
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         rotated = self.call(self.module, q_BHTK, at.q_positions_BT)
@@ -42,29 +42,29 @@ class Rotating(Foreign):
 
 
 class Biasing(Foreign):
-    """``call(theirs, at)`` is the bias."""
+    """Add the bias ``call(module, at)`` to the logits."""
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         return self.call(self.module, at)
 
 
 class FromKeys(Foreign):
-    """ALiBi as some write it: m j in place of -m (i - j), the same to a softmax over earlier keys.
+    """Add a bias that depends on keys alone: m j in place of -m (i - j), which is equal after a causal softmax.
 
-    ``call(heads, length)`` is that of keys 0 to length - 1.
+    ``call(heads, length)`` returns the bias of keys 0 to length - 1.
     """
 
     causal_only = True
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        ids = whole(at.k_positions_BS)
+        ids_BS = whole(at.k_positions_BS)
         heads = self.shape.num_heads
-        line_Hn = self.call(heads, int(ids.max()) + 1).reshape(heads, -1)
-        return line_Hn[:, ids].transpose(0, 1)[:, :, None].float()
+        bias_Hn = self.call(heads, int(ids_BS.max()) + 1).reshape(heads, -1)
+        return bias_Hn[:, ids_BS].transpose(0, 1)[:, :, None].float()
 
 
 class Embedding(Foreign):
-    """``call(theirs, x_BTD, positions_BT)`` is added to the embeddings."""
+    """Add ``call(module, x_BTD, positions_BT)`` to the embeddings."""
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         return x_BTD + self.call(self.module, x_BTD, positions_BT)
@@ -72,7 +72,7 @@ class Embedding(Foreign):
 
 @dataclass(frozen=True)
 class Row:
-    """An implementation: its package, what it is called there, and the encoding that it should be."""
+    """An implementation: its package, its name there, and our encoding that it should equal."""
 
     package: str
     name: str
@@ -81,30 +81,30 @@ class Row:
     build: Build
     call: Callable[..., Tensor]
     arguments: dict[str, Any] = field(default_factory=dict)  # of our encoding
-    remark: str = ""  # to a difference from it
-    torch: bool = True  # False: its tensors are no tensors of PyTorch, so that casts do not reach it
+    remark: str = ""  # explains a difference from our encoding
+    torch: bool = True  # False: it does not compute with PyTorch tensors, so that casts do not affect it
 
     def make(self, shape: ModelShape) -> PositionalEncoding:
         return self.style(shape, self.build, self.call)
 
 
 def load(path: str) -> Any:
-    """Import ``module:name``."""
+    """Return the object at ``module:name``."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def load_from_file(package: str, path: str, name: str) -> Any:
-    """Load a name from one file of a package whose other files need more than is installed."""
-    place = str(distribution(package).locate_file(path))
-    spec: Any = importlib.util.spec_from_file_location(f"{package}_part", place)
+    """Return an object from one file of a package whose other files need libraries that are not installed."""
+    location = str(distribution(package).locate_file(path))
+    spec: Any = importlib.util.spec_from_file_location(f"{package}_part", location)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, name)
 
 
 def arrays(call: Callable[[Any], Any], asarray: Callable[[Any], Any], x: Tensor) -> Tensor:
-    """Call a function of another array library with a tensor."""
+    """Call a function of another array library with a tensor and return the result as a tensor."""
     return torch.from_numpy(np.array(call(asarray(x.detach().float().numpy())))).to(x.dtype)
 
 
@@ -141,7 +141,9 @@ def rotate_diffusers(module: None, x: Tensor, ids: Tensor) -> Tensor:
     make = load("diffusers.models.embeddings:get_1d_rotary_pos_embed")
     apply = load("diffusers.models.embeddings:apply_rotary_emb")
     rows = zip(x, ids.expand(len(x), -1), strict=True)
-    return torch.cat([apply(row[None], make(x.shape[-1], of.float(), use_real=True)) for row, of in rows])
+    return torch.cat(
+        [apply(row[None], make(x.shape[-1], row_ids.float(), use_real=True)) for row, row_ids in rows]
+    )
 
 
 def rotate_mlx(module: Any, x: Tensor, ids: Tensor) -> Tensor:
@@ -150,15 +152,16 @@ def rotate_mlx(module: Any, x: Tensor, ids: Tensor) -> Tensor:
 
 
 def rotate_equinox(module: Any, x: Tensor, ids: Tensor) -> Tensor:
-    def rotate(line: Tensor) -> Tensor:
-        return arrays(load("jax:vmap")(module), load("jax.numpy:asarray"), line[0])[None]
+    def rotate(sequence: Tensor) -> Tensor:
+        return arrays(load("jax:vmap")(module), load("jax.numpy:asarray"), sequence[0])[None]
 
-    length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())  # each is compiled once
+    # Few lengths, since each is compiled.
+    length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())
     return from_start(rotate, x, ids, length)
 
 
-def equinox_beside_another(shape: ModelShape) -> Any:
-    """The module of base 500, after one of base 10,000 was used in the same process."""
+def equinox_after_other_base(shape: ModelShape) -> Any:
+    """Return a module of base 500 after one of base 10,000 was used in the same process."""
     rope = load("equinox.nn:RotaryPositionalEmbedding")
     rope(shape.head_dim)(load("jax.numpy:zeros")((FAR, shape.head_dim)))
     return rope(shape.head_dim, theta=500.0)
@@ -175,9 +178,9 @@ def t5(shape: ModelShape) -> Any:
 
 
 def whole_sequence(module: Any, x: Tensor, ids: Tensor) -> Tensor:
-    """Those of the vectors that a module makes for [1, n, D], as [n, D] or [1, n, D]."""
-    line = x.new_zeros(1, int(whole(ids).max()) + 1, x.shape[-1])
-    return module(line).reshape(line.shape[1:])[whole(ids)]
+    """Return the vectors at the ids, from a module that maps zeros [1, n, D] to [n, D] or [1, n, D]."""
+    zeros = x.new_zeros(1, int(whole(ids).max()) + 1, x.shape[-1])
+    return module(zeros).reshape(zeros.shape[1:])[whole(ids)]
 
 
 LLAMA = "LlamaRotaryEmbedding"
@@ -248,7 +251,7 @@ ROWS = (
     Row("equinox", "RotaryPositionalEmbedding", "rope", Rotating,
         lambda s: load("equinox.nn:RotaryPositionalEmbedding")(s.head_dim), rotate_equinox, torch=False),
     Row("equinox", "RotaryPositionalEmbedding, base 500 after one of 10,000", "rope", Rotating,
-        equinox_beside_another, rotate_equinox, {"base": 500.0}, torch=False),
+        equinox_after_other_base, rotate_equinox, {"base": 500.0}, torch=False),
     Row("mlx", "nn.RoPE", "rope", Rotating, lambda s: load("mlx.nn:RoPE")(s.head_dim), rotate_mlx, torch=False),
     Row("mlx", "nn.RoPE, traditional", "rope", Rotating,
         lambda s: load("mlx.nn:RoPE")(s.head_dim, traditional=True), rotate_mlx, torch=False),

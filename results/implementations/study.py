@@ -1,15 +1,15 @@
-"""Other people's implementations under the checks of this project: pass or fail, and why.
+"""Run the checks of this project on implementations of other libraries.
 
-The page is made from ``table.csv``; the table, where the libraries are installed, by
+The page is generated from ``table.csv``. These commands install the libraries and generate both:
 
     pip install transformers x-transformers rotary-embedding-torch jax equinox "mlx[cpu]"
-    pip install --no-deps torchtune fla-core triton litgpt lightning diffusers fair-esm local-attention hyper-connections \\
-        labml-nn labml labml-helpers positional-encodings keras keras-hub optree h5py
+    pip install --no-deps torchtune fla-core triton litgpt lightning diffusers fair-esm local-attention \\
+        hyper-connections labml-nn labml labml-helpers positional-encodings keras keras-hub optree h5py
     KERAS_BACKEND=jax python results/implementations/study.py
     make results
 
-Rows of a library that is not installed are kept as they are, and so are those of others where some are named:
-``study.py transformers mlx``.
+Rows of libraries that are not installed are kept. With arguments, such as ``study.py transformers mlx``, only
+the rows of these packages are updated.
 """
 
 import datetime
@@ -36,7 +36,7 @@ from pe_experiments.terminal.files import write_atomically
 
 SAME = "same logits"
 CASTS = "phases survive a cast to bfloat16"
-# Short heading: check.
+# Column headings of the table, and the names of the checks.
 CHECKED = {
     "same": SAME,
     "far": "far positions stay exact",
@@ -52,16 +52,14 @@ CHECKED = {
 }
 SIGNS = {"pass": "yes", "convention": "yes*", "fail": "**no**", "not applicable": "-"}
 RESULTS = {False: "fail", True: "pass", None: "not applicable"}
-PRECEDENCE = [*RESULTS]  # of the forms of an encoding the first result counts
+PRECEDENCE = [*RESULTS]  # if the forms of an encoding differ, the first of these results counts
 COLUMNS = ["package", "implementation", "check", "result", "reason"]
 
 
 def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield name, result and reason of every check of one row of `adapters.ROWS`."""
+    """Yield the name, result and reason of every check of one row of `adapters.ROWS`."""
     reference = reference_of(row.against, **row.arguments)
-    forms = [
-        causal for causal in common_forms(reference, [True, False]) if causal or not row.style.causal_only
-    ]
+    forms = common_forms(reference, [True] if row.style.causal_only else [True, False])
     try:
         yield SAME, *compare_logits(row, reference, forms)
     except Exception as error:  # of the implementation under test
@@ -78,7 +76,7 @@ def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
-    """Return whether the logits are those of our encoding, or in which convention, and what differs."""
+    """Return the result of the comparison with the logits of our encoding, and its reason."""
     ours = Reference(row.against, reference.build, forms)
     comparison = compare_layouts(row.make, ours, largest=True)
     if comparison.same:
@@ -104,7 +102,7 @@ def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, st
 
 
 def write_table(folder: Path, packages: list[str]) -> None:
-    """Write ``table.csv``, made anew for these packages, or for all."""
+    """Update the rows of the packages in ``table.csv``; of all packages if none is named."""
     from adapters import ROWS  # type: ignore[import-not-found]
 
     path = folder / "table.csv"
@@ -119,26 +117,33 @@ def write_table(folder: Path, packages: list[str]) -> None:
             row.make(small_shape())
         except (PackageNotFoundError, ImportError, UserError) as error:
             say(f"{row.package}, {row.name}: left as it was ({type(error).__name__}: {error})")
-            same = (earlier["package"] == row.package) & (earlier["implementation"] == row.name)
-            rows += earlier[same].to_dict("records")
+            is_row = (earlier["package"] == row.package) & (earlier["implementation"] == row.name)
+            rows += earlier[is_row].to_dict("records")
             continue
-        about = {"package": row.package, "version": installed, "implementation": row.name}
-        about["against"] = reference_of(row.against, **row.arguments).label
+        implementation = {
+            "package": row.package,
+            "version": installed,
+            "implementation": row.name,
+            "against": reference_of(row.against, **row.arguments).label,
+        }
         for check, result, reason in check_row(row):
-            short = " ".join(reason.split())[:300]
-            rows.append(about | {"check": check, "result": result, "reason": short, "date": today})
+            short_reason = " ".join(reason.split())[:300]
+            outcome = {"check": check, "result": result, "reason": short_reason, "date": today}
+            rows.append(implementation | outcome)
             if result == "fail":
                 say(f"{row.package}, {row.name}: {check}")
     write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return a row of signs for each implementation, the reasons, and the numbers of the answer."""
+    """Return the table of results, the table of reasons, and the numbers in the text of the page."""
     checks = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
     checks["library"] = checks["package"] + " " + checks["version"]
-    by = ["library", "implementation", "against"]
-    signs: Any = checks.assign(sign=checks["result"].map(SIGNS)).set_index([*by, "check"])["sign"].unstack()
-    signs = signs.loc[[*checks[by].drop_duplicates().itertuples(index=False, name=None)], [*CHECKED.values()]]
+    keys = ["library", "implementation", "against"]
+    checks["sign"] = checks["result"].map(SIGNS)
+    order = [*checks[keys].drop_duplicates().itertuples(index=False, name=None)]
+    signs: Any = checks.set_index([*keys, "check"])["sign"].unstack()
+    signs = signs.loc[order, [*CHECKED.values()]]
     signs.columns = pd.Index(CHECKED)
     failed = checks[checks["result"] == "fail"]
     reasons = checks.loc[checks["result"].isin(["fail", "convention"]), COLUMNS]
