@@ -1,4 +1,4 @@
-"""Do synthetic tasks tell which encodings extrapolate on text? From the CSVs of the bank and of the text study.
+"""Test whether scores on synthetic tasks predict which encodings extrapolate on text.
 
 Shapes: C encodings, T tasks, S repetitions (settings of the bank, seeds of text), N random resamples. Higher
 scores are better.
@@ -22,7 +22,8 @@ from pe_experiments.published.pages import load_study
 from pe_experiments.store.directory import DIVERGED
 
 RESULTS = Path(__file__).parents[1]
-GROUPS = (  # Relatives count as one. Both studies had these when the first plan was carried out; later ones are not added.
+# Groups of related encodings, the units of the bootstrap, as fixed by the first plan.
+GROUPS = (
     ("none",),
     ("sinusoidal",),
     ("learned", "learned+random_offset"),
@@ -32,18 +33,17 @@ GROUPS = (  # Relatives count as one. Both studies had these when the first plan
     ("fox",),
 )
 ENCODINGS = tuple(encoding for group in GROUPS for encoding in group)
-UNSEEN = ("sinusoidal", "learned", "rope", "p_rope")  # longer inputs bring vectors or angles not trained
+UNSEEN = ("sinusoidal", "learned", "rope", "p_rope")  # use untrained vectors or angles on longer inputs
 FALLING = ("alibi", "kerple_log", "fox")  # a bias that keeps falling with distance
 TASKS = ("copy", "flip_flop", "induction", "kth", "lag")
 TRAINED, LONGEST = 256, 2048  # bytes of context
 PERMUTATIONS, RESAMPLES, BATCHES, SPLITS = 20_000, 200_000, 20, 1_000
 IN, PAST = "in distribution", "past training"
 
-Draw = np.random.Generator
-# By part; [C, T, S] in the order of `ENCODINGS`, NaN where a run does not count.
+# By part (`IN` or `PAST`): [C, T, S] in the order of `ENCODINGS`, NaN for runs that are left out.
 Scores = dict[str, np.ndarray]
 BASELINE = np.array([encoding not in UNSEEN for encoding in ENCODINGS], float)[:, None, None]
-CLASSES = BASELINE + np.isin(ENCODINGS, FALLING)[:, None, None]  # 0, 1 or 2, from the formulas alone
+CLASSES = BASELINE + np.isin(ENCODINGS, FALLING)[:, None, None]  # 0, 1 or 2, by the formula
 CLASS_LOOKS = (("untrained vectors or angles", "white"), ("others", "0.6"), ("bias keeps falling", "black"))
 LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset")
 
@@ -56,8 +56,8 @@ class Correlation:
     p: float
     low: float
     high: float
-    error: float  # of the lower end, from the random resamples
-    ceiling: float  # NaN of a partial correlation
+    error: float  # standard error of `low` from random resampling
+    ceiling: float  # NaN for a partial correlation
 
     @property
     def interval(self) -> str:
@@ -71,47 +71,62 @@ def grid(rows: pd.DataFrame, value: str) -> np.ndarray:
 
 
 def bank_scores() -> Scores:
-    """Return the bank's scores of `TASKS`."""
+    """Return the scores of the bank on `TASKS`."""
     folder = RESULTS / "bank" / "v2"
     runs = read_archive(folder)
     rows = score_table(runs, pd.read_csv(folder / FLOORS))
     rows = rows.merge(runs.runs[["name", "exact_match_in_distribution"]], on="name")
     rows = rows[rows["label"].isin(ENCODINGS)]
-    inside, past = [], []
+    in_distribution, past_training = [], []
     for task in TASKS:
         of_task = rows[rows["task"] == task]
-        inside.append(grid(of_task, "exact_match_in_distribution"))
-        past.append(np.where(grid(of_task, "learned") == 1, grid(of_task, SCORE), np.nan))
-    return {IN: np.stack(inside, axis=1), PAST: np.stack(past, axis=1)}
+        in_distribution.append(grid(of_task, "exact_match_in_distribution"))
+        past_training.append(np.where(grid(of_task, "learned") == 1, grid(of_task, SCORE), np.nan))
+    return {IN: np.stack(in_distribution, axis=1), PAST: np.stack(past_training, axis=1)}
 
 
 def text_scores() -> Scores:
-    """Return minus bits per byte at the training length, and minus their rise to the longest context."""
+    """Return the negated bits per byte at the training length, and their negated rise to `LONGEST`.
+
+    A diverged run counts as the lowest mean of an encoding.
+    """
     folder = RESULTS / "text"
     rows = load_study(folder).scores(read_archive(folder))
     rows = rows[rows["label"].isin(ENCODINGS)].rename(columns={"seed": "setting"})
     rows = rows.assign(**{IN: -rows[TRAINED], PAST: rows[TRAINED] - rows[LONGEST]})
     for part in (IN, PAST):
-        worst = rows.groupby("label")[part].mean().min()  # of any encoding
+        worst = rows.groupby("label")[part].mean().min()
         rows[part] = rows[part].mask(rows["status"] == DIVERGED, worst)
     return {part: grid(rows, part)[:, None] for part in (IN, PAST)}
 
 
 def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return [N, C]: per task the weighted mean over the repetitions that count, 0 without any; then over tasks."""
-    known = ~np.isnan(scores)
-    total = np.einsum("cts,ns->nct", np.where(known, scores, 0.0), weights)
-    weight = np.einsum("cts,ns->nct", known.astype(float), weights)
+    """Return the mean over tasks of the weighted mean over repetitions [N, C].
+
+    NaN is ignored; a task with only NaN counts as 0.
+
+    Args:
+        scores: [C, T, S].
+        weights: of the repetitions [N, S].
+    """
+    has_value = ~np.isnan(scores)
+    total = np.einsum("cts,ns->nct", np.where(has_value, scores, 0.0), weights)
+    weight = np.einsum("cts,ns->nct", has_value.astype(float), weights)
     return np.divide(total, weight, out=np.zeros_like(total), where=weight > 0).mean(axis=-1).round(12)
 
 
 def overall(scores: np.ndarray) -> np.ndarray:
-    """Return the means [C] over all repetitions."""
+    """Return `means` with equal weights [C]."""
     return means(scores, np.ones((1, scores.shape[-1])))[0]
 
 
 def ranked(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return ranks [N, C], centred, of length 1, NaN where all are equal; each counts ``weights`` [N, C] times."""
+    """Return centred ranks scaled to unit norm [N, C]; NaN if all values are equal.
+
+    Args:
+        values: [N, C].
+        weights: how often each value counts [N, C].
+    """
     weights = np.ones_like(values) if weights is None else weights
     above = values[..., :, None] - values[..., None, :]
     ranks = np.einsum("...cd,...d->...c", (np.sign(above) + 1) / 2, weights)
@@ -120,74 +135,78 @@ def ranked(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
-    length = np.linalg.norm(values, axis=-1, keepdims=True)
-    return values / np.where(length > 1e-9, length, np.nan)
+    """Scale to unit norm along the last axis; NaN if the norm is 0."""
+    norm = np.linalg.norm(values, axis=-1, keepdims=True)
+    return values / np.where(norm > 1e-9, norm, np.nan)
 
 
 def residuals(ranks: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first two; of three what a regression on the third leaves of them."""
-    first, second, *given = ranks
-    for third in given:
-        first, second = (
-            _scaled(a - (a * third).sum(axis=-1, keepdims=True) * third) for a in (first, second)
-        )
+    """Return the first two ranks, or their residuals after regression on a third if there is one."""
+    first, second, *controls = ranks
+    for control in controls:
+        first = _scaled(first - (first * control).sum(axis=-1, keepdims=True) * control)
+        second = _scaled(second - (second * control).sum(axis=-1, keepdims=True) * control)
     return first, second
 
 
 def correlate(*scores: np.ndarray, resamples: int | None = None) -> Correlation:
-    """Return the plan's statistics of the scores of two studies; a third one makes the correlation partial.
+    """Return the correlation of two scores over encodings, or given a third score their partial correlation.
 
-    Residuals of ranks are permuted then, and regressed again (Freedman and Lane 1983). Encodings share the repetitions that are drawn:
-    settings are the same for all of them, and runs of one seed are evaluated on the same examples. Scores with as
-    many repetitions are of one study, and share them too.
+    For a partial correlation, residuals of ranks are permuted and regressed again (Freedman and Lane 1983).
+    The bootstrap draws the same repetitions for all encodings, since these share settings, or test examples
+    of a seed. Scores with equally many repetitions come from one study and share the draws too.
+
+    Args:
+        scores: two or three arrays [C, T, S].
+        resamples: number of bootstrap resamples, by default `RESAMPLES`.
     """
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     ranks = [ranked(overall(study_scores)) for study_scores in scores]
     first, second = residuals(ranks)
     observed = float(first @ second)
-    shuffled, _ = residuals([draw.permuted(np.tile(first, (PERMUTATIONS, 1)), axis=1), *ranks[1:]])
+    shuffled, _ = residuals([rng.permuted(np.tile(first, (PERMUTATIONS, 1)), axis=1), *ranks[1:]])
     p = (1 + (shuffled @ second >= observed - 1e-12).sum()) / (1 + PERMUTATIONS)
-    drawn = [_resampled(scores, (resamples or RESAMPLES) // BATCHES, draw) for _ in range(BATCHES)]
-    ends = np.array([np.nanquantile(study_scores, [0.025, 0.975]) for study_scores in drawn])
-    low, high = np.nanquantile(np.concatenate(drawn), [0.025, 0.975])
-    error = ends[:, 0].std(ddof=1) / np.sqrt(BATCHES)
-    pair = scores if len(scores) == 2 else ()
-    ceiling = (
-        np.sqrt(np.prod([_reliability(study_scores, draw) for study_scores in pair]))
-        if pair
-        else float("nan")
-    )
+    rhos = [_resampled(scores, (resamples or RESAMPLES) // BATCHES, rng) for _ in range(BATCHES)]
+    low, high = np.nanquantile(np.concatenate(rhos), [0.025, 0.975])
+    low_by_batch = np.array([np.nanquantile(batch_rhos, 0.025) for batch_rhos in rhos])
+    error = low_by_batch.std(ddof=1) / np.sqrt(BATCHES)
+    ceiling = np.nan
+    if len(scores) == 2:
+        ceiling = np.sqrt(np.prod([_reliability(study_scores, rng) for study_scores in scores]))
     return Correlation(observed, float(p), float(low), float(high), float(error), float(ceiling))
 
 
-def _resampled(scores: Sequence[np.ndarray], times: int, draw: Draw) -> np.ndarray:
-    """Rho [N] of groups of encodings drawn with replacement, over repetitions drawn with replacement."""
-    counts = draw.multinomial(len(GROUPS), np.full(len(GROUPS), 1 / len(GROUPS)), size=times)
+def _resampled(scores: Sequence[np.ndarray], times: int, rng: np.random.Generator) -> np.ndarray:
+    """Return bootstrap values of rho [N]; groups of encodings and repetitions are drawn with replacement."""
+    counts = rng.multinomial(len(GROUPS), np.full(len(GROUPS), 1 / len(GROUPS)), size=times)
     weights = np.repeat(counts, [len(group) for group in GROUPS], axis=1).astype(float)
     sizes = {study_scores.shape[-1] for study_scores in scores}
-    picked = {n: draw.multinomial(n, np.full(n, 1 / n), size=times).astype(float) for n in sorted(sizes)}
-    first, second = residuals(
-        [ranked(means(study_scores, picked[study_scores.shape[-1]]), weights) for study_scores in scores]
-    )
+    repetition_weights = {
+        n: rng.multinomial(n, np.full(n, 1 / n), size=times).astype(float) for n in sorted(sizes)
+    }
+    ranks = []
+    for study_scores in scores:
+        resampled_means = means(study_scores, repetition_weights[study_scores.shape[-1]])
+        ranks.append(ranked(resampled_means, weights))
+    first, second = residuals(ranks)
     return (first * second).sum(axis=-1)
 
 
-def _reliability(scores: np.ndarray, draw: Draw) -> float:
-    """Mean correlation of random halves of the repetitions, corrected to all (Spearman and Brown); NaN for one."""
+def _reliability(scores: np.ndarray, rng: np.random.Generator) -> float:
+    """Return the split-half reliability with the Spearman-Brown correction; NaN for a single repetition."""
     count = scores.shape[-1]
     if count < 2:
         return float("nan")
     half = count // 2
-    order = draw.permuted(np.tile(np.arange(count), (SPLITS, 1)), axis=1)
-    first_half, second_half = (
-        means(scores, 1.0 * part) for part in (order < half, (order >= half) & (order < 2 * half))
-    )
+    order = rng.permuted(np.tile(np.arange(count), (SPLITS, 1)), axis=1)
+    first_half = means(scores, (order < half).astype(float))
+    second_half = means(scores, ((order >= half) & (order < 2 * half)).astype(float))
     mean = max(0.0, float(np.nanmean((ranked(first_half) * ranked(second_half)).sum(axis=-1))))
     return count / half * mean / (1 + (count / half - 1) * mean)
 
 
 def pages(folder: Path) -> None:
-    """Draw each encoding's rise on text over its score in the bank; bars span the seeds of text."""
+    """Draw the rise on text over the score in the bank, with bars over the range of seeds."""
     bank = overall(bank_scores()[PAST])
     by_seed = -text_scores()[PAST][:, 0]
     rises = mean_and_range(pd.DataFrame(by_seed))
@@ -210,9 +229,13 @@ def mean_and_range(by_seed: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_C: np.ndarray) -> None:
-    """Draw rises over scores, the best at the top right, in the shades of the classes.
+    """Draw rises over scores, shaded by class, with the best encodings at the top right.
 
-    ``rises`` is a result of `mean_and_range`.
+    Args:
+        axes: to draw on.
+        scores_C: scores in the bank.
+        rises: a result of `mean_and_range`.
+        classes_C: indices into `CLASS_LOOKS`.
     """
     for level, (name, face) in enumerate(CLASS_LOOKS):
         in_class = np.asarray(classes_C) == level
@@ -227,24 +250,24 @@ def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return the correlations, that of each task of the bank, and the numbers of the sentences."""
+    """Return the tables of correlations and the numbers in the text of the page."""
     bank, text = bank_scores(), text_scores()
     past, rises = bank[PAST], text[PAST]
     main, classes = correlate(past, rises), correlate(CLASSES, rises)
-    given = correlate(past, rises, CLASSES)
-    known = correlate(BASELINE, rises)
-    added = correlate(past, rises, BASELINE)
-    inside = correlate(bank[IN], text[IN])
-    given_inside = correlate(past, rises, text[IN])
-    p_inside, p_given_inside = holm([inside.p, given_inside.p])
+    given_classes = correlate(past, rises, CLASSES)
+    two_classes = correlate(BASELINE, rises)
+    given_two_classes = correlate(past, rises, BASELINE)
+    in_distribution = correlate(bank[IN], text[IN])
+    given_in_distribution = correlate(past, rises, text[IN])
+    p_in_distribution, p_given_in_distribution = holm([in_distribution.p, given_in_distribution.p])
     rows = [
         ("bank (the main hypothesis)", main, main.p),
         ("three classes", classes, classes.p),
-        ("bank, given the three classes", given, given.p),
-        ("two classes, untrained vectors or angles or not", known, known.p),
-        ("bank, given the two classes", added, added.p),
-        ("bank and text in distribution", inside, p_inside),
-        ("bank, given text in distribution", given_inside, p_given_inside),
+        ("bank, given the three classes", given_classes, given_classes.p),
+        ("two classes, untrained vectors or angles or not", two_classes, two_classes.p),
+        ("bank, given the two classes", given_two_classes, given_two_classes.p),
+        ("bank and text in distribution", in_distribution, p_in_distribution),
+        ("bank, given text in distribution", given_in_distribution, p_given_in_distribution),
     ]
     cells = [
         [name, f"{correlation.rho:+.2f} {correlation.interval}", format_p(p)] for name, correlation, p in rows
@@ -260,9 +283,9 @@ def blocks(folder: Path) -> dict[str, Any]:
         "tasks": markdown_table(["task of the bank", "rho"], by_task),
         "main": main,
         "classes": classes,
-        "given": given,
-        "added": added,
-        "inside": inside,
+        "given": given_classes,
+        "added": given_two_classes,
+        "inside": in_distribution,
         "without_kth": without.pop("kth"),
         "without_another": min(without.values()),
         "resamples": RESAMPLES,
