@@ -1,4 +1,4 @@
-"""What tutorials claim of encodings and no training is needed to check: measured.
+"""Measure the claims of tutorials on encodings that need no training.
 
 Shapes: P positions, W columns of the vectors; B rows, T tokens, D d_model.
 """
@@ -18,38 +18,40 @@ from torch import Tensor, nn
 from pe_experiments.analysis import audit
 from pe_experiments.analysis.audit import order_blindness
 from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
 from pe_experiments.models import Transformer
 
 BASE = 10_000.0
-LONGEST = 5000  # positions the printed module has room for
+LONGEST = 5000  # positions in the table of the printed module
 WIDTH = 64  # d_model of the study
-NOISE = 1e-9  # below it lies only rounding, which differs from machine to machine
-NOISE_FLOAT32 = 1e-5  # the same of quantities in float32
+NOISE = 1e-9  # smaller values are rounding errors, which differ between machines
+NOISE_FLOAT32 = 1e-5  # the same for quantities in float32
 PAIR = "dog bites man against man bites dog, pooled"
 ROWS = 20  # positions of a learned table
 WORKED_TABLE = ((0, 1, 0, 1), (0.841, 0.540, 0.010, 1.000), (0.909, -0.416, 0.020, 1.000))  # as printed
 HERE = Path(__file__).parent
-# The function of *Introduction to Natural Language Processing with Transformers*, 5.2; a word of it is torn.
+# From *Introduction to Natural Language Processing with Transformers*, 5.2; a line break splits a word.
 FUNCTION = (HERE / "printed_function.txt").read_text()
 WHOLE_FUNCTION = FUNCTION.replace("position\n\ns", "positions")
-# The module of *Positional Encoding in Transformers*, with its indentation, which extraction lost.
+# The module of *Positional Encoding in Transformers*, with its indentation restored.
 MODULE = (HERE / "printed_module.txt").read_text()
 
 Measured = dict[str, float]
 
 
 def audit_all() -> pd.DataFrame:
-    """Measure everything that needs no training, in digits that are the same on other machines."""
+    """Return all measured quantities, rounded so that they agree between machines."""
     with torch.no_grad():
         values = formula() | sample() | documents() | order() | vectors() | alternatives()
-    rounded = [(name, _rounded(name, x)) for name, x in values.items()]
-    return pd.DataFrame(rounded, columns=["quantity", "value"])
+    rows = [(name, _rounded(name, x)) for name, x in values.items()]
+    return pd.DataFrame(rows, columns=["quantity", "value"])
 
 
 def _rounded(name: str, x: float) -> float:
+    """Return a value in six significant digits, or 0 if it is a rounding error."""
     noise = NOISE_FLOAT32 if name.endswith("float32") else NOISE
     return 0.0 if abs(x) < noise else float(f"{x:.6g}")
 
@@ -59,14 +61,15 @@ def _largest(values: Tensor) -> float:
 
 
 def formula() -> Measured:
-    """The paper's formula against a loop of scalars; the worked table; widths that are odd; periods."""
+    """Compare the paper's formula with a scalar loop and a printed table, and measure its periods."""
     positions = [0, 1, 2, 17, 4095, 0.5, 1234.25]  # with gaps and fractions
     values = {}
     for width in (WIDTH, 7):
         angles = [[p / BASE ** (2 * (c // 2) / width) for c in range(width)] for p in positions]
-        loop = [[(math.sin, math.cos)[c % 2](angle) for c, angle in enumerate(row)] for row in angles]
-        made_PW = sinusoid_vectors(torch.tensor(positions, dtype=torch.float64), width, BASE)
-        values[f"formula, error, d={width}"] = _largest(made_PW - torch.tensor(loop, dtype=torch.float64))
+        expected = [[(math.sin, math.cos)[c % 2](angle) for c, angle in enumerate(row)] for row in angles]
+        expected_PW = torch.tensor(expected, dtype=torch.float64)
+        vectors_PW = sinusoid_vectors(torch.tensor(positions, dtype=torch.float64), width, BASE)
+        values[f"formula, error, d={width}"] = _largest(vectors_PW - expected_PW)
     worked = torch.tensor(WORKED_TABLE, dtype=torch.float64)
     sines_W, cosines_W = sinusoid_vectors(torch.tensor([1]), WIDTH, BASE)[0].view(-1, 2).T
     periods_W = 2 * math.pi / torch.atan2(sines_W, cosines_W)
@@ -79,14 +82,14 @@ def formula() -> Measured:
 
 
 def printed(code: str, name: str) -> Any:
-    """The class or function of this name that the code of a source makes."""
-    names: dict[str, Any] = {"math": math, "np": np, "torch": torch}
-    exec(code, names)
-    return names[name]
+    """Execute printed code and return the class or function of this name."""
+    namespace: dict[str, Any] = {"math": math, "np": np, "torch": torch}
+    exec(code, namespace)
+    return namespace[name]
 
 
 def sample() -> Measured:
-    """The module sample misused as people misuse it, beside the encoding of this project."""
+    """Compare the printed module, also when it is misused, with the encoding of this project."""
     zeros_BTD = torch.zeros(2, 10, WIDTH)
     module = printed(MODULE, "PositionalEncoding")
     theirs = module(WIDTH)
@@ -97,34 +100,34 @@ def sample() -> Measured:
         "sample, sequence first": theirs(zeros_BTD.transpose(0, 1)),
         "encoding here": ours.embed(zeros_BTD, torch.arange(10)[None]).transpose(0, 1),
     }
-    longer = LONGEST + 1
-    saved = theirs.state_dict()
+    too_long = LONGEST + 1
+    checkpoint = theirs.state_dict()
     return {f"spread over positions, {name}": _largest(x - x[:1]) for name, x in vectors.items()} | {
         "values of the sample more than 1e-3 off": float((errors_PW.abs() > 1e-3).sum()),
         "sample crashes at d=7": _crashes(lambda: module(7)),
-        "sample crashes past its table": _crashes(lambda: theirs(torch.zeros(longer, 1, WIDTH))),
+        "sample crashes past its table": _crashes(lambda: theirs(torch.zeros(too_long, 1, WIDTH))),
         "encoding here crashes there": _crashes(
-            lambda: ours.embed(torch.zeros(1, longer, WIDTH), torch.arange(longer)[None])
+            lambda: ours.embed(torch.zeros(1, too_long, WIDTH), torch.arange(too_long)[None])
         ),
-        "values in a checkpoint, sample": float(sum(values.numel() for values in saved.values())),
+        "values in a checkpoint, sample": float(sum(values.numel() for values in checkpoint.values())),
         "values in a checkpoint, here": float(sum(values.numel() for values in ours.state_dict().values())),
         "sample refuses its checkpoint at another max_len": _crashes(
-            lambda: module(WIDTH, LONGEST + 1000).load_state_dict(saved)
+            lambda: module(WIDTH, LONGEST + 1000).load_state_dict(checkpoint)
         ),
     }
 
 
 def documents() -> Measured:
-    """Code and slips of the documents, parameters that they compare, what concatenation separates."""
+    """Check printed code and numbers of the documents, and count parameters."""
     function = printed(WHOLE_FUNCTION, "positional_encoding")
     true_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
-    beside = partial(Sinusoidal, combine="concat")
-    counted: dict[str, nn.Module] = {
+    concatenated = partial(Sinusoidal, combine="concat")
+    modules: dict[str, nn.Module] = {
         "fixed": Sinusoidal(_shape(WIDTH)),
         "learned": Learned(_shape(WIDTH)),
         "added": Transformer(10, _shape(WIDTH, causal=True), Sinusoidal),
-        "beside a token as wide": Transformer(10, _shape(2 * WIDTH, causal=True), beside),
-        "beside a token half as wide": Transformer(10, _shape(WIDTH, causal=True), beside),
+        "beside a token as wide": Transformer(10, _shape(2 * WIDTH, causal=True), concatenated),
+        "beside a token half as wide": Transformer(10, _shape(WIDTH, causal=True), concatenated),
     }
     return {
         "printed function crashes as extracted": _crashes(lambda: compile(FUNCTION, "printed", "exec")),
@@ -132,12 +135,12 @@ def documents() -> Measured:
         "printed function, joined, crashes at d=7": _crashes(lambda: function(50, 7)),
         "1010 read in binary": float(int("1010", 2)),
         **{f"columns without a k, d={d}": float(d - 2 * len(range(math.ceil((d - 1) / 2)))) for d in (8, 7)},
-        **{f"parameters, {n}": float(sum(p.numel() for p in m.parameters())) for n, m in counted.items()},
+        **{f"parameters, {n}": float(sum(p.numel() for p in m.parameters())) for n, m in modules.items()},
     } | separation()
 
 
 def separation() -> Measured:
-    """How many columns change with the position of a token: of the embedding, and after one layer."""
+    """Count the columns that change with the position of a token, in the embedding and after one layer."""
     values = {}
     for combine in ("add", "concat"):
         torch.manual_seed(0)
@@ -146,13 +149,13 @@ def separation() -> Measured:
         tokens_BT = torch.zeros(1, 20, dtype=torch.long)
         embedded_BTD = model.embed(tokens_BT, torch.arange(20)[None])
         for where, x_BTD in (("embedded", embedded_BTD), ("after a layer", model.hidden(tokens_BT))):
-            moved_D = (x_BTD[0] - x_BTD[0, :1]).abs().amax(0) > NOISE
-            values[f"columns that change with the position, {combine}, {where}"] = float(moved_D.sum())
+            changes_D = (x_BTD[0] - x_BTD[0, :1]).abs().amax(0) > NOISE
+            values[f"columns that change with the position, {combine}, {where}"] = float(changes_D.sum())
     return values
 
 
 def order() -> Measured:
-    """What permuting the input does to untrained transformers in float64."""
+    """Measure the effect of permuting the input of untrained transformers in float64."""
     tokens_T = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7])
     shuffled_T = torch.tensor([5, 2, 0, 6, 3, 1, 4, 7])  # the last token stays where it is
     values = {}
@@ -160,41 +163,41 @@ def order() -> Measured:
         shape = _shape(32, causal=kind != "encoder", num_layers=layers)
         name = f"order, {kind}, none, "
         model = Transformer(8, shape, PositionalEncoding, initialisation="pytorch").double()
-        here_TD, there_TD = model.hidden(torch.stack([tokens_T, tokens_T[shuffled_T]]))
+        original_TD, permuted_TD = model.hidden(torch.stack([tokens_T, tokens_T[shuffled_T]]))
         if kind == "encoder":
-            values[name + "output at the same token"] = _largest(here_TD[shuffled_T] - there_TD)
-            values[name + "output at the same index"] = _largest(here_TD - there_TD)
-            values[name + "pooled output"] = _largest(here_TD.mean(0) - there_TD.mean(0))
+            values[name + "output at the same token"] = _largest(original_TD[shuffled_T] - permuted_TD)
+            values[name + "output at the same index"] = _largest(original_TD - permuted_TD)
+            values[name + "pooled output"] = _largest(original_TD.mean(0) - permuted_TD.mean(0))
         else:
-            values[name + "last output, the prefix permuted"] = _largest(here_TD[-1] - there_TD[-1])
+            values[name + "last output, the prefix permuted"] = _largest(original_TD[-1] - permuted_TD[-1])
         values[f"{name}{PAIR}"] = order_blindness(PositionalEncoding, shape)[0]
-    beside = order_blindness(Sinusoidal, _shape(32))[0]
-    return values | {f"order, encoder, sinusoidal, {PAIR}": beside}
+    sinusoidal_difference = order_blindness(Sinusoidal, _shape(32))[0]
+    return values | {f"order, encoder, sinusoidal, {PAIR}": sinusoidal_difference}
 
 
 def vectors() -> Measured:
-    """Uniqueness, distances, shifts and bounds of sinusoids, and how much of the usual heatmap moves."""
+    """Measure distances, shifts and bounds of sinusoids, and count the columns that change in the heatmap."""
     values = shifts("float64") | shifts("float32")
     for width, kind in [*product((2, 4, 8, 16, WIDTH), ("float64", "float32")), (2, "bfloat16")]:
         vectors_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE).to(getattr(torch, kind)).double()
-        apart_PP = audit.pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
-        values[f"closest two positions, d={width}, {kind}"] = float(apart_PP.min())
+        distances_PP = audit.pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
+        values[f"closest two positions, d={width}, {kind}"] = float(distances_PP.min())
     for width in (8, 16, WIDTH, 128, 512):
-        apart_PP = audit.pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
-        falls = (apart_PP[0].diff() < 0).nonzero()
+        distances_PP = audit.pairwise_distances(sinusoid_vectors(torch.arange(200), width, BASE))
+        falls = (distances_PP[0].diff() < 0).nonzero()
         values[f"distance rises up to, d={width}"] = float(falls[0])
     heatmap_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
-    moving_W = (heatmap_PW.amax(0) - heatmap_PW.amin(0)) > 0.1
-    return values | {"columns that change": float(moving_W.sum()), "columns": float(len(moving_W))}
+    changes_W = (heatmap_PW.amax(0) - heatmap_PW.amin(0)) > 0.1
+    return values | {"columns that change": float(changes_W.sum()), "columns": float(len(changes_W))}
 
 
 def shifts(kind: str) -> Measured:
-    """Bounds, and what depends on the offset of two positions alone, of vectors rounded to this type."""
+    """Measure bounds and the dependence on the offset of two positions, with vectors in the given dtype."""
     vectors_PW = sinusoid_vectors(torch.arange(audit.AUDITED), WIDTH, BASE).to(getattr(torch, kind))
-    apart_PP = audit.pairwise_distances(vectors_PW)
+    distances_PP = audit.pairwise_distances(vectors_PW)
     similarity_PP = vectors_PW @ vectors_PW.T / (WIDTH / 2)
     diagonals = [similarity_PP.diagonal(k) for k in range(len(vectors_PW))]
-    moved = {
+    shifted = {  # by k positions, with the linear map M_k
         k: vectors_PW[:-k] @ audit.shift_matrix(WIDTH, BASE, k).T.to(vectors_PW)
         for k in (1, 2, 4, audit.OFFSET, 100)
     }
@@ -202,27 +205,35 @@ def shifts(kind: str) -> Measured:
     values = {
         "values above 1 in size": float((vectors_PW.abs() > 1).sum()),
         "spread of the similarity over positions": max(float(x.max() - x.min()) for x in diagonals),
-        "distance, 5 to 7": float(apart_PP[5, 7]),
-        "distance, 12 to 14": float(apart_PP[12, 14]),
-        "error of 12 to 14 with the linear map of 5 to 7": _largest((moved[2] - vectors_PW[2:])[[5, 12]]),
+        "distance, 5 to 7": float(distances_PP[5, 7]),
+        "distance, 12 to 14": float(distances_PP[12, 14]),
+        "error of 12 to 14 with the linear map of 5 to 7": _largest((shifted[2] - vectors_PW[2:])[[5, 12]]),
         "difference vectors of 5 to 7 and 12 to 14, apart": float(
             (vectors_PW[7] - vectors_PW[5] - vectors_PW[14] + vectors_PW[12]).norm()
         ),
         "positions whose largest logit is 4 ahead": float(
-            ((moved[4] @ vectors_PW.T).argmax(-1) == ahead_P).sum()
+            ((shifted[4] @ vectors_PW.T).argmax(-1) == ahead_P).sum()
         ),
-    } | {f"residual of M_k, k={k}": float((x - vectors_PW[k:]).norm(dim=-1).max()) for k, x in moved.items()}
+    } | {
+        f"residual of M_k, k={k}": float((x - vectors_PW[k:]).norm(dim=-1).max()) for k, x in shifted.items()
+    }
     return {f"{name}, {kind}": x for name, x in values.items()}
 
 
 def alternatives() -> Measured:
-    """Sizes and steps of sinusoids, of the index itself, of its share of the length and of its bits."""
+    """Measure sizes and steps of sinusoids, raw indices, scaled indices and binary counters."""
     values = {}
-    indices = {"raw_index": RawIndex, "scaled_index": ScaledIndex, "binary_counter": BinaryCounter}
-    for name, cls in ({"sinusoidal": Sinusoidal} | indices).items():
+    classes: dict[str, type[AbsoluteEncoding]] = {
+        "sinusoidal": Sinusoidal,
+        "raw_index": RawIndex,
+        "scaled_index": ScaledIndex,
+        "binary_counter": BinaryCounter,
+    }
+    for name, cls in classes.items():
         encoding = cls(_shape(WIDTH))
         vectors_PW = audit.vectors_of(encoding, audit.AUDITED)
-        sizes_P = (steps_PW := vectors_PW.diff(dim=0)).norm(dim=-1)
+        steps_PW = vectors_PW.diff(dim=0)
+        sizes_P = steps_PW.norm(dim=-1)
         values[f"{name}, largest value"] = _largest(vectors_PW)
         values[f"{name}, largest step over the smallest"] = float(sizes_P.max() / sizes_P.min())
         values[f"{name}, column that changes most"] = float(steps_PW.abs().mean(0).argmax() + 1)
@@ -237,6 +248,7 @@ def _shape(d_model: int, causal: bool = False, num_layers: int = 2) -> ModelShap
 
 
 def _crashes(call: Callable[[], object]) -> float:
+    """Return 1.0 if the call raises an error, else 0.0."""
     try:
         call()
     except (RuntimeError, IndexError, SyntaxError, ValueError):

@@ -1,7 +1,7 @@
-"""What tutorials on sinusoidal encodings claim, and what was measured: a verdict per claim, from data alone.
+"""Judge the claims of tutorials on sinusoidal encodings.
 
-Claims about vectors and code are judged in `untrained` by the conditions of ``claims.csv``, claims about trained
-models in `trained`.
+Claims about vectors and code are judged in `untrained` by the conditions in ``claims.csv``, and claims about
+trained models in `trained`.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untra
 
 HERE = Path(__file__).parent
 BANK = HERE.parent / "bank" / "v2"
-OURS = "ours"  # no document states the claim
+OURS = "ours"  # the source of a claim that no document states
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
 
@@ -32,16 +32,16 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return the table of all claims, and how many of those in documents hold."""
+    """Return the table of all claims, and the number of documented claims by verdict."""
     bank = read_archive(BANK)
     scores = score_table(bank, read_table(BANK / FLOORS))
-    counted = bank.runs.merge(scores[["name", "learned"]], on="name")
-    claims = judge(read_table(folder / "audits.csv"), Trained(read_archive(folder), counted))
+    bank_runs = bank.runs.merge(scores[["name", "learned"]], on="name")
+    claims = judge(read_table(folder / "audits.csv"), Trained(read_archive(folder), bank_runs))
     return counts(claims) | {"claims": claim_table(claims)}
 
 
 def judge(audits: pd.DataFrame, trained: Trained) -> pd.DataFrame:
-    """Return ``claims.csv``, in the order tutorials make them, with what was ``measured`` and the ``verdict``."""
+    """Return the rows of ``claims.csv`` with the columns ``measured`` and ``verdict`` filled in."""
     claims = read_table(HERE / "claims.csv").fillna("")
     findings = judge_untrained(claims, audits) | judge_trained(trained)
     rows = zip(claims["claim"], claims["measured"], strict=True)
@@ -52,13 +52,13 @@ def judge(audits: pd.DataFrame, trained: Trained) -> pd.DataFrame:
 
 
 def counts(claims: pd.DataFrame) -> dict[str, int]:
-    """Return how many claims of documents have which verdict, about vectors and about trained models."""
+    """Return the number of documented claims by verdict, about vectors and about trained models."""
     stated = claims[claims["source"] != OURS]
     groups = {"vectors": stated[stated["holds_if"] != ""], "trained": stated[stated["holds_if"] == ""]}
-    totals = {about: len(rows) for about, rows in groups.items()}
-    for about, rows in groups.items():
+    totals = {group: len(rows) for group, rows in groups.items()}
+    for group, rows in groups.items():
         for name, verdict in VERDICTS.items():
-            totals[f"{about}_{name}"] = (rows["verdict"] == verdict).sum()
+            totals[f"{group}_{name}"] = (rows["verdict"] == verdict).sum()
     return totals
 
 
@@ -70,7 +70,10 @@ def claim_table(claims: pd.DataFrame) -> str:
 
 
 def quotation(row: dict[Any, Any]) -> str:
-    """Return the source's words, formulas and code as code, and its name; *ours* where no source states the claim."""
+    """Return the quotation with its source, or ``ours`` if no document states the claim.
+
+    Quotations that contain formulas or code are set as code.
+    """
     if row["source"] == OURS:
         return OURS
     words = row["quotation"]

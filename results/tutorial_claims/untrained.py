@@ -1,4 +1,4 @@
-"""The claims of tutorials that need no training: whether the audits meet the conditions of ``claims.csv``."""
+"""Judge claims of tutorials that need no training by the conditions in ``claims.csv``."""
 
 import operator
 import re
@@ -16,7 +16,7 @@ Finding = tuple[str, str]  # what was measured, and the verdict
 
 
 class Value(float):
-    """A measured value; written ``below 1e-09`` where only rounding is left."""
+    """A measured value; printed as ``below 1e-09`` if it is 0 after rounding."""
 
     def __str__(self) -> str:
         return f"{float(self):.3g}" if self else f"below {NOISE:g}"
@@ -28,7 +28,7 @@ class Value(float):
 
 
 class Values(dict[str, Any]):
-    """The audits by quantity."""
+    """The measured values by quantity."""
 
     def meets(self, condition: str) -> bool:
         """Return whether ``QUANTITY < BOUND`` holds, also with > and =; a bound is a number or a quantity."""
@@ -37,11 +37,13 @@ class Values(dict[str, Any]):
 
 
 def judge_untrained(claims: pd.DataFrame, audits: pd.DataFrame) -> dict[str, Finding]:
-    """Return what was measured and the verdict by claim: holds if all conditions are met, depends if some."""
+    """Return the finding on each claim: it holds if all its conditions are met, depends if some are."""
     values = Values(zip(audits["quantity"], map(Value, audits["value"]), strict=True))
     findings = {}
     for row in claims[claims["holds_if"] != ""].to_dict("records"):
         met = [values.meets(condition) for condition in row["holds_if"].split("; ")]
-        verdict = HOLDS if all(met) else DEPENDS if any(met) else FAILS
+        verdict = FAILS
+        if any(met):
+            verdict = HOLDS if all(met) else DEPENDS
         findings[row["claim"]] = row["measured"].format_map(values), verdict
     return findings
