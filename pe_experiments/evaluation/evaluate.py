@@ -29,11 +29,13 @@ def evaluate_model(
     examples = experiment.config.evaluation.examples
     source = experiment.evaluation_source
     longest = experiment.max_length
-    seen: dict[int, int] = {}
+    seen_by_length: dict[int, int] = {}
     if not experiment.other_task:
         content_lengths = [source.task.nearest_length(length) or length for length in lengths]
         training_batches = steps * experiment.config.trainer.accumulate_grad_batches
-        seen = seen_in_training(experiment.batches, training_batches, source, content_lengths, examples)
+        seen_by_length = seen_in_training(
+            experiment.batches, training_batches, source, content_lengths, examples
+        )
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, Text):
@@ -56,7 +58,7 @@ def evaluate_model(
         if depths:
             tables["depth"] = depths
     for row in curve:
-        row["seen"] = seen.get(row["content_length"])
+        row["seen"] = seen_by_length.get(row["content_length"])
         if experiment.other_task:  # short lengths of another task are not in distribution
             row["split"] = "other_task"
     display.stop()

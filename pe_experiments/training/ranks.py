@@ -111,27 +111,27 @@ class Ranks(LightningEnvironment):
             self._others_wait = True
             return
         shared = (self.trainer, self.device, self.main_port, process.command, work, arguments)
-        others = [
+        workers = [
             SPAWN.Process(target=_run_rank, args=(n, *shared), daemon=True) for n in range(1, self.size)
         ]
         done = threading.Event()
         try:
-            for other in others:
-                other.start()
-            threading.Thread(target=_exit_if_rank_is_lost, args=(others, done), daemon=True).start()
+            for worker in workers:
+                worker.start()
+            threading.Thread(target=_exit_if_rank_is_lost, args=(workers, done), daemon=True).start()
             self.join()
             yield
-            for other in others:
-                other.join()
+            for worker in workers:
+                worker.join()
         except RuntimeError as error:
-            lost_rank = _find_lost_rank(others)
+            lost_rank = _find_lost_rank(workers)
             if lost_rank:
                 raise RankLost(f"{lost_rank}; the same command resumes from the last checkpoint") from error
             raise
         finally:
             done.set()
-            for other in others:
-                other.kill()
+            for worker in workers:
+                worker.kill()
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
@@ -202,10 +202,10 @@ def _run_rank(
     distributed.destroy_process_group()
 
 
-def _exit_if_rank_is_lost(others: Sequence[BaseProcess], done: threading.Event) -> None:
+def _exit_if_rank_is_lost(workers: Sequence[BaseProcess], done: threading.Event) -> None:
     """Kill this process if another rank is lost and the main thread does not notice in time."""
     while not done.wait(1.0):
-        lost_rank = _find_lost_rank(others, 0.0)
+        lost_rank = _find_lost_rank(workers, 0.0)
         if lost_rank:
             if not done.wait(NOTICE_SECONDS):
                 complain(lost_rank)
@@ -213,13 +213,13 @@ def _exit_if_rank_is_lost(others: Sequence[BaseProcess], done: threading.Event) 
             return
 
 
-def _find_lost_rank(others: Sequence[BaseProcess], seconds: float = 1.0) -> str:
+def _find_lost_rank(workers: Sequence[BaseProcess], seconds: float = 1.0) -> str:
     """Return a sentence about a rank that fails or is killed within these seconds, or an empty string."""
-    wait([other.sentinel for other in others], timeout=seconds)
+    wait([worker.sentinel for worker in workers], timeout=seconds)
     with _exit_code_lock:
-        codes = [other.exitcode for other in others]
+        codes = [worker.exitcode for worker in workers]
     for rank, code in enumerate(codes, 1):
         if code:
             how = "was killed" if code < 0 else "failed"
-            return f"the process of device {rank} (of {len(others) + 1}, from 0) {how}"
+            return f"the process of device {rank} (of {len(workers) + 1}, from 0) {how}"
     return ""
