@@ -156,7 +156,7 @@ def rotate_equinox(module: Any, x: Tensor, ids: Tensor) -> Tensor:
         return arrays(load("jax:vmap")(module), load("jax.numpy:asarray"), sequence[0])[None]
 
     # Few lengths, since each is compiled.
-    length = next(length for length in (32, 128, 2_048, FAR) if length > ids.max())
+    length = next(length for length in (32, 128, 2_048, FAR, 1 << 18) if length > ids.max())
     return from_start(rotate, x, ids, length)
 
 

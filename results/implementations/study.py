@@ -4,7 +4,7 @@ The page is generated from ``table.csv``. These commands install the libraries a
 
     pip install transformers x-transformers rotary-embedding-torch jax equinox "mlx[cpu]"
     pip install --no-deps torchtune fla-core triton litgpt lightning diffusers fair-esm local-attention \\
-        hyper-connections labml-nn labml labml-helpers positional-encodings keras keras-hub optree h5py
+        hyper-connections labml-nn labml labml-helpers positional-encodings keras keras-hub optree h5py psutil
     KERAS_BACKEND=jax python results/implementations/study.py
     make results
 
