@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from pe_experiments.commands import command_line
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
@@ -503,6 +504,19 @@ def test_a_deleted_working_directory_is_one_sentence(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert_one_sentence(script(name), "error: the working directory was deleted; change to one that exists\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("train", "interrupted; the same command resumes from the last checkpoint"),
+        ("evaluate_pretrained", "interrupted; the same command resumes with the rows already measured"),
+        ("compare", "interrupted"),
+    ],
+)
+def test_ctrl_c_says_what_the_same_command_resumes(name: str, message: str) -> None:
+    primary = "config" if name == "train" else name
+    assert command_line._interrupted(primary, []) == message
 
 
 @pytest.mark.parametrize("flag", ["--help", "--cfg=job", "--info"])

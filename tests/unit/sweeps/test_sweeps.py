@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ from typing import Any
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from pe_experiments.configuration.schema import ProcessesConfig, RayConfig, SubmititConfig
 from pe_experiments.store.csv_files import METRICS, to_csv
-from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, parallel_runs
+from pe_experiments.sweeps.engines import LocalEngine, Order, engine_for, gpus, outcome_of, parallel_runs
 from pe_experiments.sweeps.expansion import expand
 from pe_experiments.sweeps.jobs import Job
 from pe_experiments.sweeps.launch import launch
@@ -298,3 +301,27 @@ class Fails:
 
     def run(self, overrides: list[str], number: int) -> Any:
         raise UserError(f"in {os.getcwd()}")
+
+
+@dataclass
+class Returns:
+    """An application whose runs return this validation loss."""
+
+    loss: float
+    full_error: bool = False
+
+    def run(self, overrides: list[str], number: int) -> JobReturn:
+        returned = JobReturn(overrides=overrides, status=JobStatus.COMPLETED)
+        returned.return_value = self.loss
+        return returned
+
+
+@pytest.mark.parametrize(
+    ("loss", "state"), [(0.5, "finished"), (math.nan, "finished"), (math.inf, "diverged")]
+)
+def test_only_a_run_with_an_infinite_loss_has_diverged(
+    loss: float, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pe_experiments.terminal.process.set_up", lambda command: None)
+    order = Order(pickle.dumps(Returns(loss)), [], 0, ["python"])
+    assert outcome_of(order)["state"] == state

@@ -134,6 +134,14 @@ def test_the_validation_loss_is_that_of_the_training_and_infinite_after_a_diverg
     assert (diverged.status, diverged.validation_loss) == ("diverged", math.inf)
 
 
+def test_a_completed_run_without_its_training_curve_has_no_validation_loss(tiny: Tiny) -> None:
+    run = run_experiment(tiny()).run
+    run.metrics.unlink()
+    found = run_experiment(tiny())
+    assert found.status == "completed"
+    assert math.isnan(found.validation_loss)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
