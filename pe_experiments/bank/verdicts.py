@@ -37,6 +37,18 @@ class Difference:
     interval: Interval  # at the level of the test, so that both agree; NaN without a test
     p: float  # adjusted by Holm's method
 
+    @property
+    def columns(self) -> dict[str, float | str]:
+        """The columns of a published table of verdicts."""
+        return {
+            "verdict": self.verdict,
+            "settings": self.settings,
+            "p": self.p,
+            "difference": self.interval.estimate,
+            "low": self.interval.low,
+            "high": self.interval.high,
+        }
+
 
 def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     """Return the difference of an encoding from each other encoding, by the name of the other."""

@@ -80,17 +80,7 @@ def by_task(scores: pd.DataFrame, new: Iterable[str]) -> pd.DataFrame:
 def difference_rows(matrix: pd.DataFrame, label: str, task: str) -> list[dict[str, Any]]:
     """Return the tests of an encoding against all others of a matrix [configurations, encodings]."""
     return [
-        {
-            "encoding": label,
-            "task": task,
-            "other": other,
-            "verdict": difference.verdict,
-            "settings": difference.settings,
-            "p": difference.p,
-            "difference": difference.interval.estimate,
-            "low": difference.interval.low,
-            "high": difference.interval.high,
-        }
+        {"encoding": label, "task": task, "other": other, **difference.columns}
         for other, difference in verdicts.verdicts_on(matrix, label).items()
     ]
 

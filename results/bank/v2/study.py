@@ -135,12 +135,7 @@ def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
                     "best": best,
                     "best_mean": matrix[best].mean(),
                     "encoding": name,
-                    "verdict": difference.verdict,
-                    "settings": difference.settings,
-                    "p": difference.p,
-                    "difference": difference.interval.estimate,
-                    "low": difference.interval.low,
-                    "high": difference.interval.high,
+                    **difference.columns,
                     "calibrated_p": np.nan if np.isnan(difference.p) else calibrated,
                 }
             )

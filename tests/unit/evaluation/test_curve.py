@@ -286,7 +286,7 @@ def test_a_length_above_the_longest_is_refused(
 
 @pytest.mark.parametrize("task", ["even_pairs", "addition_padded"])
 def test_a_task_without_a_longest_input_takes_any_length(tiny: Callable[..., Experiment], task: str) -> None:
-    tiny(f"task={task}", "evaluation.lengths=[9,131071]")
+    assert tiny(f"task={task}", "evaluation.lengths=[9,131071]").evaluation_lengths == (9, 131071)
 
 
 def test_progress_is_reported_within_a_length(tiny: Callable[..., Experiment]) -> None:
