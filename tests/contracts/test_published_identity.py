@@ -1,0 +1,71 @@
+"""Every published configuration keeps its identity.
+
+`config_key` of each row of each ``provenance.csv`` is compared with ``published_keys.json``, one digest of all
+keys for each study. Where the name of a run still ends in the hash of its identity, that is compared, too.
+After a change that must alter keys: ``python -m tests.contracts.test_published_identity`` writes the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pe_experiments.store.identity import config_key, without_defaults
+from pe_experiments.store.names import short_hash
+from tests.conftest import ROOT
+
+KEYS = Path(__file__).with_name("published_keys.json")
+STUDIES = sorted(path.parent for path in (ROOT / "results").rglob("provenance.csv"))
+# Studies whose runs were named by an earlier rule of the hash.
+EARLIER_NAMES = ("bank/v2", "precision", "replications", "text", "tutorial_claims")
+
+
+def rows(study: Path) -> pd.DataFrame:
+    """Return the rows of a ``provenance.csv``, with the configuration and data files as JSON."""
+    table = pd.read_csv(
+        study / "provenance.csv", keep_default_na=False, na_values=[""], engine="python", dtype=str
+    )
+    return table.ffill()
+
+
+def keys_of(study: Path) -> list[str]:
+    """Return ``name key`` for each published run of a study."""
+    return [
+        f"{row.name} {config_key(json.loads(row.trained), json.loads(row.data))}"
+        for row in rows(study).itertuples(index=False)
+    ]
+
+
+def digest(study: Path) -> str:
+    """Return the number of runs and a digest of their names and keys."""
+    lines = keys_of(study)
+    return f"{len(lines)} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
+
+
+def name_of(study: Path) -> str:
+    return study.relative_to(ROOT / "results").as_posix()
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=name_of)
+def test_published_configurations_keep_their_keys(study: Path) -> None:
+    assert digest(study) == json.loads(KEYS.read_text())[name_of(study)]
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=name_of)
+def test_published_names_end_in_the_hash_of_the_identity(study: Path) -> None:
+    name = name_of(study)
+    if name not in ("replications/gu", "text/new") and name.startswith(EARLIER_NAMES):
+        pytest.skip("named by an earlier rule")
+    for row in rows(study).itertuples(index=False):
+        config = without_defaults(json.loads(row.trained))
+        numerics = int(float(row.numerics))
+        hashed = {"numerics": numerics, "config": config, "data": json.loads(row.data), "classes": {}}
+        assert row.name.endswith(short_hash(hashed)), row.name
+
+
+if __name__ == "__main__":
+    KEYS.write_text(json.dumps({name_of(study): digest(study) for study in STUDIES}, indent=2) + "\n")
