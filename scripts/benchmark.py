@@ -5,18 +5,21 @@ python scripts/benchmark.py [parts=[small,peers,encodings,lengths]] [repeats=15]
 
 import sys
 from pathlib import Path
-from typing import Any
+
+from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command
+from pe_experiments.configuration.schema import resolved
 
 
-def main(settings: dict[str, Any]) -> None:
+@command("benchmark", __doc__)
+def main(cfg: DictConfig) -> None:
     # The study is beside the package; scripts/results.py would shadow the folder results.
     sys.path[0] = str(Path(__file__).parents[1])
     from results.benchmark.report import benchmark
 
-    benchmark(settings)
+    benchmark(resolved(cfg))
 
 
 if __name__ == "__main__":
-    command("benchmark", __doc__, main)()
+    main()

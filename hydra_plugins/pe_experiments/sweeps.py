@@ -1,4 +1,4 @@
-"""A sweeper that launches every combination of values once, and launchers that execute the runs.
+"""Launchers that execute the runs of a sweep, and Hydra's sweeper without its second composition.
 
 The launchers skip finished runs, resume interrupted ones and isolate runs from each other.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
@@ -28,7 +28,7 @@ LAUNCHERS: dict[str, dict[str, Any]] = {
 
 
 class RunLauncher(Launcher):
-    """Execute the runs of a sweep with an engine of the given kind (`sweeps.engines`)."""
+    """Execute the runs of a sweep with the executor of the given kind (`sweeps.executors`)."""
 
     def __init__(self, kind: str, **settings: Any):
         self.kind = kind
@@ -36,39 +36,30 @@ class RunLauncher(Launcher):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self.hydra_context = hydra_context
-        self.task_function = task_function
         self.config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        from pe_experiments.sweeps.launch import launch_runs
+        from pe_experiments.sweeps.launch import launch
 
-        return launch_runs(self, job_overrides, initial_job_idx)
+        return launch(self, job_overrides)
 
 
-class GridSweeper(Sweeper):
-    """Launch every combination of the values in ``hydra.sweeper.params`` and on the command line.
+class GridSweeper(BasicSweeper):
+    """Hydra's basic sweeper, except that it neither composes every run beforehand nor writes multirun.yaml.
 
-    Values on the command line replace those of the same key in ``params``.
+    The launcher composes each run once and reports its mistakes.
     """
 
-    def __init__(self, params: dict[str, Any] | None = None):
-        self.params = dict(params or {})
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        self.hydra_context = hydra_context
-        self.config = config
-        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
-
-    def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
-        from pe_experiments.sweeps.expansion import expand
-
-        jobs = expand(arguments, self.params, self.hydra_context.config_loader, self.config)
+    def sweep(self, arguments: list[str]) -> Any:
+        assert self.hydra_context
+        assert self.launcher
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        (jobs,) = self.split_arguments(overrides, max_batch_size=None)
         job_returns = self.launcher.launch(jobs, initial_job_idx=0)
-        if not isinstance(self.launcher, RunLauncher):  # a `RunLauncher` has already printed the failures
-            from pe_experiments.sweeps.launch import say_failures
-
-            say_failures(job_returns)
-        return job_returns
+        for job_return in job_returns:
+            _ = job_return.return_value  # raises the error of a failed job, as in Hydra's sweeper
+        return [job_returns]
 
 
 def _store(group: str, name: str, cls: type, **options: Any) -> None:
@@ -76,6 +67,6 @@ def _store(group: str, name: str, cls: type, **options: Any) -> None:
     ConfigStore.instance().store(name, node, f"hydra/{group}", provider="pe_experiments")
 
 
-_store("sweeper", "grid", GridSweeper, params={})
+_store("sweeper", "grid", GridSweeper, max_batch_size=None, params={})
 for kind, settings in LAUNCHERS.items():
     _store("launcher", kind, RunLauncher, _convert_="all", kind=kind, **settings, max_runs=20_000)

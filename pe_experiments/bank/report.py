@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pe_experiments.bank.baselines import BankComparison, ScoresByTask
 from pe_experiments.bank.scores import SCORE, factors_by_task
 from pe_experiments.bank.verdicts import SIGNS, turning_factors, verdicts_on
 from pe_experiments.comparison.runs import Runs
@@ -23,18 +24,11 @@ LEGEND = (
 HIGHLIGHTED = 3  # number of baselines with the highest mean that are drawn in colour
 PALE = "0.75"  # grey of the other baselines
 
-# Scores [configurations, encodings] by task, NaN where the encoding did not learn the task.
-ScoresByTask = dict[str, pd.DataFrame]
 
-
-def report(versus: Any, scores_by_task: ScoresByTask) -> None:
-    """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts.
-
-    Args:
-        versus: the callback `versus.Versus`, which knows the runs, the bank and the options of the user.
-        scores_by_task: scores of all encodings in the configurations that the encoding has run.
-    """
-    folder = versus.results_dir / str(versus.study)
+def report(versus: BankComparison) -> None:
+    """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts."""
+    scores_by_task = versus.scores_by_task()
+    folder = versus.results_dir / versus.study
     rows = verdict_rows(versus.label, scores_by_task, factors_by_task(versus.bank_runs))
     table = versus.scores()
     figures_folder = make_folder(folder / "figures")
@@ -150,7 +144,7 @@ def _panels(count: int, height: float, max_columns: int = 3) -> tuple[Figure, li
     return figure, panels[:count]
 
 
-def _draw_curves(versus: Any, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path) -> None:
+def _draw_curves(versus: BankComparison, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path) -> None:
     """Draw means over the configurations that the encoding has run, with the highest baselines in colour."""
     rows = []
     in_colour = {}
@@ -161,7 +155,7 @@ def _draw_curves(versus: Any, table: pd.DataFrame, scores_by_task: ScoresByTask,
     save(curves_figure(versus.all_runs(), pd.concat(rows), in_colour, versus.label), folder, "curves")
 
 
-def _draw_scores(versus: Any, scores_by_task: ScoresByTask, folder: Path) -> None:
+def _draw_scores(versus: BankComparison, scores_by_task: ScoresByTask, folder: Path) -> None:
     """Draw a row of points per encoding with a bar at the mean, the encoding with the highest mean on top."""
     figure, panels = _panels(len(scores_by_task), 0.6 + 0.15 * (1 + len(versus.baselines)))
     colour, _ = styles([versus.label, *versus.baselines])[versus.label]

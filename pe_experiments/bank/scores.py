@@ -108,7 +108,7 @@ def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
     """
     configs: dict[str, dict[int, dict[str, str]]] = {}  # by task and setting
     for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
-        trained = runs.saved[name]["identity"]["trained"]
+        trained = runs.saved[name].trained
         config = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
         config[RATE] = ""  # not a factor: every configuration is run at all learning rates
         configs.setdefault(task, {})[setting] = config

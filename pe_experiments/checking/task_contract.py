@@ -14,7 +14,7 @@ from pe_experiments.checking.checks import Checks, Measurement, watch_random_dra
 from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
-from pe_experiments.training.preflight import broken_rule
+from pe_experiments.training.own_classes import broken_rule
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated

@@ -3,17 +3,18 @@
 python scripts/check_encoding.py pe._target_=my_module.MyEncoding [against=rope]
 """
 
-from typing import Any
+from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import validated
+from pe_experiments.configuration.schema import resolved, validated
 
 
-def main(settings: dict[str, Any]) -> None:
+@command("check_encoding", __doc__)
+def main(cfg: DictConfig) -> None:
     from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # imports torch
 
-    if not check_encoding(validated(CheckSettings, settings)):
+    if not check_encoding(validated(CheckSettings, resolved(cfg))):
         raise SystemExit(1)
 
 
-run = command("check_encoding", __doc__, main)
+run = main

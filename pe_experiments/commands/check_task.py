@@ -3,17 +3,18 @@
 python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 """
 
-from typing import Any
+from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import validated
+from pe_experiments.configuration.schema import resolved, validated
 
 
-def main(settings: dict[str, Any]) -> None:
+@command("check_task", __doc__)
+def main(cfg: DictConfig) -> None:
     from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
 
-    if not check_task(validated(TaskSettings, settings)):
+    if not check_task(validated(TaskSettings, resolved(cfg))):
         raise SystemExit(1)
 
 
-run = command("check_task", __doc__, main)
+run = main

@@ -9,7 +9,9 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
@@ -18,123 +20,119 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
+import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.configuration.hydra_errors import explain_error
-from pe_experiments.configuration.overrides import normalise_overrides
-from pe_experiments.configuration.schema import resolve_interpolations
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
-from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
+from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
-    from pe_experiments.run import RunResult
+    from pe_experiments.run import Result
 
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
-SWEEP_OPTIONS = ("hydra.sweep", "hydra/sweep", "hydra.launcher", "hydra/launcher", "hydra.callbacks.report")
-
-
-class CommandFailed(BaseException):
-    """Raised when a command fails outside a sweep, with the error as ``__cause__``.
-
-    It is not an Exception, because Hydra would print an Exception itself.
-    """
-
-
-class CommandFunction:
-    """The function that Hydra calls; it passes the configuration to ``function`` as plain values."""
-
-    def __init__(self, function: Callable[[dict[str, Any]], Any]):
-        self.function = function
-        self.__module__ = function.__module__  # from which Hydra derives the name of the job
-
-    def __call__(self, config: DictConfig) -> Any:
-        try:
-            return self.function(_settings(config))
-        except Exception as error:
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise
-            raise CommandFailed from error
+FLAGS_WITH_VALUE = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c",
+                    "--package", "-p", "--experimental-rerun", "--info", "-i")  # fmt: skip
 
 
 def command(
-    name: str,
-    usage: str | None,
-    function: Callable[[dict[str, Any]], Any],
-    config: str | None = None,
-    prepare: Callable[[list[str]], list[str]] = list,
-) -> Callable[[], NoReturn]:
-    """Return the entry point of a command as a Hydra application.
+    name: str, usage: str | None, config: str | None = None, renamed: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[[DictConfig], Any]], Callable[[], NoReturn]]:
+    """Make a function the entry point of a command: a Hydra application that prints errors in one sentence.
 
-    It prints each error in one line on stderr, or with a traceback if ``HYDRA_FULL_ERROR=1`` is set.
+    With ``HYDRA_FULL_ERROR=1`` errors are printed with their traceback.
 
     Args:
         name: name of the command, as in ``scripts/NAME.py``.
         usage: text at the top of the help.
-        function: called with the composed configuration as plain values.
         config: name of the primary configuration, by default the name of the command.
-        prepare: changes the arguments before Hydra reads them.
+        renamed: options whose names are config groups of other commands, and how Hydra reads them.
     """
     primary = config or name
-    decorate = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)
-    application = decorate(CommandFunction(function))
 
-    def run() -> NoReturn:
-        arguments = sys.argv[1:]
-        try:
-            folder = os.getcwd()
-        except FileNotFoundError:
-            sys.exit(_complain("the working directory was deleted; change to one that exists"))
-        process.set_up([*process.typed_command(name), *arguments])
-        signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers, as on Ctrl-C
-        if folder not in sys.path:
-            sys.path.append(folder)  # for the user's encodings and tasks in the working directory
-        usage_text = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
-        OmegaConf.register_new_resolver("help", lambda: help_text(primary, usage_text), replace=True)
-        with process.hydra_raises() as full_error:
-            code = _exit_code(application, prepare, primary, full_error)
-        process.leave(code)
+    def decorate(main: Callable[[DictConfig], Any]) -> Callable[[], NoReturn]:
+        errors: list[Exception] = []  # of a single run; Hydra would print them itself
 
-    return run
+        @wraps(main)
+        def job(cfg: DictConfig) -> Any:
+            try:
+                return main(cfg)
+            except Exception as error:
+                if HydraConfig.get().mode == RunMode.MULTIRUN:
+                    raise
+                errors.append(error)
+
+        application = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)(job)
+
+        def run() -> NoReturn:
+            arguments = sys.argv[1:]
+            if arguments == ["--version"]:
+                say(f"pe_experiments {pe_experiments.__version__}")
+                process.leave(0)
+            try:
+                folder = os.getcwd()
+            except FileNotFoundError:
+                process.leave(_complain("the working directory was deleted; change to one that exists"))
+            process.set_up([*process.typed_command(name), *arguments])
+            signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers
+            if folder not in sys.path:
+                sys.path.append(folder)  # for the user's encodings and tasks in the working directory
+            usage_text = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
+            OmegaConf.register_new_resolver("help", lambda: help_text(primary, usage_text), replace=True)
+            for option, key in renamed.items():
+                sys.argv[1:] = [re.sub(f"^{option}=", f"{key}=", text) for text in sys.argv[1:]]
+            with process.hydra_raises() as full_error:
+                process.leave(_exit_code(application, errors, primary, full_error))
+
+        return run
+
+    return decorate
 
 
 def _exit_code(
-    application: Callable[[], Any],
-    prepare: Callable[[list[str]], list[str]],
-    primary: str,
-    full_error: bool,
+    application: Callable[[], Any], errors: list[Exception], primary: str, full_error: bool
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     arguments = sys.argv[1:]
     try:
-        sys.argv[1:] = prepare(normalise_overrides(arguments, primary))
         application()
+        if errors:
+            raise errors[0]
         return process.exit_code
     except KeyboardInterrupt:
-        return _complain(_interrupted(primary, arguments), code=130)
+        return _complain(_interrupted(primary), code=130)
     except SystemExit as stop:  # raised by Hydra after its message
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except BaseException as caught:
-        error = caught.__cause__ if isinstance(caught, CommandFailed) and caught.__cause__ else caught
+    except BaseException as error:
         if full_error:
             traceback.print_exception(error)
             return 1
         if isinstance(error, BrokenPipeError) and reader_left():
             return process.exit_code
-        explanation = explain_error(error, arguments, primary)
+        explanation = explain_error(error, _without_flags(arguments), primary)
         if isinstance(explanation, UserError | OSError):
             return _complain(sentence(explanation))
         return _complain(_unexpected(error))
 
 
-def _interrupted(primary: str, arguments: Sequence[str]) -> str:
+def _without_flags(arguments: Sequence[str]) -> list[str]:
+    """Return the overrides among the arguments of a command."""
+    previous = ["", *arguments]
+    return [
+        text
+        for text, before in zip(arguments, previous, strict=False)
+        if not text.startswith("-") and before not in FLAGS_WITH_VALUE
+    ]
+
+
+def _interrupted(primary: str) -> str:
     """Return the message after Ctrl-C, with the command that resumes."""
     if primary == "evaluate_pretrained":
         return "interrupted; the same command resumes with the rows already measured"
     if primary != "config":
         return "interrupted"
-    resume = "the same command without rerun=true" if "rerun=true" in arguments else "the same command"
-    return f"interrupted; {resume} resumes from the last checkpoint"
+    return "interrupted; the same command resumes from the last checkpoint"
 
 
 def _unexpected(error: BaseException) -> str:
@@ -149,16 +147,6 @@ def _complain(text: str, code: int = 1) -> int:
     """Print an error message and return the exit code."""
     complain(one_line(text))
     return code
-
-
-def _settings(config: DictConfig) -> dict[str, Any]:
-    """Return the configuration as plain values; raise an error for options that a single run ignores."""
-    hydra_config = HydraConfig.get()
-    if hydra_config.mode != RunMode.MULTIRUN:
-        for text in hydra_config.overrides.hydra:
-            if text.lstrip("+~").startswith(SWEEP_OPTIONS):
-                raise UserError(f"{shown(text)} is an option of a sweep; add -m or sweep=NAME")
-    return resolve_interpolations(config)
 
 
 def help_text(name: str, usage: str) -> str:
@@ -205,8 +193,10 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
     return table
 
 
-def show_result(result: RunResult) -> None:
+def show_result(result: Result) -> None:
     """Print the result of a run or an evaluation: the table over lengths, paths and the upload command."""
+    from pe_experiments.store.tracking import upload_command  # imports torch
+
     summary = result.result
     experiment = result.experiment
     directory = result.directory
@@ -230,8 +220,8 @@ def show_result(result: RunResult) -> None:
     say(f"run:    {directory.path} ({descriptions.get(result.done, result.done)})")
     if "evaluated_encoding" in summary:
         say(f"note:   {summary['label']}, an encoding it was not trained with")
-    if summary.get("upload") and result.status == "completed":
-        say(f"upload: {summary['upload']}")
+    if result.status == "completed" and (upload := upload_command(directory)):
+        say(f"upload: {upload}")
     longest = experiment.max_length
     requested = experiment.config.training.max_length
     if longest < requested:

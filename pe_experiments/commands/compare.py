@@ -6,12 +6,13 @@ python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only t
 
 import gc
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
+from pe_experiments.configuration.schema import Folder, Section, Study, Words, resolved, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 
@@ -27,9 +28,10 @@ class CompareSettings(Section):
     metric: Words | None
 
 
-def main(settings: dict[str, Any]) -> None:
+@command("compare", __doc__, renamed={"pe": "encodings"})
+def main(cfg: DictConfig) -> None:
     gc.set_threshold(1_000_000)  # otherwise the collector repeatedly scans all loaded data
-    options = validated(CompareSettings, settings).model_dump()
+    options = validated(CompareSettings, resolved(cfg)).model_dump()
     from pe_experiments.comparison.compare import compare, output_of, show
 
     options["pe"] = options.pop("encodings")
@@ -41,9 +43,4 @@ def main(settings: dict[str, Any]) -> None:
     show(compare(**options, display=Lines()))
 
 
-def rename_pe(arguments: list[str]) -> list[str]:
-    """Replace ``pe=`` by ``encodings=``, because ``pe`` is a config group in Hydra."""
-    return [f"encodings={text[3:]}" if text.startswith("pe=") else text for text in arguments]
-
-
-run = command("compare", __doc__, main, prepare=rename_pe)
+run = main

@@ -3,20 +3,19 @@
 python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [pe=OTHER]
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.compose import changed_sections, fixed_setting_error
 from pe_experiments.configuration.groups import groups_of
-from pe_experiments.configuration.overrides import key_of
-from pe_experiments.configuration.schema import Folder, Section, validated
-from pe_experiments.store.directory import find_run
+from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.schema import Config, Folder, Section, resolved, validated
 from pe_experiments.terminal.console import Lines
-from pe_experiments.terminal.errors import UserError, shown
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.errors import UserError, allowed, shown
 
 
 class EvaluateSettings(Section):
@@ -27,48 +26,57 @@ class EvaluateSettings(Section):
     trust: bool
 
 
-def main(settings: dict[str, Any]) -> None:
-    overrides = list(HydraConfig.get().overrides.task)
-    path, changes, trust = requested_evaluation(settings, overrides)
-    from pe_experiments.run import evaluate_run
+@command("evaluate", __doc__)
+def main(cfg: DictConfig) -> None:
+    keys = [key_of(text) for text in HydraConfig.get().overrides.task]
+    if OmegaConf.is_missing(cfg, "run"):
+        raise UserError("run is missing; for example run=results/runs/NAME")
+    requested = resolved(cfg)
+    settings = validated(EvaluateSettings, {key: requested[key] for key in EvaluateSettings.model_fields})
+    folders = [Path(), Path(settings.results_dir, "runs")]
+    if "results_dir" in keys:
+        if Path(settings.run).name != settings.run:
+            why = "results_dir is where a NAME alone is looked for"
+            raise UserError(f"run={shown(settings.run)} is a path; {why}")
+        folders = folders[1:]
+    from pe_experiments.run import evaluate_run  # imports torch
+    from pe_experiments.store.directory import find_run
 
-    show_result(evaluate_run(path, changes, Lines(), trust))
+    directory = find_run("run", settings.run, folders)
+    run_keys = [key for key in keys if key not in EvaluateSettings.model_fields]
+    changes = changed_sections(directory.read_config(), requested, run_keys)
+    show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))
 
 
-def requested_evaluation(settings: dict[str, Any], overrides: list[str]) -> tuple[Path, dict[str, Any], bool]:
-    """Return the directory of the run, the sections that the overrides change, and whether to trust the run.
+def changed_sections(
+    saved: dict[str, Any], requested: dict[str, Any], keys: Sequence[str]
+) -> dict[str, Any]:
+    """Return the sections of a run's saved configuration that the user changes for an evaluation.
 
     Args:
-        settings: the composed configuration.
-        overrides: the user's arguments.
+        saved: the configuration of the run.
+        requested: the configuration of this command.
+        keys: of the user's options, such as ``pe`` or ``evaluation.lengths``.
     """
-    command_options = {key: settings[key] for key in EvaluateSettings.model_fields}
-    if command_options["run"] == "???":
-        raise UserError("run is missing; for example run=results/runs/NAME")
-    options = validated(EvaluateSettings, command_options)
-    folders = [Path(), Path(options.results_dir, "runs")]
-    if "results_dir" in map(key_of, overrides):
-        if Path(options.run).name != options.run:
-            raise UserError(
-                f"run={shown(options.run)} is a path; results_dir is where a NAME alone is looked for"
-            )
-        folders = folders[1:]
-    run = find_run("run", options.run, folders)
-    run_overrides = [text for text in overrides if key_of(text) not in command_options]
-    return run.path, changed_sections(run.read_config(), run_overrides, settings), options.trust
+    from pe_experiments.configuration.parts import section_for_trained_run  # imports torch
+
+    changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
+    changed: dict[str, Any] = {}
+    for key in sorted(keys, key=lambda key: "." in key):  # whole sections first
+        section, _, setting = key.partition(".")
+        if section not in changeable:
+            only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
+            raise UserError(f"{key} is fixed by the training; {only}")
+        if section == "pe" and not setting:
+            changed["pe"] = section_for_trained_run(saved["pe"], requested["pe"], keys)
+        elif not setting or section == "logger":
+            changed[section] = requested[section]
+        else:
+            config = OmegaConf.create({section: changed.get(section, saved[section])})
+            value = OmegaConf.select(OmegaConf.create(requested), key)
+            OmegaConf.update(config, key, value, merge=True, force_add=True)
+            changed |= resolved(config)
+    return changed
 
 
-def allow_run_options(arguments: list[str]) -> list[str]:
-    """Prefix options of the run with ``++``, so that Hydra accepts them; `changed_sections` checks them."""
-    command_keys = {*EvaluateSettings.model_fields, *groups_of("evaluate")}
-    allowed_arguments = []
-    for text in arguments:
-        key = key_of(text)
-        if key not in command_keys and (CONFIG_DIR / key).is_dir():
-            raise fixed_setting_error(key)
-        is_run_option = key not in command_keys and text[:1] not in "+~-"
-        allowed_arguments.append(f"++{text}" if is_run_option else text)
-    return allowed_arguments
-
-
-run = command("evaluate", __doc__, main, prepare=allow_run_options)
+run = main

@@ -4,15 +4,17 @@ python scripts/evaluate_pretrained.py model=FOLDER text=FOLDER 'rope=[as_is,yarn
 python scripts/evaluate_pretrained.py model=FILE.gguf              on Python's standard library
 """
 
-from typing import Any
+from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import validated
+from pe_experiments.configuration.schema import resolved, validated
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 
 
-def main(settings: dict[str, Any]) -> None:
+@command("evaluate_pretrained", __doc__, renamed={"model": "path"})
+def main(cfg: DictConfig) -> None:
+    settings = resolved(cfg)
     settings["model"] = settings.pop("path")
     if settings["model"] == "???":
         raise UserError("model is missing; for example model=FOLDER, which holds config.json and safetensors")
@@ -24,9 +26,4 @@ def main(settings: dict[str, Any]) -> None:
     show(evaluate_pretrained(validated(PretrainedSettings, options), Lines()))
 
 
-def rename_model(arguments: list[str]) -> list[str]:
-    """Replace ``model=`` by ``path=``, because ``model`` is a config group in Hydra."""
-    return [f"path={text[6:]}" if text.startswith("model=") else text for text in arguments]
-
-
-run = command("evaluate_pretrained", __doc__, main, prepare=rename_model)
+run = main

@@ -7,12 +7,13 @@ python scripts/results.py reproduce=text runs=2     train two published runs aga
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import Folder, Section, Study, validated
+from pe_experiments.configuration.schema import Folder, Section, Study, resolved, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
@@ -28,8 +29,9 @@ class ResultsSettings(Section):
     runs: Annotated[int, Field(ge=1)] | None
 
 
-def main(settings: dict[str, Any]) -> None:
-    options = validated(ResultsSettings, settings)
+@command("results", __doc__)
+def main(cfg: DictConfig) -> None:
+    options = validated(ResultsSettings, resolved(cfg))
     from pe_experiments.published import blocks, pages, publish, reproduce
 
     modes = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}
@@ -64,4 +66,4 @@ def main(settings: dict[str, Any]) -> None:
         raise SystemExit(1)
 
 
-run = command("results", __doc__, main)
+run = main

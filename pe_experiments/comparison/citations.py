@@ -24,7 +24,7 @@ def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
     keys: dict[str, list[str]] = {}
     cited: set[str] = set()
     for label, rows in runs.runs.groupby("label"):
-        trained = runs.saved[rows["name"].iloc[0]]["identity"]["trained"]
+        trained = runs.saved[rows["name"].iloc[0]].trained
         numbers = {*_cited_papers(trained["pe"]), *_cited_papers(trained["positions"])} & set(entries)
         keys[str(label)] = [entries[number][0] for number in sorted(numbers)]
         cited |= numbers

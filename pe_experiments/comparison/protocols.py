@@ -116,7 +116,7 @@ def protocols_of(runs: Runs) -> list[Protocol]:
 def _parents(runs: Runs, curves: pd.DataFrame) -> pd.DataFrame:
     """Return the curves of other runs in the comparison that the runs with these curves continue."""
     names = curves["name"].unique()
-    trained = [runs.saved[name]["identity"]["trained"] for name in names]
+    trained = [runs.saved[name].trained for name in names]
     hashes = {config["parent"]["run"] for config in trained if "parent" in config}
     is_parent = runs.curves["name"].str[-8:].isin(hashes) & ~runs.curves["name"].isin(names)
     lengths = curves["content_length"]
@@ -154,15 +154,13 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
     labels_by_value: dict[str, dict[str, list[str]]] = {}  # labels by option and value
     rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
     for label, name in zip(rows["label"], rows["name"], strict=True):
-        identity = runs.saved[name]["identity"]
-        trained = identity["trained"]
-        hashed = identity["hashed"]
+        record = runs.saved[name]
         settings: dict[str, Any] = {}
         for group in ("task", "model", "training", "optimizer", "trainer"):
-            settings |= {f"{group}.{key}": value for key, value in trained.get(group, {}).items()}
+            settings |= {f"{group}.{key}": value for key, value in record.trained.get(group, {}).items()}
         if "optimizer._target_" in settings:
             settings = {"optimizer": settings.pop("optimizer._target_"), **settings}
-        settings[SOURCE] = short_hash([hashed["classes"].get("task"), hashed["data"]])
+        settings[SOURCE] = short_hash([record.classes.get("task"), record.data])
         for key, value in settings.items():
             text = "null" if value is None else str(value)
             labels_by_value.setdefault(key, {}).setdefault(text, []).append(label)

@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
-from pe_experiments.configuration.schema import ENCODING_AND_TASK
 from pe_experiments.evaluation.summary import guessing_loss, summarise
 from pe_experiments.store.csv_files import Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import short_hash
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
@@ -44,7 +44,7 @@ class Runs:
         left_out: the reason for each excluded run by name: unfinished or damaged runs, copies, and
             evaluations with another encoding, task, decoding or number of examples.
         training: one row per run and recorded step: loss, and accuracies if measured.
-        saved: the saved configuration of each run by name.
+        saved: the record of each run by name.
         environments: versions, machine and command of each run by name.
         tuning: one entry per tuned option and encoding (see `tuning`).
         text: the rows of ``text.csv`` of language models, with the name of the run.
@@ -56,7 +56,7 @@ class Runs:
     curves: pd.DataFrame
     left_out: dict[str, str] = field(default_factory=dict)
     training: pd.DataFrame = field(default_factory=pd.DataFrame)
-    saved: dict[str, Row] = field(default_factory=dict)
+    saved: dict[str, Record] = field(default_factory=dict)
     environments: dict[str, Row] = field(default_factory=dict)
     tuning: list[Row] = field(default_factory=list)
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -70,8 +70,9 @@ class _Run:
     directory: RunDirectory
     row: Row
     curve: dict[int, Row]  # rows of extrapolation.csv by length
-    saved: Row
+    saved: Record
     examples: int
+    validation_loss: float
     evaluations: list[RunDirectory] = field(default_factory=list)  # later ones that extend the curve
 
 
@@ -166,7 +167,6 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     Raises:
         UserError: the run is unfinished, damaged or not a run.
     """
-    directory.restore()
     if not (directory.config.exists() or directory.result.exists()):
         raise UserError("not a run directory: config.yaml and result.json are missing")
     result = directory.read_result()
@@ -174,17 +174,13 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError("unfinished; repeat its command to resume it")
     if result["status"] not in (COMPLETED, DIVERGED):
         raise UserError(f"{result['status']}: {result.get('reason', 'no reason recorded')}")
-    saved = directory.read_config()
-    identity = saved["identity"]
-    trained = identity["trained"]
-    result_run = f"{result['name']}, seed {result['seed']}"
-    config_run = f"{identity['name']}, seed {trained['seed']}"
-    if result_run != config_run:
-        raise UserError(f"its result.json belongs to {result_run}, and its config.yaml to {config_run}")
-    if not all(isinstance(trained[group], dict) for group in (*ENCODING_AND_TASK, "model", "training")):
-        raise UserError(f"{directory.config} is damaged: a section is not a mapping")
+    saved = Record.read(directory)
+    if result.get("run") != saved.hash or saved.identity.hash != saved.hash:
+        raise UserError("its result.json, or its config.yaml, belongs to another run or was changed")
     examples = int(result["evaluation"]["examples"])
-    protocol, encoding = comparison_keys(identity["hashed"], examples, tuned)
+    protocol, encoding = comparison_keys(saved.identity.hashed, examples, tuned)
+    loss = result.get("validation_loss", math.nan)
+    validation_loss = float(loss) if isinstance(loss, int | float) else math.nan
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -192,16 +188,16 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "task": str(result["task"]),
         "model": str(result["model"]),
         "status": result["status"],
-        "max_length": int(max(saved["derived"]["train_lengths"])),
+        "max_length": int(max(saved.derived["train_lengths"])),
         "protocol": protocol,
         "encoding": encoding,
         **{key: _finite(result.get(key)) for key in RESULTS},
     }
     if row["status"] == DIVERGED:
-        unmeasured: dict[int, Row] = {length: {} for length in saved["derived"]["evaluation_lengths"]}
-        return _Run(directory, row, unmeasured, saved, examples)
+        unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
+        return _Run(directory, row, unmeasured, saved, examples, validation_loss)
     curve = {point["content_length"]: point for point in _read_valid_curve(directory, result)}
-    run = _Run(directory, row, curve, saved, examples)
+    run = _Run(directory, row, curve, saved, examples, validation_loss)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
@@ -315,10 +311,10 @@ def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFr
     The run with the latest `NUMERICS` is kept; if several have it, the one whose directory has the original
     name.
     """
-    numerics = {run.directory.name: run.saved["identity"]["hashed"].get("numerics", 0) for run in runs}
+    numerics = {run.directory.name: run.saved.numerics for run in runs}
 
     def priority(run: _Run) -> tuple[int, bool]:
-        return -numerics[run.directory.name], run.directory.name != run.saved["identity"]["name"]
+        return -numerics[run.directory.name], not run.directory.name.endswith(run.saved.hash[:8])
 
     table = pd.DataFrame([run.row for run in sorted(runs, key=priority)])
     original = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.store.csv_files import Row, validation_loss
+from pe_experiments.terminal.console import Row
 from pe_experiments.store.directory import DIVERGED
 
 Choice = dict[str, Any]
@@ -47,10 +47,10 @@ def _grid_row(run: Any, setting: str) -> Row:
         "family": run.row["encoding"],
         "encoding": run.row["label"],
         **{key: run.row[key] for key in ("task", "model", "name", "seed")},
-        "settings": json.dumps(run.saved["task"]),
+        "settings": json.dumps(run.saved.trained["task"]),
         "setting": setting,
-        "value": option_value(run.saved["identity"]["trained"], setting),
-        "loss": math.inf if diverged else validation_loss(run.directory),
+        "value": option_value(run.saved.trained, setting),
+        "loss": math.inf if diverged else run.validation_loss,
     }
 
 

@@ -174,7 +174,7 @@ def mixed_versions(runs: Runs) -> str:
     environments = [runs.environments.get(name, {}) for name in runs.saved]
     versions = {
         "commits": {str(environment.get("commit") or "")[:8] for environment in environments},
-        "values of NUMERICS": {str(saved["identity"]["hashed"]["numerics"]) for saved in runs.saved.values()},
+        "values of NUMERICS": {str(saved.numerics) for saved in runs.saved.values()},
         "PyTorch versions": {
             str(environment.get("libraries", {}).get("torch", "")) for environment in environments
         },

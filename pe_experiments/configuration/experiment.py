@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
@@ -103,23 +105,21 @@ class Experiment:
             label = f"{self.config.parent.label} -> {label}"
         return self.config.label or label
 
+    @cached_property
+    def full_config(self) -> dict[str, Any]:
+        """Return the configuration with all arguments of its components, including defaults."""
+        config = self.config.model_dump(by_alias=True)
+        for group in (*ENCODING_AND_TASK, "optimizer"):
+            config[group] = self.components[group].section
+        sizes = {key: getattr(self.config.model, key) for key in SIZES}
+        config["model"] = self.components["model"].section | sizes
+        config["trainer"]["callbacks"] = [callback.section for callback in self.callbacks]
+        return config
+
     @property
     def trained(self) -> dict[str, Any]:
         """Return the sections of the configuration that affect training, with all arguments."""
-        sections: dict[str, Any] = {
-            group: self.components[group].section for group in (*ENCODING_AND_TASK, "model")
-        }
-        sections["model"] |= {key: getattr(self.config.model, key) for key in SIZES}
-        for argument in IGNORED_ARGUMENTS:
-            sections["model"].pop(argument, None)
-        trainer = {key: getattr(self.config.trainer, key) for key in TRAINER_OPTIONS_IN_IDENTITY}
-        sections["trainer"] = trainer | {"callbacks": [callback.section for callback in self.callbacks]}
-        sections["optimizer"] = self.components["optimizer"].section
-        sections["training"] = self.config.training.model_dump()
-        sections["seed"] = self.config.seed
-        if parent := self.config.parent:
-            sections["parent"] = {"run": parent.run, "family": parent.family}
-        return sections
+        return trained_sections(self.full_config)
 
     @property
     def other_task(self) -> Component | None:
@@ -151,6 +151,18 @@ class Experiment:
         if self.other_task:
             derived["evaluation_task"] = self.other_task.section
         return derived
+
+
+def trained_sections(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a full configuration that affect training."""
+    sections = {group: dict(config[group]) for group in (*ENCODING_AND_TASK, "model", "optimizer", "training")}
+    for argument in IGNORED_ARGUMENTS:
+        sections["model"].pop(argument, None)
+    sections["trainer"] = {key: config["trainer"][key] for key in TRAINER_OPTIONS_IN_IDENTITY}
+    sections["seed"] = config["seed"]
+    if parent := config.get("parent"):
+        sections["parent"] = {"run": parent["run"], "family": parent["family"]}
+    return sections
 
 
 def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
@@ -193,7 +205,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     shape = ModelShape(
         **sizes, train_length=train_length, train_positions=train_positions, parent_length=parent_length
     )
-    evaluation_component = load_component("task", other_task or config.task)
+    evaluation_component = load_component("task", other_task) if other_task else components["task"]
     evaluation_task = task if evaluation_component == components["task"] else evaluation_component.build()
     with user_errors(f"task={evaluation_component.choice}"):
         refuse_misfit(format_for(evaluation_task, config.model.causal), layout)

@@ -1,21 +1,29 @@
-"""Rewrite errors of Hydra and OmegaConf as one sentence with the key, the value and what is allowed."""
+"""Explain errors of Hydra and OmegaConf in one sentence with the key, the value and what is allowed.
+
+The explanation is found by checking each override of the command, not by reading Hydra's messages.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
-from hydra.errors import HydraException, OverrideParseException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_experiments.configuration.groups import COMPONENT_GROUPS, choices_of, groups_of, read_choice
-from pe_experiments.configuration.overrides import key_of, several_values, unreadable
-from pe_experiments.configuration.schema import Config, not_a_setting
-from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, one_line, shown
-
-SUBMITIT = ("hydra/launcher=slurm", "hydra/launcher=submitit_local")
-Explanation = Callable[[re.Match[str], Sequence[str]], UserError]
+from pe_experiments.configuration.groups import (
+    ALIASES,
+    COMPONENT_GROUPS,
+    choices_of,
+    groups_of,
+    read_choice,
+)
+from pe_experiments.configuration.hints import ALSO_CALLED, nearest
+from pe_experiments.configuration.schema import Config, not_a_setting, suggestion
+from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
 
 def explain_error(
@@ -23,126 +31,150 @@ def explain_error(
 ) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
-    ``command`` is the name of the primary configuration.
+    Args:
+        error: the exception.
+        overrides: the arguments of the command, with or without its flags.
+        command: name of the primary configuration.
     """
     mark = getattr(error, "problem_mark", None)  # set by the YAML parser
     if mark:
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
     if isinstance(error, RecursionError):
         return UserError("the defaults list of a config file is circular")
-    if isinstance(error, OverrideParseException):
-        return unreadable(error.override)
-    if isinstance(error, yaml.YAMLError):
-        return UserError(f"a config file is not valid YAML: {one_line(str(error))}")
-    if not isinstance(error, HydraException | OmegaConfBaseException):
+    if not isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError):
         return error
-    text = "\n".join(str(part) for part in (error, error.__cause__) if part)
-    for pattern, explanation in EXPLANATIONS.items():
-        match = re.search(pattern, text, re.DOTALL)
-        if not match:
-            continue
-        if explanation is _unknown_key and command != "config":
-            known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
-            return UserError(f"{match['key']} is not a setting.{nearest(match['key'], known)}")
-        if explanation is _several_values and command != "config":
-            text = match["text"].removeprefix("++")
-            key, _, values = text.partition("=")
-            return UserError(f"{text}: this command takes one value; a list is written '{key}=[{values}]'")
-        if isinstance(explanation, str):
-            return UserError(explanation.format(**match.groupdict()))
-        return explanation(match, overrides)
-    return UserError(one_line(" ".join(line for line in text.splitlines()[:3] if line.strip())))
+    texts = [text for text in overrides if not text.startswith("-") and "=" in text]
+    for text in texts:
+        if problem := _mistake(text, texts, command):
+            return UserError(problem)
+    for word in set(overrides) - set(texts):
+        if not word.startswith("-") and not Path(word).exists() and "=" not in word:
+            return UserError(f"{shown(word)} is not key=value; for example pe=sinusoidal or seed=1")
+    parts = [str(part).split("\n\n")[0].strip() for part in (error, error.__cause__) if part]
+    return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
 
 
-def unknown_key(key: str, text: str, overrides: Sequence[str]) -> UserError:
-    """Return the error for an unknown key; ``text`` is its override, ``overrides`` are all overrides."""
+def key_of(text: str) -> str:
+    """Return the key of an override's text, without ``+``."""
+    return text.partition("=")[0].lstrip("+~")
+
+
+def _mistake(text: str, overrides: Sequence[str], command: str) -> str:
+    """Return what is wrong with an override, or an empty string if nothing is found."""
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except (HydraException, ValueError):
+        return unreadable(text)
+    key = key_of(text)
+    group = key.partition("@")[0]
+    if choices := [*choices_of(group), *_user_choices(group)]:
+        if group == "pe":
+            choices += ALIASES
+        if problem := _unknown_choice(override, group, choices):
+            return problem
+        if override.is_sweep_override():
+            return several_values(text, command)
+        return ""
+    if override.is_sweep_override() and command != "config":
+        return several_values(text, command)
+    if problem := _unknown_key(key, text, overrides, command):
+        return problem
+    return several_values(text, command) if override.is_sweep_override() else ""
+
+
+def _user_choices(group: str) -> Iterable[str]:
+    return (path.stem for path in Path("configs", group).glob("*.yaml"))
+
+
+def _values(override: Override) -> list[str]:
+    """Return the values of an override as texts."""
+    if override.is_sweep_override():
+        return list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
+    value = override.value()
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [] if isinstance(value, dict) else [override.get_value_element_as_str()]
+
+
+def _unknown_choice(override: Override, group: str, choices: Sequence[str]) -> str:
+    """Return the error for the first value that is not a choice of the group, or an empty string."""
+    value = override.value()
+    if group in COMPONENT_GROUPS and (value is None or isinstance(value, list)):
+        values = ",".join(map(str, value or []))
+        how = f"; for several runs write -m {group}={values}" if values else ""
+        return f"{shown(override.input_line)}: {group} takes one choice{how}.{nearest('', choices)}"
+    for choice in _values(override):
+        name = choice.strip("'\"")
+        is_class = group in COMPONENT_GROUPS and "." in name
+        if name not in choices and name != "null" and not is_class:
+            where = f"task={name} is not in the bank" if group == "bank/task" else ""
+            return (where or f"{group}={shown(name)} is not a choice") + f".{nearest(name, choices)}"
+    return ""
+
+
+def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) -> str:
+    """Return the error for a key that the configuration does not have, or an empty string."""
     section, _, argument = key.partition(".")
-    if key.startswith("hydra.launcher.parameters.") and set(overrides) & set(SUBMITIT):
-        return UserError(
-            f"{key} is not yet among the parameters of submitit; add it with a plus: +{text.lstrip('+')}"
-        )
-    if section == "hydra":
+    if section == "hydra" or (section.startswith("hydra/") and not choices_of(section)):
         plugin = "/".join(key.split(".")[:2])
-        return UserError(
-            f"{key} is not a setting of the {plugin} in use; another is chosen with {plugin}=NAME"
-        )
+        installed = "; a launcher or sweeper needs its package installed" if section != "hydra" else ""
+        return f"{shown(text)} is not an option of {plugin} as it is installed{installed}"
+    if command != "config":
+        known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
+        if section in known:
+            return ""
+        return f"{key} is not a setting.{nearest(key, known)}"
+    if section not in Config.model_fields and section not in groups_of("config"):
+        return not_a_setting(key.split("."), Config)
     if section not in COMPONENT_GROUPS or not argument:
-        return UserError(not_a_setting(key.split("."), Config))
-    setting = ALSO_CALLED.get(argument, argument)
-    elsewhere = [
-        name for name, field in Config.model_fields.items()
-        if name not in COMPONENT_GROUPS and setting in getattr(field.annotation, "model_fields", ())
-    ]  # fmt: skip
-    if elsewhere:
-        return UserError(f"{key} is not a setting. Did you mean {elsewhere[0]}.{setting}?")
-    chosen = next((item.partition("=")[2] for item in overrides if key_of(item) == section), None)
-    chosen = chosen or groups_of("config").get(section)
-    if chosen not in choices_of(section) or chosen == "custom":
-        return UserError(f"{key} is not yet among the arguments; add it with a plus: +{text.lstrip('+')}")
-    arguments = [name for name in read_choice(section, chosen) if name != "_target_"]
-    hint = nearest(argument, arguments) if arguments else " It takes no arguments."
-    choices_with_argument = [
-        choice for choice in choices_of(section) if argument in read_choice(section, choice)
-    ]
-    if choices_with_argument and "Did you mean" not in hint:
-        hint = f"{hint} {allowed(f'{section}={choice}' for choice in choices_with_argument[:3])} has it."
-    return UserError(f"{key} is not an argument of {section}={chosen}.{hint}")
+        fields = getattr(getattr(Config.model_fields.get(section), "annotation", None), "model_fields", {})
+        if argument and fields and argument.partition(".")[0] not in fields:
+            return not_a_setting(key.split("."), Config)
+        if text.startswith("+") and not text.startswith("++"):
+            return f"{shown(text)}: the key already has a value; omit the +"
+        return ""
+    return _unknown_argument(key, text, overrides)
 
 
-def _unknown_choice(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    group, _, choice = match["path"].rpartition("/")
-    for text in overrides:  # the choice may contain a slash
-        if "=" in text and text.replace("=", "/", 1).lstrip("+") == match["path"]:
-            group, _, choice = text.lstrip("+").partition("=")
-            break
-    options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
-    options = options or match["options"].rpartition(":")[2].replace(",", " ").split()
-    if group == "bank/task":
-        return UserError(f"task={choice} is not in the bank.{nearest(choice, options)}")
-    return unknown_choice_error(group, choice, options)
+def _unknown_argument(key: str, text: str, overrides: Sequence[str]) -> str:
+    """Return the error for an argument that the chosen class does not have, or an empty string."""
+    section, _, argument = key.partition(".")
+    chosen = [item.partition("=")[2] for item in overrides if key_of(item) == section]
+    choice = chosen[-1] if chosen else str(groups_of("config").get(section))
+    choices = choices_of(section)
+    if choice not in choices or choice == "custom":
+        return f"{key} is not yet among the arguments; add it with a plus: +{text.lstrip('+')}"
+    arguments = read_choice(section, choice)
+    if argument.partition(".")[0] in arguments:
+        plus = text.startswith("+") and not text.startswith("++")
+        return f"{shown(text)}: the key already has a value; omit the +" if plus else ""
+    other_section = suggestion(Config, ["?", argument])
+    if "Did you mean" in other_section and "." in other_section:
+        return f"{key} is not a setting.{other_section}"
+    names = [name for name in arguments if name != "_target_"]
+    hint = nearest(argument, names) if names else " It takes no arguments."
+    having = [other for other in choices if argument in read_choice(section, other)]
+    if having and "Did you mean" not in hint:
+        hint = f"{hint} {allowed(f'{section}={other}' for other in having[:3])} has it."
+    return f"{key} is not an argument of {section}={choice}.{hint}"
 
 
-def unknown_choice_error(group: str, choice: str, options: Sequence[str]) -> UserError:
-    """Return the error for an unknown choice of a group."""
-    return UserError(f"{group}={shown(choice)} is not a choice.{nearest(choice, options)}")
+def unreadable(text: str) -> str:
+    """Return the error for a text that Hydra cannot parse as an override."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        return f"{shown(text)!r} is not key=value; for example pe=sinusoidal or training.steps=500"
+    if value.endswith(","):
+        return f"{shown(text)!r} ends in a comma; write several values without spaces, as in pe=none,rope"
+    quoted = f"""'{key}="{value}"'"""
+    return f"{shown(text)!r} cannot be read; quote special characters, as in {shown(quoted)}"
 
 
-def _unknown_among_several(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    return unknown_choice_error(match["group"], match["choice"], choices_of(match["group"]))
-
-
-def _unknown_key(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    text = next((item for item in overrides if key_of(item) == match["key"]), f"{match['key']}=...")
-    return unknown_key(match["key"], text, overrides)
-
-
-def _missing_choice(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    options = re.findall(r"^\t(\S+)$", match["options"], re.MULTILINE)
-    return UserError(f"{match['group']} is missing; allowed: {allowed(options)}")
-
-
-def _several_values(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    return several_values(match["text"])
-
-
-def _not_one_of(match: re.Match[str], overrides: Sequence[str]) -> UserError:
-    options = allowed(match["options"].split(", "))
-    return UserError(f"{match['key']}={match['value']}: expected {options}")
-
-
-# By pattern of a message of Hydra or OmegaConf: a function that returns the error, or a text with the
-# pattern's named groups.
-EXPLANATIONS: dict[str, Explanation | str] = {
-    r"Could not find '(?P<path>[^'\n]+)'(?P<options>.*)": _unknown_choice,
-    r"Could not load '(?P<group>[^'/\n]+)/(?P<choice>[^'\n]+)'": _unknown_among_several,
-    r"You must specify '(?P<group>[^']+)'(?P<options>.*)": _missing_choice,
-    r"(?:Sweep parameters|Ambiguous value for argument) '(?P<text>[^'\n]+)'": _several_values,
-    r"Could not override '(?P<key>[^'\n]+)'": _unknown_key,
-    r"Could not append to config. An item is already at '(?P<key>[^']+)'": (
-        "+{key}: the key already has a value; omit the +"
-    ),
-    r"Error merging override (?P<key>[^=\n]+)=(?P<value>[^\n]*).*one of \[(?P<options>[^\]]*)\]": _not_one_of,
-    r"Cannot find primary config '(?P<name>[^']*)'": (
-        "--config-name {name}: this file does not exist in configs/"
-    ),
-}
+def several_values(text: str, command: str = "config") -> str:
+    """Return the error for several values in a command that makes only one run."""
+    key, _, values = text.partition("=")
+    as_list = f"a list is written '{key}=[{shown(values)}]'"
+    if command != "config":
+        return f"{shown(text)}: this command takes one value; {as_list}"
+    how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
+    return f"{shown(text)}: several values need a sweep: {how}" + (f"; {as_list}" if "." in key else "")

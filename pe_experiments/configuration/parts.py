@@ -19,12 +19,13 @@ from pydantic.errors import PydanticUserError
 from torch import optim
 
 from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON
+from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models import Backbone
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import UserError, error_place, nearest
+from pe_experiments.terminal.errors import UserError, error_place
 from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
@@ -169,7 +170,7 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
                 strict = not isinstance(value, list | dict)
                 arguments[name] = types[name].validate_python(value, strict=strict)
             except ValidationError as error:
-                raise UserError(complaint(error, BaseModel, f"{group}.{name}")) from error
+                raise complaint(error, BaseModel, f"{group}.{name}") from error
         elif isinstance(value, list) and isinstance(getattr(parameters.get(name), "default", None), tuple):
             arguments[name] = tuple(value)
     for name, parameter in parameters.items():
@@ -200,6 +201,30 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
     except (Exception, SystemExit) as error:  # SystemExit: raised by an imported script
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
         raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
+
+
+def section_for_trained_run(
+    trained: dict[str, Any], chosen: dict[str, Any], explicit_keys: Iterable[str]
+) -> dict[str, Any]:
+    """Return the section of an encoding that replaces that of a trained run.
+
+    It keeps the run's `PositionalEncoding.trained_arguments`, except those that the user set or for which the
+    choice itself differs from the defaults, such as ``kept_frequencies`` of p_rope.
+
+    Args:
+        trained: the section of the trained run.
+        chosen: the section of the new choice.
+        explicit_keys: keys that the user set, such as ``pe.base``.
+    """
+    cls = load_component("pe", chosen).cls
+    defaults = _defaults(cls)
+    names: tuple[str, ...] = cls.trained_arguments  # type: ignore[attr-defined]
+    if not all(name in trained and name in defaults for name in names):
+        return chosen
+    explicit = {key.partition(".")[2] for key in explicit_keys}
+    free = [name for name in names if name not in explicit]
+    kept = {name: trained[name] for name in free if chosen.get(name, defaults[name]) == defaults[name]}
+    return chosen | kept
 
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import ValidationError
 
-from pe_experiments.terminal.errors import ALSO_CALLED, UserError, allowed, nearest, shown
+from pe_experiments.configuration.hints import ALSO_CALLED, HINTS, nearest
+from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
 _NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]*"
@@ -21,6 +22,7 @@ Schema = TypeVar("Schema", bound=BaseModel)
 LONGEST = 131_071
 MOST_EXAMPLES = 409_600
 MOST_BATCHES = 1 << 29
+FINAL_LEARNING_RATE = 0.05  # the default of configs/training
 MOST_LAYERS = 1000  # which take a second to build
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
@@ -115,6 +117,15 @@ class TrainingConfig(Section):
             if value is not None and value > bound:
                 problem = f"training.{lower}={value} is above training.{upper}={bound}"
                 raise ValueError(f"{problem}; allowed: at most {bound}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_final_rate(self) -> TrainingConfig:
+        if self.schedule == "constant" and self.final_learning_rate != FINAL_LEARNING_RATE:
+            raise NotApplicable(
+                f"training.final_learning_rate={self.final_learning_rate}: training.schedule=constant ends "
+                f"at the rate it has; allowed: {FINAL_LEARNING_RATE}"
+            )
         return self
 
 
@@ -246,6 +257,11 @@ class Config(Section):
     trust: bool = Field(default=False, exclude=True)
     bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # values of a configuration of the bank
 
+    @classmethod
+    def checked(cls, config: DictConfig | dict[str, Any]) -> Config:
+        """Return a valid configuration; raise a `UserError` for an unknown key or an invalid value."""
+        return validated(cls, config if isinstance(config, dict) else resolved(config))
+
     @model_validator(mode="after")
     def _check_parent(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
@@ -263,24 +279,22 @@ class Config(Section):
         return self
 
 
+def default_warmup(steps: int) -> int:
+    """Return the warm-up steps that ``training.warmup_steps=null`` stands for."""
+    return min(100, steps // 10)
+
+
 def warmup_steps(training: TrainingConfig) -> int:
     """Return the configured warm-up steps, by default a tenth of the training but at most 100."""
-    return min(100, training.steps // 10) if training.warmup_steps is None else training.warmup_steps
+    return default_warmup(training.steps) if training.warmup_steps is None else training.warmup_steps
 
 
-def check(config: DictConfig | dict[str, Any]) -> Config:
-    """Return a validated configuration; raise a `UserError` for an unknown key or an invalid value."""
-    return validated(Config, resolve_interpolations(config))
-
-
-def resolve_interpolations(config: DictConfig | dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration as plain values with ``${...}`` resolved."""
-    plain: Any = config if isinstance(config, dict) else OmegaConf.to_container(config)
-    if "${" in str(plain):
-        try:
-            plain = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
-        except OmegaConfBaseException as error:
-            raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as plain values with ``${...}`` resolved."""
+    try:
+        plain: Any = OmegaConf.to_container(config, resolve=True, enum_to_str=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     return plain
 
 
@@ -289,7 +303,7 @@ def validated(schema: type[Schema], content: Any, *where: str) -> Schema:
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        raise UserError(complaint(error, schema, *where)) from error
+        raise complaint(error, schema, *where) from error
 
 
 _PART = "a part with a _target_ and _partial_: true, or a list of such where several are taken"
@@ -313,8 +327,15 @@ _EXPECTED = {
 }
 
 
-def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> str:
+def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> UserError:
     """Return the first validation error as one sentence with key, value and what is allowed."""
+    cause = error.errors()[0].get("ctx", {}).get("error")
+    if isinstance(cause, UserError):
+        return cause
+    return UserError(_sentence(error, schema, *above))
+
+
+def _sentence(error: ValidationError, schema: type[BaseModel], *above: str) -> str:
     errors = error.errors()
     first = errors[0]
     value = first["input"]
@@ -341,19 +362,12 @@ def _expected(error: Any) -> str:
     return str(error["msg"]).removeprefix("Input should be ").replace("valid ", "").replace("'", "")
 
 
-RESUMES = "an interrupted run resumes from its last checkpoint when its command is repeated"
-# Hints for keys that users of other Hydra and Lightning projects try first.
-HINTS = {"experiment": "a prepared sweep is chosen with sweep=NAME", "ckpt_path": RESUMES, "resume": RESUMES,
-         "ckpt": RESUMES, "resume_from_checkpoint": RESUMES,
-         "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm"}  # fmt: skip
-
-
 def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     """Return the error for an unknown key."""
     for key in (where[0], ".".join(where)):
         if key in HINTS and schema is Config:  # that of train.py
             return f"{key} is not a setting; {HINTS[key]}"
-    return f"{'.'.join(where)} is not a setting.{_suggestion(schema, where)}"
+    return f"{'.'.join(where)} is not a setting.{suggestion(schema, where)}"
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
@@ -364,7 +378,7 @@ def _fields_of(kind: Any) -> dict[str, Any]:
     return {}
 
 
-def _suggestion(schema: type[BaseModel], where: list[str]) -> str:
+def suggestion(schema: type[BaseModel], where: list[str]) -> str:
     """Return a hint with similar options of the same section or of other sections."""
     annotations: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {

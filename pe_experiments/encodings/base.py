@@ -86,6 +86,11 @@ class PositionalEncoding(nn.Module):
             ``shift`` of all ids, or ``ids``, any change (the encoding does not read them; order enters
             through the mask or the content). The contract tests check it; None claims nothing.
         remark: a warning about the encoding in this model, printed when a run starts.
+        inherits_length: whether a run that continues another takes the length of the first training from it,
+            as buckets of distance or rescaled frequencies need. True in a subclass that does not say False.
+        grown_tables: names of parameters whose first rows are taken from a parent's shorter table.
+        trained_arguments: arguments that fix what training has shown, such as frequencies; an encoding chosen
+            for a trained run keeps the run's values, unless its own differ from the defaults.
     """
 
     per_layer = False
@@ -94,6 +99,13 @@ class PositionalEncoding(nn.Module):
     looks_ahead = False
     remark = ""
     invariant_to: Invariance | None = None
+    inherits_length = False
+    grown_tables: tuple[str, ...] = ()
+    trained_arguments: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.inherits_length = bool(vars(cls).get("inherits_length", True))
 
     def __init__(self, shape: ModelShape):
         super().__init__()

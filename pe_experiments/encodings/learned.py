@@ -50,6 +50,8 @@ class Learned(AbsoluteEncoding):
             ``error``.
     """
 
+    grown_tables = ("table",)
+
     def __init__(
         self,
         shape: ModelShape,

@@ -22,6 +22,8 @@ class Composition(PositionalEncoding):
             compute their own attention weights cannot be composed.
     """
 
+    inherits_length = False  # its parts say whether they do
+
     def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
         super().__init__(shape)
         if len(encodings) < 2:
@@ -81,6 +83,8 @@ class ByLayer(PositionalEncoding):
         encodings: one or more, as in `Composition`, at most as many as layers. They may not act at the
             embedding.
     """
+
+    inherits_length = False  # its parts say whether they do
 
     def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
         super().__init__(shape)

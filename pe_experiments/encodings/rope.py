@@ -36,6 +36,8 @@ class Rope(PositionalEncoding):
     """
 
     invariant_to = "shift"
+    inherits_length = False
+    trained_arguments = ("base", "rotary_fraction", "kept_frequencies")
 
     def __init__(
         self,

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.evaluation.spread import belongs_to_this_rank, gather
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 from pe_experiments.terminal.console import Row
@@ -69,8 +68,6 @@ def tally(
 ) -> Tally:
     """Run the model over batches, a bounded number of tokens at a time, and return the counts.
 
-    On several devices each device computes some of the parts, and all return the same counts.
-
     Args:
         decoding: ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of a
             single input length in a format with ``feeds_back``.
@@ -78,18 +75,15 @@ def tally(
     """
     device = next(model.parameters()).device
     done = 0
-    index = 0
-    counts: list[tuple[int, Tally]] = []
+    counts: list[Tally] = []
     for batch in batches:
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
-            if belongs_to_this_rank(index):
-                counts.append((index, _count(model, part.to(device), eos, decoding)))
-            index += 1
+            counts.append(_count(model, part.to(device), eos, decoding))
             done += len(part.tokens_BT)
             show(done)
-    return sum(gather(counts), Tally())
+    return sum(counts, Tally())
 
 
 def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:

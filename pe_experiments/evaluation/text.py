@@ -32,7 +32,6 @@ from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32, to_device
 from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
-from pe_experiments.evaluation.spread import belongs_to_this_rank, gather
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 
@@ -53,16 +52,7 @@ class Scorer:
         self.source = source
         self.generator = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
-        self.counts: list[tuple[int, tuple[Kind, Tally]]] = []  # with the index of the block
-        self.block = 0  # index of the present block of stretches
-
-    @property
-    def sums(self) -> dict[Kind, Tally]:
-        """Return the summed scores of all blocks, including blocks scored by other devices."""
-        sums: defaultdict[Kind, Tally] = defaultdict(Tally)
-        for kind, tally in gather(self.counts):
-            sums[kind] += tally
-        return sums
+        self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
 
     @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,9 +65,6 @@ class Scorer:
         ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.generator)
         length = windows_RL.shape[1]
         self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
-        if not belongs_to_this_rank(self.block):  # ids are drawn anyway, to keep the random stream in step
-            shape = windows_RL.shape[0], length - 1
-            return torch.zeros(shape, dtype=torch.double), torch.zeros(shape, dtype=torch.bool)
         ids_RP = ids_RP.expand(len(windows_RL), -1)
         losses, right = [], []
         for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
@@ -102,12 +89,10 @@ class Scorer:
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
     def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
-        """Add the scores of bytes of a kind to the counts of the present block."""
-        if belongs_to_this_rank(self.block):
-            count = losses.numel()
-            loss_sum = float(losses.sum())
-            tally = Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))
-            self.counts.append((self.block, (kind, tally)))
+        """Add the scores of bytes of a kind."""
+        count = losses.numel()
+        loss_sum = float(losses.sum())
+        self.sums[kind] += Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))
 
 
 def evaluate_text(
@@ -159,7 +144,6 @@ def evaluate_text(
                 scorer.add((length, "copy", "all", None, None), losses_BS[:, half], right_BS[:, half])
             done += count
             show(done)
-        scorer.block += 1
     sums = scorer.sums
     curve = [
         _curve_row(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths

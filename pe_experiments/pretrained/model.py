@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from pe_experiments.terminal.errors import UserError, sentence
-from pe_experiments.training.preflight import memory_bytes
 
 Rope = Literal["as_is", "linear", "ntk", "yarn", "llama3"]
 Block = dict[str, Any]  # ``rope_parameters`` of a configuration of transformers
@@ -178,6 +177,16 @@ class PretrainedModel:
                 f"({weights / 1e9:,.1f} for its weights), this machine has {available / 1e9:,.1f}; shorten "
                 "lengths or set dtype=bfloat16"
             )
+
+
+def memory_bytes(gpu: bool) -> int | None:
+    """Return the memory of the GPU or the machine in bytes; None if unknown."""
+    if gpu:
+        return torch.cuda.get_device_properties(0).total_memory
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:

@@ -25,6 +25,7 @@ from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengt
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.store.csv_files import BOUNDED_COLUMNS
 from pe_experiments.store.identity import config_key
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_atomically
 
@@ -56,8 +57,8 @@ def merge_runs(earlier: Runs, runs: Runs) -> Runs:
 
     The summaries are computed at the lengths that all runs share.
     """
-    earlier_keys = {config_key_of(saved) for saved in earlier.saved.values()}
-    new_names = [name for name, saved in runs.saved.items() if config_key_of(saved) not in earlier_keys]
+    earlier_keys = {record.identity.key for record in earlier.saved.values()}
+    new_names = [name for name, record in runs.saved.items() if record.identity.key not in earlier_keys]
     runs = select_runs(runs, runs.runs["name"].isin(new_names))
     merged: dict[str, Any] = {}
     for key in FRAMES:
@@ -80,7 +81,7 @@ def _at_chosen_values(runs: Runs) -> Runs:
         UserError: an encoding has no run at its chosen value.
     """
     keep = pd.Series(True, index=runs.runs.index)
-    configs = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
+    configs = [runs.saved[name].trained for name in runs.runs["name"]]
     for choice in runs.tuning:
         option, chosen = choice["setting"], choice["chosen"]
         is_tuned = runs.runs[["encoding", "protocol"]].eq([choice["family"], choice["protocol"]]).all(axis=1)
@@ -92,12 +93,6 @@ def _at_chosen_values(runs: Runs) -> Runs:
     return select_runs(runs, keep)
 
 
-def config_key_of(saved: Mapping[str, Any]) -> str:
-    """Return the `config_key` of the content of a run's ``config.yaml``."""
-    identity = saved["identity"]
-    return config_key(identity["trained"], identity["hashed"]["data"])
-
-
 def write_archive(runs: Runs, folder: Path) -> None:
     """Write the CSVs of a study, which the module docstring describes."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,21 +100,19 @@ def write_archive(runs: Runs, folder: Path) -> None:
     training = runs.training.loc[is_evaluation, ["name", *TRAINING]].round(DIGITS)
     rows = []
     for name, saved in runs.saved.items():
-        identity = saved["identity"]
         environment = deepcopy(runs.environments[name])
         for record in (environment, *environment.get("earlier", [])):
             record.pop("platform", None)  # identifies the kernel build of the machine
-            record.pop("user_files", None)
         commit = environment.pop("commit")
         command = environment.pop("command")
         rows.append(
             {
                 "name": name,
-                "numerics": identity["hashed"]["numerics"],
+                "numerics": saved.numerics,
                 "commit": commit,
                 "torch": environment["libraries"]["torch"],
-                "trained": json.dumps(identity["trained"]),
-                "data": json.dumps(identity["hashed"]["data"]),
+                "trained": json.dumps(saved.trained),
+                "data": json.dumps(saved.data),
                 "command": json.dumps(command),
                 "environment": json.dumps(environment),
             }
@@ -146,12 +139,12 @@ def read_archive(folder: Path) -> Runs:
         _refuse_inconsistent(tables)
         runs, curves, training, provenance = (tables[file] for file in FILES)
         optional = {file.removesuffix(".csv"): tables[file] for file in optional_files}
-        saved: dict[str, Any] = {}
+        saved: dict[str, Record] = {}
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
-            hashed = {"numerics": int(row["numerics"]), "data": json.loads(row["data"]), "classes": {}}
-            identity = {"name": row["name"], "trained": json.loads(row["trained"]), "hashed": hashed}
-            saved[row["name"]] = {"identity": identity}
+            saved[row["name"]] = Record(
+                row["name"], json.loads(row["trained"]), int(row["numerics"]), json.loads(row["data"])
+            )
             environments[row["name"]] = {
                 **json.loads(row["environment"]),
                 "commit": row["commit"],

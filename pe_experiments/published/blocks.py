@@ -68,7 +68,7 @@ def table(rows: pd.DataFrame) -> str:
 
 def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
     """Return `Runs.runs` with a column for each option, as ``with_settings(runs, width="model.d_model")``."""
-    configs = [runs.saved[name]["identity"]["trained"] for name in runs.runs["name"]]
+    configs = [runs.saved[name].trained for name in runs.runs["name"]]
     columns = {}
     for column, key in keys.items():
         section, _, setting = key.partition(".")

@@ -26,7 +26,7 @@ def publish(name: str, results_dir: Path) -> None:
     """
     study = name
     if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
-        study = str(compose_config("config", [f"sweep={name}"]).get("study") or name)
+        study = str(compose_config([f"sweep={name}"]).get("study") or name)
     folder = results_dir / study
     code = load_study(folder)
     finished = read_runs(results_dir, study)
@@ -65,6 +65,6 @@ def require_committed_code(study: str, runs: Runs) -> None:
         )
         raise UserError(f"study={study}: {problem}; commit the code and train them again")
     for name, saved in runs.saved.items():
-        outside = [target for target in targets(saved["identity"]["trained"]) if not OURS.fullmatch(target)]
+        outside = [target for target in targets(saved.trained) if not OURS.fullmatch(target)]
         if outside:
             raise UserError(f"study={study}: {few(outside)} of {name} is not code of this project")

@@ -11,15 +11,17 @@ import torch
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.configuration.compose import ConfigMapping, compose_config
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.schema import resolved
 from pe_experiments.published.archive import DIGITS, PROVENANCE, read_archive
-from pe_experiments.run import RunResult, run_experiment
+from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.training.device import use_device
-from pe_experiments.training.loop import train_model
+from pe_experiments.training.loop import fit
+from pe_experiments.training.observer import Observer
 
 CLOSE = 1e-4  # relative difference up to which two losses agree
 FIRST_STEPS = 200  # steps in which the losses must agree or differ only by the effect of rounding
@@ -46,7 +48,7 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
     published = read_archive(folder)
     completed = published.runs.loc[published.runs["status"] == "completed", "name"]
     # The weights that a run with init_from starts from are not published.
-    repeatable = [name for name in completed if "parent" not in published.saved[name]["identity"]["trained"]]
+    repeatable = [name for name in completed if "parent" not in published.saved[name].trained]
     if not 0 < count <= len(repeatable):
         problem = (
             f"{study} has {len(repeatable)} completed runs that continue no other; allowed: at most that"
@@ -60,7 +62,7 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
 
 def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     """Train one published run again in a temporary directory and return whether its first steps agree."""
-    numerics = published.saved[name]["identity"]["hashed"]["numerics"]
+    numerics = published.saved[name].numerics
     torch_version = published.environments[name]["libraries"]["torch"]
     published_versions = f"NUMERICS {numerics} and PyTorch {torch_version}"
     current_versions = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
@@ -73,11 +75,11 @@ def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     return agrees
 
 
-def published_config(published: Runs, name: str) -> ConfigMapping:
+def published_config(published: Runs, name: str) -> dict[str, Any]:
     """Return the configuration of a published run for `run_experiment`."""
-    trained = published.saved[name]["identity"]["trained"]
+    trained = published.saved[name].trained
     curve = published.curves[published.curves["name"] == name]
-    defaults = compose_config("config", [])
+    defaults = resolved(compose_config())
     config = {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
     for key in ("training", "trainer"):
         config[key] = {**defaults[key], **trained[key]}
@@ -89,7 +91,7 @@ def published_config(published: Runs, name: str) -> ConfigMapping:
     return config
 
 
-def compare_runs(published: Runs, name: str, repetition: RunResult) -> tuple[str, bool]:
+def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, bool]:
     """Return how a repetition differs from the published run, and whether the first steps agree."""
     if repetition.status != "completed":
         reason = repetition.result.get("reason", "no reason recorded")
@@ -126,17 +128,23 @@ def nudged_losses(experiment: Experiment) -> dict[int, float]:
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(1 + torch.finfo(weights.dtype).eps * torch.randn(weights.shape, generator=generator))
-    losses: dict[int, float] = {}
-
-    def record(row: dict[str, Any]) -> None:
-        losses[row["step"]] = row["loss"]
-        if row["step"] >= FIRST_STEPS:
-            raise _FirstStepsDone
-
+    losses = _FirstLosses()
     with use_device(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FirstStepsDone):
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
-        train_model(model, experiment, device, checkpoint, 0, record, lambda step: None)
-    return losses
+        fit(model, experiment, device, checkpoint, losses)
+    return losses.by_step
+
+
+class _FirstLosses(Observer):
+    """Keep the losses of the first steps by step, and then end the training."""
+
+    def __init__(self) -> None:
+        self.by_step: dict[int, float] = {}
+
+    def metrics(self, row: dict[str, Any]) -> None:
+        self.by_step[row["step"]] = row["loss"]
+        if row["step"] >= FIRST_STEPS:
+            raise _FirstStepsDone
 
 
 class _FirstStepsDone(Exception):

@@ -14,11 +14,15 @@ from pe_experiments.terminal.files import require_file
 MOST_BYTES = 16 << 30  # a model with a billion parameters and the state of its optimizer
 
 
-def read_checkpoint(path: Path) -> dict[str, Any] | None:
+def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any] | None:
     """Return the checkpoint, or None if the file does not exist.
 
+    Args:
+        path: of the checkpoint.
+        run_hash: the hash of the run that must have written it (`Identity.hash`).
+
     Raises:
-        UserError: the checkpoint is damaged or was not written by a run.
+        UserError: the checkpoint is damaged or was not written by this run.
     """
     if not path.exists():
         return None
@@ -28,6 +32,8 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         required = {"state_dict", "finished"}
         if type(checkpoint["global_step"]) is not int or not required <= checkpoint.keys():
             raise ValueError("weights or step are missing")
+        if checkpoint.get("run") != run_hash:
+            raise ValueError("it was written by another run")
     except Exception as error:
         why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
         raise _damaged(path, why) from error

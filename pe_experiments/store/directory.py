@@ -1,4 +1,4 @@
-"""Manage the directory of a run: its files, its lock, its state and the files that a rerun replaces."""
+"""Manage the directory of a run: its files, its lock, and the sibling directory in which a rerun trains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,24 @@ from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
 REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
+
+
+class State(StrEnum):
+    """How far a requested run is."""
+
+    NEW = "new"
+    IN_PROGRESS = "in progress"  # another process has the lock
+    INTERRUPTED = "interrupted"  # there is a checkpoint
+    FAILED = "failed"  # an exception; tried again by the next command
+    DIVERGED = "diverged"
+    FINISHED = "finished"
+    TO_EVALUATE = "to evaluate"  # trained, but not yet evaluated as requested
+    PUBLISHED = "published"  # its results are in the published study, so a sweep need not repeat it
+    NOT_APPLICABLE = "not applicable"  # valid parts that do not fit together, which a sweep skips
+
+    @property
+    def is_trained(self) -> bool:
+        return self in (State.FINISHED, State.TO_EVALUATE, State.DIVERGED)
 
 
 class RunDirectory:
@@ -34,11 +53,15 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
-        self._set_aside_folder = path.parent / f".{path.name}.aside"  # holds files that a rerun replaces
 
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def rerun(self) -> RunDirectory:
+        """Return the sibling directory in which a rerun trains until it has a result."""
+        return RunDirectory(self.path.with_name(f".{self.name}.rerun"))
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
         """Return the directory of another evaluation, which has no files of training."""
@@ -48,21 +71,15 @@ class RunDirectory:
         """Return the hashes of the other evaluations, which are the names of their directories."""
         return sorted(entry.name for entry in self.path.glob("evaluations/*") if entry.is_dir())
 
-    def state(self, rerun: bool = False) -> str:
-        """Return the state of the run: new, in progress, interrupted, failed, diverged or finished.
-
-        With ``rerun``, earlier files are ignored: the state is new or in progress.
-        """
-        # The configuration is written first, so without it the files are remains of a deleted run.
-        started = self.config.exists() and not rerun
-        result = self.read_result() if started else None
+    def state(self) -> State:
+        """Return how far the run is, without regard to how it was evaluated."""
+        result = self.read_result()
         if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
-            state = "interrupted" if started and self.checkpoint.exists() else "new"
+            state = State.INTERRUPTED if self.checkpoint.exists() else State.NEW
         else:
-            state = {COMPLETED: "finished", DIVERGED: "diverged", ERROR: "failed"}[result["status"]]
-        if state in ("new", "interrupted", "failed") and self.in_use:
-            return "in progress"
-        return state
+            states = {COMPLETED: State.FINISHED, DIVERGED: State.DIVERGED, ERROR: State.FAILED}
+            state = states[result["status"]]
+        return State.IN_PROGRESS if not state.is_trained and self.in_use else state
 
     def read_result(self) -> dict[str, Any] | None:
         """Return the content of ``result.json``, or None if it does not exist yet.
@@ -118,7 +135,8 @@ class RunDirectory:
     def lock(self, wait: float = 0.2) -> Iterator[None]:
         """Lock the directory for this process; the operating system releases it when the process ends.
 
-        ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock.
+        ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock; -1 waits
+        for as long as it takes.
         """
         try:  # where flock is not available, filelock uses a file with host and process id instead
             lock = FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
@@ -141,132 +159,56 @@ class RunDirectory:
         return False
 
     @contextmanager
-    def create_and_lock(self) -> Iterator[bool]:
-        """Create the directory if necessary and lock it; yield whether it is new."""
-        created = not self.path.exists()
-        self._refuse_links()
-        with ExitStack() as stack:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(self.lock())
-                # These are left by killed processes, because only the holder of the lock writes here.
-                for temporary_file in self.path.glob(".*.tmp"):
-                    temporary_file.unlink()
-            except OSError as error:
-                why = f"cannot write there ({error.strerror})"
-                raise UserError(f"results_dir={self.path.parents[1]}: {why}") from error
-            yield created
+    def locked(self, wait: float = 0.2) -> Iterator[None]:
+        """Create the directory if necessary and lock it; after an error, delete it if nothing can resume.
 
-    @contextmanager
-    def lock_for_training(self, rerun: bool) -> Iterator[None]:
-        """Lock the directory during training, and after an error remove partial files.
-
-        With ``rerun``, the earlier result is set aside. It is restored unless training ends with a new one.
+        Raises:
+            UserError: the directory cannot be written, or the disk is full.
         """
-        with self.create_and_lock() as created:
-            if not self.config.exists():
-                self._clear()
-            elif rerun:
-                self._set_aside()
-            try:
+        created = not self.path.exists()
+        folders = [self.path, self.path.parent] if self.path.parent.name == "evaluations" else [self.path]
+        for folder in folders:
+            if folder.is_symlink():
+                raise UserError(f"{folder} is a link, and no run is written through one; delete it")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self.lock(wait):
+                for temporary_file in self.path.glob(".*.tmp"):  # of a killed process
+                    temporary_file.unlink()
                 yield
-            except BaseException as error:
-                can_resume = self.checkpoint.exists()
-                was_deleted = not self._lock_file.exists()  # during the run; files written since are useless
-                if was_deleted or (created and (isinstance(error, UserError) or not can_resume)):
-                    self.remove()
-                elif not can_resume or (rerun and isinstance(error, UserError)):
-                    self._put_back()
-                if problem := disk_problem(error):
-                    safe = "finished results are safe, and the same command resumes from the last checkpoint"
-                    raise UserError(f"results_dir={self.path.parents[1]}: {problem}; {safe}") from error
-                raise
-            with suppress(OSError):  # the next command tries again, in `restore`
-                self._conclude_rerun()
+        except BaseException as error:
+            starting = isinstance(error, UserError) and not isinstance(error, InUse)
+            if created and (starting or not (self.checkpoint.exists() or self.result.exists())):
+                self.remove()
+            if problem := disk_problem(error):
+                safe = "finished results are safe, and the same command resumes from the last checkpoint"
+                raise UserError(f"{self.path.parent}: cannot write there ({problem}); {safe}") from error
+            raise
 
-    def restore(self) -> None:
-        """Complete a killed rerun: restore the earlier result, or delete it if there is a new one."""
-        if not (self._set_aside_folder.exists() and self.path.exists()):
-            return
-        self._refuse_links()
-        with suppress(InUse, OSError), self.lock():  # InUse: the rerun is still running
-            self._conclude_rerun()
+    def replace_by(self, finished: RunDirectory) -> None:
+        """Put a finished rerun in the place of this run; killed in between, `complete_rerun` ends it."""
+        earlier = self.path.with_name(f".{self.name}.earlier")
+        shutil.rmtree(earlier, ignore_errors=True)
+        if self.path.exists():
+            self.path.rename(earlier)
+        finished.path.rename(self.path)
+        shutil.rmtree(earlier, ignore_errors=True)
 
-    def _refuse_links(self) -> None:
-        """Raise an error for a link, because files of a run are deleted and a link may lead to any folder."""
-        for path in (self.path, self._set_aside_folder):
-            if path.is_symlink():
-                raise UserError(f"{path} is a link, and no run is written through one; delete it")
+    def complete_rerun(self) -> None:
+        """Put a rerun in its place if the process that finished it was killed before."""
+        rerun = self.rerun
+        if not self.path.exists() and rerun.result.exists():
+            with suppress(InUse), rerun.lock():
+                self.replace_by(rerun)
 
     def refuse_deleted(self) -> None:
-        """Raise an error if the configuration, which a run writes first, has been deleted."""
+        """Raise an error if the configuration, which a run writes first, is not there any more."""
         if not self.config.exists():
-            lost = "was deleted during the run, and its results are gone; repeat it to train again"
+            lost = "was deleted or moved during the run; repeat the command to train it here"
             raise UserError(f"{self.path} {lost}")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _clear(self) -> None:
-        for entry in reversed(_entries(self.path)):
-            _delete(entry)
-
-    # If the process is killed at any moment, no file of the earlier run is lost. While its config.yaml is in
-    # the set-aside folder, so are all its other files. Otherwise, those not in that folder are in the run's.
-
-    @property
-    def _earlier_run_is_aside(self) -> bool:
-        """Return whether all files of the earlier run are in the set-aside folder."""
-        return (self._set_aside_folder / self.config.name).exists()
-
-    def _set_aside(self) -> None:
-        if self._earlier_run_is_aside:  # by a rerun that was killed
-            self._clear()
-            return
-        self._set_aside_folder.mkdir(exist_ok=True)
-        for entry in _entries(self.path):
-            entry.rename(self._set_aside_folder / entry.name)
-
-    def _put_back(self) -> None:
-        if not self._set_aside_folder.exists():
-            return
-        if self._earlier_run_is_aside:
-            self._clear()
-        for entry in reversed(_entries(self._set_aside_folder)):
-            entry.rename(self.path / entry.name)
-        self._set_aside_folder.rmdir()
-
-    def _conclude_rerun(self) -> None:
-        """Delete the earlier result if there is a new one, or restore it if the new run cannot resume."""
-        if not self._set_aside_folder.exists():
-            return
-        status = None
-        with suppress(UserError):  # a damaged result does not count
-            status = (self.read_result() or {}).get("status")
-        earlier_run_is_aside = self._earlier_run_is_aside
-        if earlier_run_is_aside and status in (COMPLETED, DIVERGED):
-            for entry in _entries(self._set_aside_folder):
-                _delete(entry)
-            self._set_aside_folder.rmdir()
-            return
-        can_resume = self.config.exists() and self.checkpoint.exists()
-        if not earlier_run_is_aside or status == ERROR or not can_resume:
-            if earlier_run_is_aside and self.error_log.exists():  # of the rerun, whose error message names it
-                self.error_log.replace(self._set_aside_folder / self.error_log.name)
-            self._put_back()
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a run directory except its lock, with config.yaml last."""
-    entries = [entry for entry in folder.iterdir() if entry.name != ".lock"]
-    return sorted(entries, key=lambda entry: entry.name == "config.yaml")
-
-
-def _delete(entry: Path) -> None:
-    if entry.is_dir() and not entry.is_symlink():
-        shutil.rmtree(entry)
-    else:
-        entry.unlink()
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
@@ -294,7 +236,9 @@ def runs_with_same_label(run: Path) -> list[RunDirectory]:
     if not runs.is_dir():
         return []
     names = _names_by_hash(runs, runs.stat().st_mtime_ns).values()
-    return [RunDirectory(runs / name) for name in names if name[:-8] == run.name[:-8] and name != run.name]
+    stem = run.name.rpartition("-")[0]
+    similar = [name for name in names if name.rpartition("-")[0] == stem and name != run.name]
+    return [RunDirectory(runs / name) for name in similar]
 
 
 @lru_cache(maxsize=8)
@@ -308,16 +252,12 @@ def seed_and_hash(name: str) -> str:
     return name[name.rfind("-s") :]
 
 
-def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
-    """Raise an error if an output folder is in the folder of runs, where every folder counts as a run."""
-    runs = (Path(results_dir) / "runs").resolve()
-    folder = Path(out).resolve()
-    if runs in (folder, *folder.parents):
-        raise UserError(f"out={shown(out)} is among the runs; allowed: any folder outside {runs}")
-
-
 def output_folder(out: str | Path, results_dir: str | Path) -> Path:
-    """Create and return the output folder of a command."""
+    """Create and return the output folder of a command.
+
+    Raises:
+        UserError: it cannot be created, or is among the runs, where every folder counts as a run.
+    """
     refuse_among_runs(out, results_dir)
     folder = Path(out)
     try:
@@ -325,3 +265,11 @@ def output_folder(out: str | Path, results_dir: str | Path) -> Path:
     except OSError as error:
         raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
     return folder
+
+
+def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
+    """Raise an error if an output folder is in the folder of runs, where every folder counts as a run."""
+    runs = (Path(results_dir) / "runs").resolve()
+    folder = Path(out).resolve()
+    if runs in (folder, *folder.parents):
+        raise UserError(f"out={shown(out)} is among the runs; allowed: any folder outside {runs}")

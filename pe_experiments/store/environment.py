@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.identity import file_of, user_classes
-from pe_experiments.store.names import file_digest, leaves
+from pe_experiments.store.names import leaves
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import shown
 from pe_experiments.training import matmul
@@ -69,17 +67,7 @@ def _compared_values(environment: dict[str, Any]) -> dict[tuple[str, ...], Any]:
     return dict(leaves({key: environment.get(key) for key in COMPARED}))
 
 
-def user_files(experiment: Experiment) -> dict[str, str]:
-    """Return a digest of each file that contains a user class, by module."""
-    files = {}
-    for component in experiment.components.values():
-        for cls in user_classes(component.classes):
-            if path := file_of(cls):
-                files[cls.__module__] = path
-    return {module: file_digest(path) for module, path in sorted(files.items())}
-
-
-def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[str]:
+def code_changes(environment: dict[str, Any]) -> list[str]:
     """Return remarks on differences between the code that trained a finished run and the current code."""
     remarks = []
     commit, edited = checkout()
@@ -88,11 +76,10 @@ def code_changes(experiment: Experiment, environment: dict[str, Any]) -> list[st
     if trained_commit and commit and (trained_commit, trained_edited) != (commit, edited):
         trained, current = _revision(trained_commit, trained_edited), _revision(commit, edited)
         remarks.append(f"trained at commit {trained}, this checkout is {current}; rerun=true trains again")
-    recorded = environment.get("user_files") or {}
-    for module, digest in user_files(experiment).items():
-        if recorded.get(module, digest) != digest:
-            changed = f"the file of {module} has changed since, outside the classes of this run"
-            remarks.append(f"{changed}; rerun=true trains again")
+    libraries = environment.get("libraries")
+    trained_torch = libraries.get("torch") if isinstance(libraries, dict) else None
+    if trained_torch and trained_torch != torch.__version__:
+        remarks.append(f"trained with PyTorch {trained_torch}, here is {torch.__version__}")
     return remarks
 
 

@@ -3,145 +3,139 @@
 The code of this package enters as one number, `NUMERICS`, which is raised when its results change on purpose.
 """
 
-import inspect
+from __future__ import annotations
+
 import os
-import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import packages_distributions, version
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pe_experiments import NUMERICS
-from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.experiment import IGNORED_ARGUMENTS, Experiment
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component
-from pe_experiments.configuration.schema import ENCODING_AND_TASK, SIZES, TrainerConfig, TrainingConfig
-from pe_experiments.store.names import file_digest, jsonable, leaves, safe_name, short_hash, text_digest
+from pe_experiments.configuration.schema import (
+    ENCODING_AND_TASK,
+    SIZES,
+    TrainerConfig,
+    TrainingConfig,
+    default_warmup,
+)
+from pe_experiments.store.names import file_digest, full_hash, jsonable, leaves, safe_name, text_digest
+from pe_experiments.store.own_code import code_digests
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # characters in a run's name
 MOST_FILES = 20  # data files with a separate digest; more files share one digest
-PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"}  # whose classes do not count as user classes
-UNTRACKED = "no source"  # recorded for a class whose source is not available
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The ``identity`` section of a run's ``config.yaml``."""
+    """What makes two trainings the same run."""
 
-    name: str  # task, model, label, seed and hash
-    # ``numerics``, ``config`` without defaults, and digests of ``data`` and ``classes``.
-    hashed: dict[str, Any]
-    trained: dict[str, Any]  # the configuration with all arguments, including defaults
-    label: str  # of the encoding
+    config: dict[str, Any]  # the trained configuration without default arguments
+    data: dict[str, str]  # digests of data files by name
+    classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
+    numerics: int = NUMERICS
+    stem: str = field(default="", compare=False)  # beginning of the name: task, model, label, seed
+
+    @property
+    def hashed(self) -> dict[str, Any]:
+        return {
+            "numerics": self.numerics,
+            "config": self.config,
+            "data": self.data,
+            "classes": self.classes,
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """Return the hash of everything that identifies the run, 64 hexadecimal digits."""
+        return full_hash(self.hashed)
+
+    def name(self, digits: int = 8) -> str:
+        """Return the name of the run with this number of digits of its hash."""
+        return f"{self.stem}-{self.hash[:digits]}"
+
+    @property
+    def key(self) -> str:
+        """Return the hash of configuration and data, by which a published run is found; see `config_key`."""
+        return full_hash([self.config, self.data])[:8]
 
 
 def identify(experiment: Experiment) -> Identity:
     """Return the identity of the training of an experiment."""
     components = experiment.components
-    trained = jsonable(experiment.trained)
-    classes = {group: class_digests(component.classes) for group, component in components.items()}
-    classes["trainer"] = class_digests(cls for callback in experiment.callbacks for cls in callback.classes)
-    hashed = {
-        "numerics": NUMERICS,
-        "config": without_defaults(trained),
-        "data": data_digests(experiment.task.data_files, components.values()),
-        "classes": {group: digests for group, digests in classes.items() if digests},
-    }
+    classes = {group: code_digests(component.classes) for group, component in components.items()}
+    classes["trainer"] = code_digests(cls for callback in experiment.callbacks for cls in callback.classes)
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
-    name = f"{components['task'].choice}-{experiment.model_choice}-{label}-s{experiment.config.seed}"
-    return Identity(f"{name}-{short_hash(hashed)}", hashed, trained, experiment.label)
+    task = components["task"].choice
+    return Identity(
+        config=_without_defaults(experiment.trained, components, experiment.callbacks),
+        data=data_digests(experiment.task.data_files, components.values()),
+        classes={group: digests for group, digests in classes.items() if digests},
+        stem=f"{task}-{experiment.model_choice}-{label}-s{experiment.config.seed}",
+    )
 
 
 def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without default arguments, so that new arguments do not change hashes."""
-    model = dict(trained["model"])
-    sizes = {key: model.pop(key) for key in SIZES}
-    sections = {
-        group: _component_without_defaults(group, trained[group])
-        for group in (*ENCODING_AND_TASK, "optimizer")
-    }
-    sections["model"] = _component_without_defaults("model", model) | sizes
+    """Return a saved configuration without default arguments, so that new arguments do not change hashes."""
+    model = {key: value for key, value in trained["model"].items() if key not in SIZES}
+    sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer")} | {"model": model}
+    components = {group: load_component(group, section) for group, section in sections.items()}
+    callbacks = [load_component(CALLBACKS, section) for section in trained["trainer"].get("callbacks", ())]
+    return _without_defaults(trained, components, callbacks)
+
+
+def _without_defaults(
+    trained: Mapping[str, Any], components: Mapping[str, Component], callbacks: Iterable[Component]
+) -> dict[str, Any]:
+    """Return the trained configuration as it is hashed.
+
+    The paths of data are left out, since their content counts, and a value that ``null`` stands for is null.
+    """
+    sections = {group: component.section_without_defaults for group, component in components.items()}
+    for argument in components["task"].cls.data_arguments:  # type: ignore[attr-defined]
+        sections["task"].pop(argument, None)
+    sections["model"] |= {key: trained["model"][key] for key in SIZES}
+    for argument in IGNORED_ARGUMENTS:
+        sections["model"].pop(argument, None)
     for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):
         defaults = vars(schema.model_construct())
         options = trained[group].items()
         sections[group] = {key: value for key, value in options if value != defaults.get(key, ...)}
-    if callbacks := sections["trainer"].get("callbacks"):
-        sections["trainer"]["callbacks"] = [
-            _component_without_defaults(CALLBACKS, callback) for callback in callbacks
-        ]
+    training = sections["training"]
+    if training.get("warmup_steps") == default_warmup(training["steps"]):
+        training["warmup_steps"] = None
+    if "callbacks" in sections["trainer"]:
+        sections["trainer"]["callbacks"] = [callback.section_without_defaults for callback in callbacks]
     for key in ("seed", "parent"):
         if key in trained:
             sections[key] = trained[key]
     return jsonable(sections)
 
 
-def _component_without_defaults(group: str, section: dict[str, Any]) -> dict[str, Any]:
-    return load_component(group, section).section_without_defaults
-
-
 def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:
     """Return a hash of a configuration that does not depend on the version of the package."""
-    return short_hash([without_defaults(trained), dict(data)])
+    return full_hash([without_defaults(trained), dict(data)])[:8]
 
 
 def evaluation_key(experiment: Experiment) -> dict[str, Any]:
     """Return what identifies an evaluation among those of a run; default decoding and task are left out."""
     evaluation = experiment.config.evaluation
+    encoding = experiment.components["pe"]
     key: dict[str, Any] = {"lengths": list(experiment.evaluation_lengths), "examples": evaluation.examples}
     if experiment.decoding != "teacher_forcing":
         key["decoding"] = experiment.decoding
     if task := experiment.other_task:
         key["task"] = task.section | data_digests(experiment.evaluation_task.data_files, [task])
-    key["pe"] = experiment.components["pe"].section
+        if digests := code_digests(task.classes):
+            key["task"] |= {"code": digests}
+    key["pe"] = encoding.section
+    if digests := code_digests(encoding.classes):
+        key["code"] = digests
     return jsonable(key)
-
-
-def class_digests(classes: Iterable[type]) -> dict[str, str]:
-    """Return a digest of the source of each user class by name; for an installed library, its version."""
-    digests = {}
-    for cls in user_classes(classes):
-        file = file_of(cls)
-        library = cls.__module__.partition(".")[0]
-        if file and {"site-packages", "dist-packages"} & set(file.parts):
-            digests[library] = " ".join(map(version, packages_distributions().get(library, [])))
-        else:
-            text = source_text(cls)
-            digests[f"{cls.__module__}.{cls.__qualname__}"] = text_digest(text) if text else UNTRACKED
-    return digests
-
-
-def user_classes(classes: Iterable[type]) -> list[type]:
-    """Return these classes and their ancestors, except those of Python and of `PACKAGES`."""
-    known_packages = PACKAGES | sys.stdlib_module_names
-    ancestors = dict.fromkeys(ancestor for cls in classes for ancestor in cls.__mro__)
-    return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in known_packages]
-
-
-def file_of(cls: type) -> Path | None:
-    """Return the file of the module of a class, or None if there is none."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return Path(file) if file and Path(file).is_file() else None
-
-
-@cache
-def source_text(cls: type) -> str | None:
-    """Return the source of a class, or of its methods in a notebook; None if the source is not available.
-
-    It is cached, because editing the file later does not change the loaded class.
-    """
-    for read_source in (inspect.getsource, _members_source):
-        with suppress(OSError, TypeError):
-            return read_source(cls)
-    return None
-
-
-def _members_source(cls: type) -> str:
-    members = [value for name, value in vars(cls).items() if name not in ("__module__", "__doc__")]
-    texts = [inspect.getsource(member) if inspect.isfunction(member) else repr(member) for member in members]
-    return "\n".join(text for text in texts if " at 0x" not in text)
 
 
 def data_digests(data_files: Iterable[str | Path], components: Iterable[Component]) -> dict[str, str]:

@@ -15,12 +15,17 @@ DIGITS = 12  # hexadecimal digits of a digest
 
 def safe_name(label: str) -> str:
     """Return a label without characters that are special in paths, shells or Hydra."""
-    return re.sub(r"[^A-Za-z0-9_.+=-]+", "_", label).strip("_")
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "_", label).strip("_")
+
+
+def full_hash(content: Any) -> str:
+    """Return a hash of JSON-like content, 64 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def short_hash(content: Any) -> str:
     """Return eight hexadecimal digits of a hash of JSON-like content."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return full_hash(content)[:8]
 
 
 def text_digest(text: str) -> str:

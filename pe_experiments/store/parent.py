@@ -14,59 +14,57 @@ depend on no length, so a run with one of them passes on its own training length
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 from torch import nn
 
-from pe_experiments.configuration.compose import ConfigMapping, choice_for_trained_run, compose_config
-from pe_experiments.configuration.parts import load_component
+from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.parts import load_component, section_for_trained_run
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
     ParentConfig,
+    resolved,
 )
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.learned import Learned
-from pe_experiments.encodings.mixtures import ByLayer, Composition
-from pe_experiments.encodings.rope import Rope
 from pe_experiments.store.directory import find_run
 from pe_experiments.store.names import leaves, short_hash
-from pe_experiments.store.status import RunStatus
-from pe_experiments.store.trained_model import finished_status, trained_model
+from pe_experiments.store.status import Run
+from pe_experiments.store.trained_model import finished_run, trained_model
 from pe_experiments.terminal.errors import UserError, few
 
-# An encoding that consists only of these classes depends on no length.
-WITHOUT_LENGTH = {PositionalEncoding, Rope, ByLayer, Composition}
 INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation", "trainer")
+ConfigMapping = dict[str, Any]
 
 
-def inherit_settings(config: ConfigMapping, explicit_keys: Iterable[str] = ()) -> ConfigMapping:
+def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConfig | ConfigMapping:
     """Return the configuration with every setting that is not explicit taken from the run ``init_from``.
 
     Args:
-        config: a composed configuration, not yet validated. Without ``init_from`` it is returned unchanged.
+        config: a composed configuration, not yet checked. Without ``init_from`` it is returned unchanged.
         explicit_keys: keys that the user set, such as ``pe`` or ``training.steps``. A setting that differs
             from the shipped or the user's defaults counts as explicit, too.
 
     Raises:
         UserError: the parent run does not exist, did not complete, or is not trusted.
     """
-    if not isinstance(config.get("init_from"), str | PathLike):
+    if not isinstance(config.get("init_from"), str):
         return config
-    parent = _parent_status(fspath(config["init_from"]), config["results_dir"], config.get("trust", False))
+    requested = resolved(config)
+    parent = _parent_run(requested["init_from"], requested["results_dir"], requested["trust"])
     explicit = set(explicit_keys)
-    keys = explicit | set(_changed_keys(config))
-    saved = parent.run.read_config()
-    child = dict(config)
+    keys = explicit | set(_changed_keys(requested))
+    saved = parent.directory.read_config()
+    child = dict(requested)
     for section in INHERITED_SECTIONS:
-        child[section] = _child_section(section, saved, config, keys)
-    if child["pe"] is config["pe"]:  # another encoding
-        child["pe"] = choice_for_trained_run(saved["pe"], config["pe"], explicit)
+        child[section] = _child_section(section, saved, requested, keys)
+    if child["pe"] is requested["pe"]:  # another encoding
+        child["pe"] = section_for_trained_run(saved["pe"], requested["pe"], explicit)
     if "seed" not in keys:
         child["seed"] = saved["seed"]
     training, parent_training = child["training"], saved["training"]
@@ -74,18 +72,9 @@ def inherit_settings(config: ConfigMapping, explicit_keys: Iterable[str] = ()) -
     if one_length and "training.min_length" not in keys:
         training["min_length"] = training["max_length"]  # the child trains at one length, too
     encoding = load_component("pe", child["pe"])
-    child["init_from"] = str(parent.run.path)
+    child["init_from"] = str(parent.directory.path)
     child["parent"] = _parent_record(parent, encoding.classes).model_dump()
     return child
-
-
-def dotted_keys(config: Mapping[str, Any], *path: str) -> Iterator[str]:
-    """Yield the keys of a configuration given from Python, joined by dots as in ``training.steps``."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and "_target_" not in value:
-            yield from dotted_keys(value, *path, str(key))
-        else:
-            yield ".".join([*path, str(key).lstrip("+")])
 
 
 def copy_parent_weights(model: nn.Module, config: Config) -> str:
@@ -99,7 +88,7 @@ def copy_parent_weights(model: nn.Module, config: Config) -> str:
     """
     assert config.init_from
     assert config.parent
-    parent = trained_model(_parent_status(config.init_from, config.results_dir, config.trust))
+    parent = trained_model(_parent_run(config.init_from, config.results_dir, config.trust))
     parent_weights = parent.state_dict()
     new_weights = []
     with torch.no_grad():
@@ -112,7 +101,7 @@ def copy_parent_weights(model: nn.Module, config: Config) -> str:
                 new_weights.append(name)
             elif parent_weight.shape == weight.shape:
                 weight.copy_(parent_weight)
-            elif isinstance(module, Learned) and attribute == "table" and _is_longer(weight, parent_weight):
+            elif attribute in getattr(module, "grown_tables", ()) and _is_longer(weight, parent_weight):
                 weight[: len(parent_weight)] = parent_weight
                 new_weights.append(f"rows {len(parent_weight)} to {len(weight) - 1} of {name}")
             elif in_encoding:
@@ -130,18 +119,18 @@ def copy_parent_weights(model: nn.Module, config: Config) -> str:
     return remark
 
 
-def _parent_status(path: str, results_dir: str, trust: bool) -> RunStatus:
-    """Return the status of a completed run; ``path`` is its directory or only its name."""
-    run = find_run("init_from", path, [Path(), Path(results_dir, "runs")])
-    status = finished_status(run, trust=trust, key="init_from")
-    if not run.checkpoint.exists():
-        raise UserError(f"init_from={run.path}: its weights are missing ({run.checkpoint})")
-    return status
+def _parent_run(path: str, results_dir: str, trust: bool) -> Run:
+    """Return a completed run; ``path`` is its directory or only its name."""
+    directory = find_run("init_from", path, [Path(), Path(results_dir, "runs")])
+    run = finished_run(directory, trust=trust, key="init_from")
+    if not directory.checkpoint.exists():
+        raise UserError(f"init_from={directory.path}: its weights are missing ({directory.checkpoint})")
+    return run
 
 
 def _changed_keys(config: ConfigMapping) -> Iterator[str]:
     """Yield the keys of settings that differ from the defaults, for example because of a preset."""
-    defaults = dict(leaves(compose_config("config", [])))
+    defaults = dict(leaves(resolved(compose_config())))
     for path, value in leaves(config):
         if path not in defaults or defaults[path] != value:
             yield ".".join(path)
@@ -184,25 +173,27 @@ def _with_value_from(source: Any, section: ConfigMapping, path: list[str]) -> Co
     return section | {key: _with_value_from(source[key], inner_section, inner_path)}
 
 
-def _parent_record(parent: RunStatus, encoding_classes: Iterable[type]) -> ParentConfig:
+def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfig:
     """Return the record of the parent that a child with an encoding of these classes stores."""
-    experiment = parent.experiment
-    hashed = parent.identity.hashed
-    shared = {key: value for key, value in hashed["config"].items() if key != "seed"}
+    experiment, identity = parent.experiment, parent.identity
+    shared = {key: value for key, value in identity.config.items() if key != "seed"}
     if "parent" in shared:
         shared["parent"] = shared["parent"]["family"]
-    steps = (parent.result or {}).get("finished_step", experiment.config.training.steps)
+    steps = (parent.directory.read_result() or {}).get("finished_step", experiment.config.training.steps)
     batches = steps * experiment.config.trainer.accumulate_grad_batches
     batches += BATCHES_PER_DRAW * experiment.batches.first_draw  # of the parent's own parents
     encoding = experiment.components["pe"].build(experiment.shape)
     # An encoding with this attribute may have got another value from its configuration.
     original_length = getattr(encoding, "original_length", experiment.shape.original_length)
+    inherits_length = any(
+        cls.inherits_length for cls in encoding_classes if issubclass(cls, PositionalEncoding)
+    )
     return ParentConfig(
-        name=parent.run.name,
-        label=parent.identity.label,
-        run=short_hash(hashed),
-        family=short_hash([shared, hashed["data"], hashed["classes"]]),
-        length=None if WITHOUT_LENGTH.issuperset(encoding_classes) else original_length,
+        name=parent.name,
+        label=experiment.label,
+        run=short_hash(identity.hashed),
+        family=short_hash([shared, identity.data, identity.classes]),
+        length=original_length if inherits_length else None,
         batches=batches,
     )
 

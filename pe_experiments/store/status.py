@@ -1,54 +1,109 @@
-"""Find the run of an experiment and determine its state."""
+"""A run: its built components, its identity, and its directory, whose state it reads."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.directory import RunDirectory, run_directory, runs_with_same_label
+from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.schema import Config
+from pe_experiments.store.directory import RunDirectory, State, run_directory, runs_with_same_label
 from pe_experiments.store.identity import Identity, evaluation_key, identify
 from pe_experiments.store.names import differences, jsonable, short_hash
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
 
+DIGITS = (8, 16, 64)  # of the hash in the name of a run; more if another run has the shorter name
 
-@dataclass(frozen=True)
-class RunStatus:
-    """The requested run and its state on disk."""
 
-    experiment: Experiment  # training and evaluation
-    identity: Identity
-    evaluation: dict[str, Any]  # key of the evaluation (`identity.evaluation_key`)
-    run: RunDirectory
-    state: str  # as `RunDirectory.state`, or "to evaluate": trained but not yet evaluated like this
-    result: dict[str, Any] | None  # result of the run; None until it has ended
-    directory: RunDirectory  # directory of the evaluation: the run's or one of its ``evaluations``
+class Run:
+    """The requested training and evaluation of one configuration.
+
+    Attributes:
+        experiment: the components, each built once, and derived values.
+        identity: what makes two trainings the same run.
+        evaluation: what makes two evaluations of the run the same (`identity.evaluation_key`).
+        directory: of the run; with ``rerun=true`` the sibling directory in which it trains again.
+    """
+
+    def __init__(self, config: Config):
+        self.experiment = resolve(config)
+        self.identity = identify(self.experiment)
+        self.final_directory = self._find_directory()
+        rerun = self.final_directory.path.exists() and config.rerun
+        self.directory = self.final_directory.rerun if rerun else self.final_directory
+
+    @classmethod
+    def finished(cls, directory: RunDirectory, experiment: Experiment, identity: Identity) -> Run:
+        """Return a finished run for another evaluation; ``experiment`` may differ from the trained one."""
+        run = cls.__new__(cls)
+        run.experiment = experiment
+        run.identity = identity
+        run.directory = run.final_directory = directory
+        return run
+
+    def _find_directory(self) -> RunDirectory:
+        """Return the directory of the run; its name gets longer if another run already has the short one."""
+        results_dir = self.experiment.config.results_dir
+        for digits in DIGITS:
+            directory = run_directory(results_dir, self.identity.name(digits))
+            if Record.hash_in(directory) in (None, self.identity.hash):
+                return directory
+        raise AssertionError("two configurations have the same SHA-256 hash")
 
     @property
-    def trained(self) -> bool:
-        return self.state in ("finished", "to evaluate", "diverged")
+    def config(self) -> Config:
+        return self.experiment.config
+
+    @property
+    def name(self) -> str:
+        return self.final_directory.name
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        return evaluation_key(self.experiment)
+
+    @property
+    def evaluation_directory(self) -> RunDirectory:
+        """Return the directory of the curve: that of the run, or of one of its later evaluations."""
+        result = self.directory.read_result()
+        if result is None or result["evaluation"] == self.evaluation:
+            return self.directory
+        return self.directory.evaluation(short_hash(self.evaluation))
+
+    @property
+    def state(self) -> State:
+        """Return how far training and evaluation are, read from disk."""
+        state = self.directory.state()
+        if state is State.FINISHED and not self.evaluation_directory.read_result():
+            return State.TO_EVALUATE
+        return state
 
     @property
     def remark(self) -> str:
         """Return the remark that a dry run prints: another process has the run, or why it is new."""
-        if self.state == "in progress":
+        if self.state is State.IN_PROGRESS:
             return "in use by another process"
-        return self.difference_to_cached_run() if self.state == "new" else ""
+        return self.difference_to_cached_run() if self.state is State.NEW else ""
 
     @property
     def saved_config(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
-        config = jsonable(self.experiment.config.model_dump()) | {"rerun": False}
-        identity = asdict(self.identity) | {"name": self.run.name}
-        return {**config, "derived": self.experiment.derived, "identity": identity}
+        return {
+            **self.experiment.full_config,
+            "rerun": False,
+            "derived": self.experiment.derived,
+            "identity": Record.identity_section(self.identity),
+        }
 
     def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""
         changes_by_run: dict[str, list[str]] = {}
-        for candidate in runs_with_same_label(self.run.path.with_name(self.identity.name)):
+        for candidate in runs_with_same_label(Path(self.config.results_dir, "runs", self.identity.name())):
             try:
-                hashed = candidate.read_config()["identity"]["hashed"]
-                changes_by_run[candidate.name] = differences(self.identity.hashed, hashed)
+                earlier = Record.read(candidate).identity
+                changes_by_run[candidate.name] = differences(self.identity.hashed, earlier.hashed)
             except (UserError, KeyError, TypeError, ValueError):  # damaged
                 continue
         if not changes_by_run:
@@ -56,25 +111,20 @@ class RunStatus:
         nearest = min(changes_by_run, key=lambda name: (len(changes_by_run[name]), name))
         return f"not the run {nearest}: {few(changes_by_run[nearest])}"
 
-    def updated(self) -> RunStatus:
-        """Return the status after reading its state from disk again."""
-        directory = self.run
-        state = self.run.state(self.experiment.config.rerun)
-        result = self.run.read_result() if state in ("finished", "diverged", "failed") else None
-        if state == "finished" and result and result["evaluation"] != self.evaluation:
-            directory = self.run.evaluation(short_hash(self.evaluation))
-            state = "finished" if directory.read_result() else "to evaluate"
-        return replace(self, result=result, state=state, directory=directory)
-
-
-def run_status(experiment: Experiment) -> RunStatus:
-    """Return the status of the run of an experiment, which may exist under another label."""
-    identity = identify(experiment)
-    run = run_directory(experiment.config.results_dir, identity.name)
-    return status_in(run, experiment, identity)
-
-
-def status_in(run: RunDirectory, experiment: Experiment, identity: Identity) -> RunStatus:
-    """Return the status of the run of an experiment in a directory, after completing a killed rerun."""
-    run.restore()
-    return RunStatus(experiment, identity, evaluation_key(experiment), run, "new", None, run).updated()
+    @property
+    def header(self) -> dict[str, Any]:
+        """Return the entries of ``result.json`` that do not depend on the outcome."""
+        experiment = self.experiment
+        header = {
+            "name": self.name,
+            "run": self.identity.hash,
+            "label": experiment.label,
+            "task": experiment.components["task"].choice,
+            "model": experiment.model_choice,
+            "seed": self.config.seed,
+            "steps": self.config.training.steps,
+            "evaluation": self.evaluation,
+        }
+        if self.config.parent:
+            header["parent"] = self.config.parent.name
+        return jsonable(header)

@@ -21,8 +21,8 @@ from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoa
 from pe_experiments.configuration.schema import LoggerConfig, MlflowConfig
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.names import short_hash
-from pe_experiments.store.status import RunStatus
+from pe_experiments.store.names import jsonable, short_hash
+from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError, sentence
 
 # Columns of the curve that are logged over length. The others, which describe the task, are only in the CSV.
@@ -36,19 +36,19 @@ MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
 class Loggers:
     """The loggers of a run, or of one of its evaluations, by the names of ``configs/logger``."""
 
-    def __init__(self, status: RunStatus, directory: RunDirectory):
-        config = status.experiment.config
-        name = status.run.name
-        if directory is not status.run:
+    def __init__(self, run: Run, directory: RunDirectory):
+        config = run.config
+        name = run.name
+        if directory is not run.directory:
             name = f"{name}-e{directory.name}"
-        tags = {"study": config.study or "", "label": status.identity.label}
-        self.config = status.saved_config
+        tags = {"study": config.study or "", "label": run.experiment.label}
+        self.config = jsonable(run.saved_config)
         self.loggers: dict[str, Logger] = {}
         self._last_step = 0  # what a resumed W&B run has already
         self._has_curve = False
         # W&B is started first, so that the other loggers write nothing if it cannot start.
         if config.logger.wandb and config.logger.wandb.mode:
-            wandb_logger = _wandb_logger(status, directory)
+            wandb_logger = _wandb_logger(run, directory, self.config)
             self.loggers["wandb"] = wandb_logger
             self.wandb = wandb_logger.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
@@ -85,21 +85,14 @@ class Loggers:
             elif not in_wandb:
                 logger.log_metrics(values)  # W&B takes the step from the values
 
-    def close(self, summary: Row | None, figure: Path) -> str | None:
-        """End the loggers' runs; return the command that uploads an offline W&B run, if there is one.
-
-        ``summary`` is None if the run failed.
-        """
-        upload = None
+    def close(self, summary: Row | None, figure: Path) -> None:
+        """End the loggers' runs; ``summary`` is None if the run failed."""
         for name, logger in self.loggers.items():
             if summary is not None:
                 self._log_summary(name, logger, summary, figure)
             logger.finalize("failed" if summary is None else "success")
         if "wandb" in self.loggers:
-            if self.wandb.offline:
-                upload = f"wandb sync {shlex.quote(os.path.relpath(Path(self.wandb.dir).parent))}"
             self.wandb.finish(exit_code=int(summary is None))
-        return upload
 
     def _log_summary(self, name: str, logger: Any, summary: Row, figure: Path) -> None:
         """Log the figure, and the summary under the same names as in ``result.json``."""
@@ -120,23 +113,29 @@ class Loggers:
                 logger.experiment.log_artifact(logger.run_id, str(figure))
 
 
-def _wandb_logger(status: RunStatus, directory: RunDirectory) -> WandbLogger:
+def upload_command(directory: RunDirectory) -> str | None:
+    """Return the command that uploads the offline W&B run of a directory, if there is one."""
+    offline_runs = sorted(directory.path.glob("wandb/offline-run-*"))
+    return f"wandb sync {shlex.quote(os.path.relpath(offline_runs[-1]))}" if offline_runs else None
+
+
+def _wandb_logger(requested: Run, directory: RunDirectory, saved_config: dict[str, Any]) -> WandbLogger:
     """Return the logger of a W&B run with files in the directory; an earlier offline run is replaced."""
-    experiment = status.experiment
+    experiment = requested.experiment
     config = experiment.config
     settings = config.logger.wandb
     assert settings
     model = experiment.model_choice[:MOST_TAG]
-    label = status.identity.label[:MOST_TAG]
+    label = experiment.label[:MOST_TAG]
     task = experiment.components["task"].choice[:MOST_TAG]
-    run_id = status.run.name
+    run_id = requested.name
     name = f"{label}, {task}, seed {config.seed}"
     job = "training"
-    hash_without_seed = short_hash(status.identity.trained | {"seed": None})
+    hash_without_seed = short_hash(jsonable(experiment.trained | {"seed": None}))
     group = f"{label}, {task} [{hash_without_seed[:4]}]"
     if config.study:
         group = f"{config.study}: {group}"
-    if directory is not status.run:
+    if directory is not requested.directory:
         run_id = f"{run_id}-e{directory.name}"
         name = f"{name}, evaluated again"
         job = "evaluation"
@@ -150,7 +149,7 @@ def _wandb_logger(status: RunStatus, directory: RunDirectory) -> WandbLogger:
         "tags": list(dict.fromkeys(tags)),
         "resume": "allow" if settings.mode == "online" else None,
     }
-    run = _start_wandb(**arguments, config=status.saved_config, dir=directory.path)
+    run = _start_wandb(**arguments, config=saved_config, dir=directory.path)
     for key in METRICS:
         run.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
     for key in ("length", *MEASURED):  # without a summary, which would be the value at the longest length

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +12,28 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.configuration.compose import DERIVED, names_outside_package, with_local_logger
+from pe_experiments.configuration.compose import DERIVED, OURS, compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import ENCODING_AND_TASK, TRAINER_OPTIONS_IN_IDENTITY, check
+from pe_experiments.configuration.schema import (
+    ENCODING_AND_TASK,
+    TRAINER_OPTIONS_IN_IDENTITY,
+    Config,
+    resolved,
+)
 from pe_experiments.data.batches import Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
-from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import Identity, data_digests, identify
-from pe_experiments.store.status import RunStatus, status_in
+from pe_experiments.store.names import file_digest
+from pe_experiments.store.record import Record
+from pe_experiments.store.status import Run
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, shown
-from pe_experiments.training.preflight import check_model, refuse_large_model
+from pe_experiments.training.own_classes import check_own_classes
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,18 @@ class TrainedModel:
         return weights
 
 
+# Lightning's callbacks that write no files, send nothing and start nothing: a stranger's run may have them.
+HARMLESS_CALLBACKS = tuple(
+    f"pytorch_lightning.callbacks.{module}.{name}"
+    for module, name in (
+        ("weight_averaging", "EMAWeightAveraging"),
+        ("weight_averaging", "WeightAveraging"),
+        ("lr_monitor", "LearningRateMonitor"),
+        ("timer", "Timer"),
+    )
+)
+
+
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
     """Return the trained model of a completed run.
 
@@ -102,60 +122,76 @@ def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
         UserError: the run does not exist or is not completed, its code has been edited since, or without
             ``trust`` it names modules or files from outside this package.
     """
-    status = finished_status(RunDirectory(Path(run)), trust=trust)
-    return TrainedModel(status.experiment, trained_model(status).eval())
+    finished = finished_run(RunDirectory(Path(run)), trust=trust)
+    return TrainedModel(finished.experiment, trained_model(finished).eval())
 
 
-def finished_status(
-    run: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False, key: str = "run"
-) -> RunStatus:
-    """Return the status of a completed run after checking that its code may be run and is unchanged.
+def finished_run(
+    directory: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False, key: str = "run"
+) -> Run:
+    """Return a completed run after checking that its code may be executed and is unchanged.
 
     Always call this function before building parts that a run directory names, because the directory may come
     from a stranger.
 
     Args:
-        run: the directory.
+        directory: of the run.
         changes: as in `run.evaluate_run`.
         trust: as in `load_model`.
         key: the option that error messages name.
     """
-    option = f"{key}={run.path}"
-    run.restore()
-    saved = run.read_config()
+    option = f"{key}={directory.path}"
+    directory.complete_rerun()
+    saved = directory.read_config()
     changes = dict(changes or {})
     _refuse_untrusted_code(option, saved, changes, trust)
-    try:
-        identity = Identity(**saved["identity"])
-        if not all(isinstance(identity.hashed[key], dict) for key in ("classes", "data", "config")):
-            raise TypeError
-    except (KeyError, TypeError) as error:
-        why = "config.yaml: section 'identity' is not valid"
-        raise UserError(f"{run.path} is not a valid run directory: {why}") from error
-    trainer = saved.get("trainer", {})
-    requested = changes.get("trainer", trainer)
-    for name in TRAINER_OPTIONS_IN_IDENTITY:
-        if name in trainer and requested.get(name, trainer[name]) != trainer[name]:
-            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trainer[name])}")
+    record = Record.of(directory, saved)
+    _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
-    sections = {key: value for key, value in saved.items() if key not in DERIVED}
-    experiment = resolve(check(with_local_logger(sections) | {"study": None} | changes), other_task)
-    status = status_in(run, experiment, identity)
-    if status.state not in ("finished", "to evaluate"):
-        state = "interrupted" if status.state == "new" else status.state
+    experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
+    run = Run.finished(directory, experiment, record.identity)
+    state = run.state
+    if state not in (State.FINISHED, State.TO_EVALUATE):
+        shown_state = State.INTERRUPTED if state is State.NEW else state
         only = "only a completed run can be evaluated or continued; train it first"
-        raise UserError(f"{option}: it is {state}, and {only}")
-    _refuse_edited_code(option, identity.hashed, identify(experiment).hashed, changes)
-    return status
+        raise UserError(f"{option}: it is {shown_state}, and {only}")
+    _refuse_edited_code(option, record, identify(experiment), changes)
+    if record.identity.hash != record.hash:
+        raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
+    return run
+
+
+def _requested_config(
+    saved: Mapping[str, Any], changes: Mapping[str, Any], directory: RunDirectory
+) -> dict[str, Any]:
+    """Return the configuration in which a trained run is evaluated on this machine.
+
+    Loggers, devices and callbacks are those of the user, not of the run, which may come from a stranger.
+    """
+    config = {key: value for key, value in saved.items() if key not in DERIVED}
+    had_none = all(section is None for section in saved["logger"].values())
+    here = resolved(compose_config(["logger=none"] if had_none else []))
+    trainer = {key: saved["trainer"][key] for key in TRAINER_OPTIONS_IN_IDENTITY if key in saved["trainer"]}
+    config |= {"logger": here["logger"], "trainer": here["trainer"] | trainer, "study": None}
+    # As wherever the run is now; the folder may have been moved since.
+    return config | {"results_dir": str(directory.path.parents[1])} | dict(changes)
+
+
+def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
+    """Raise an error for changes of ``trainer`` that belong to the identity of the run."""
+    requested = changes.get("trainer", trained)
+    for name in TRAINER_OPTIONS_IN_IDENTITY:
+        if name in trained and requested.get(name, trained[name]) != trained[name]:
+            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
 
 
 def _refuse_edited_code(
-    option: str, recorded: Mapping[str, Any], current: Mapping[str, Any], changes: Mapping[str, Any]
+    option: str, recorded: Record, current: Identity, changes: Mapping[str, Any]
 ) -> None:
     """Raise an error if data or classes not replaced by ``changes`` have been edited since training."""
-    digests = [(recorded["data"], current["data"])]
-    for group in {**recorded["classes"], **current["classes"]}.keys() - changes.keys():
-        digests.append((recorded["classes"].get(group, {}), current["classes"].get(group, {})))
+    digests = [(recorded.data, current.data)]
+    for group in {**recorded.classes, **current.classes}.keys() - changes.keys():
+        digests.append((recorded.classes.get(group, {}), current.classes.get(group, {})))
     edited = []
     for old, new in digests:
         edited += [name for name in old | new if old.get(name) != new.get(name)]
@@ -166,59 +202,60 @@ def _refuse_edited_code(
 def _refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
     """Raise an error without ``trust`` if the saved configuration names classes or files of a stranger.
 
-    Classes and files that ``changes`` names or that are in the working directory belong to the caller.
+    Classes and files that ``changes`` name belong to the caller.
     """
     if not isinstance(trust, bool):
         raise UserError(f"trust={shown(trust)}: expected true or false")
+    if trust:
+        return
     effective = {**saved, **changes}
     sections = [effective.get(key) for key in (*ENCODING_AND_TASK, "model", "optimizer", "trainer")]
     sections.insert(0, saved.get("task"))  # is built even if another task is evaluated
-    saved_names = set(names_outside_package(list(saved.values())))
-    identity = saved.get("identity")
-    hashed = identity.get("hashed", {}) if isinstance(identity, dict) else {}
-    untrusted = [
-        name
-        for name in names_outside_package(sections)
-        if name in saved_names and not _is_in_working_directory(name, hashed)
-    ]
-    if untrusted and not trust:
+    named_by_run = set(_foreign_names(list(saved.values())))
+    untrusted = [name for name in _foreign_names(sections) if name in named_by_run]
+    if untrusted:
         cure = "if you trust it, add trust=true, which runs these modules and reads these files"
         problem = f"its config.yaml names {shown(untrusted[0])}, from outside this package"
         raise UserError(f"{option}: {problem}; {cure}")
 
 
-def _is_in_working_directory(name: str, hashed: Mapping[str, Any]) -> bool:
-    """Return whether a class that the run recorded, or an unchanged file, is in the working directory."""
-    folder = Path.cwd().resolve()
-    try:
-        if any(name in digests for digests in hashed["classes"].values()):
-            *module_parts, _ = name.split(".")
-            if not all(part.isidentifier() for part in module_parts):
-                return False
-            modules = [folder.joinpath(*module_parts[:end]) for end in range(1, len(module_parts) + 1)]
-            return any(
-                path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() for path in modules
-            )
-        path = (folder / name).resolve()
-        if not (path.exists() and path.is_relative_to(folder)):
-            return False
-        return data_digests([path], []).items() <= hashed["data"].items()
-    except (AttributeError, TypeError, KeyError, ValueError, OSError, UserError):  # a damaged configuration
-        return False
+def _foreign_names(node: Any) -> Iterator[str]:
+    """Yield names of classes and files in a configuration that do not come with the package.
+
+    A text is taken for the name of a file if it contains a dot or a slash.
+    """
+    if isinstance(node, str):
+        if set(node) & {".", "/", os.sep}:
+            yield node
+    elif isinstance(node, list):
+        for value in node:
+            yield from _foreign_names(value)
+    elif isinstance(node, dict):
+        target = str(node.get("_target_") or "")
+        is_callback = target.startswith("pytorch_lightning.")
+        if target and (target not in HARMLESS_CALLBACKS if is_callback else not OURS.fullmatch(target)):
+            yield target
+        if node.get("path") is not None:
+            yield str(node["path"])
+        for key, value in node.items():
+            if key != "_target_":
+                yield from _foreign_names(value)
 
 
-def trained_model(status: RunStatus) -> Backbone:
+def trained_model(run: Run) -> Backbone:
     """Return the model of the experiment with the weights of the run."""
-    experiment, run = status.experiment, status.run
-    checkpoint = read_checkpoint(run.checkpoint)
+    experiment, directory = run.experiment, run.directory
+    checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
     if checkpoint is None:
         cure = "add rerun=true to train it again"
-        raise UserError(f"{run.checkpoint} is missing, so the run cannot be evaluated; {cure}")
-    refuse_large_model(experiment)
-    check_model(experiment)
+        raise UserError(f"{directory.checkpoint} is missing, so the run cannot be evaluated; {cure}")
+    recorded = (directory.read_result() or {}).get("checkpoint")
+    if recorded != file_digest(directory.checkpoint):
+        raise UserError(f"{directory.checkpoint} is damaged (its content changed since the run finished)")
+    check_own_classes(experiment)
     model = experiment.untrained_model()
     label = experiment.components["pe"].label
     mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"
     mismatch += "; only encodings with the same parameters can use its weights"
-    load_weights(model, checkpoint, run.checkpoint, mismatch)
+    load_weights(model, checkpoint, directory.checkpoint, mismatch)
     return model

@@ -3,78 +3,98 @@
 from __future__ import annotations
 
 import json
+import math
 import traceback
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.evaluation.evaluate import Curve, Tables
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
-from pe_experiments.store.environment import describe_environment, resumed_environment, user_files
+from pe_experiments.store.environment import describe_environment, resumed_environment
 from pe_experiments.store.manifest import list_in_study
-from pe_experiments.store.status import RunStatus
+from pe_experiments.store.names import jsonable
+from pe_experiments.store.status import Run
 from pe_experiments.store.tracking import Loggers
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import write_atomically
+from pe_experiments.training.observer import Observer
 
 
-class RunWriter:
+class RunWriter(Observer):
     """Write the files of one training or evaluation. Always call `close`, which ends the loggers.
 
     Args:
-        status: the run.
+        run: the requested run.
         directory: directory of the run or of one of its evaluations, locked by this process.
-        first_step: the step from which training resumes. Later rows of ``metrics.csv`` are dropped.
+        display: shows the rows of the training curve.
     """
 
-    def __init__(self, status: RunStatus, directory: RunDirectory, first_step: int = 0):
-        self.status = status
+    def __init__(self, run: Run, directory: RunDirectory, display: console.Display):
+        self.run = run
         self.directory = directory
-        self.first_step = first_step
+        self.display = display
+        self.validation_loss = math.nan  # of the last row that has one
+        self.loggers: Loggers | None = None
+
+    def begin(self) -> None:
+        """Write the configuration and start the loggers."""
+        write_atomically(
+            self.directory.config, yaml.safe_dump(jsonable(self.run.saved_config), sort_keys=False)
+        )
+        self.loggers = Loggers(self.run, self.directory)
+
+    def begin_training(self, device: str, first_step: int) -> None:
+        """Begin, or resume at a step: drop later rows, record the environment, list the run in its study."""
+        directory = self.directory
         rows: list[Row] = []
         if first_step:
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
-        write_atomically(directory.config, OmegaConf.to_yaml(OmegaConf.create(status.saved_config)))
-        self.loggers = Loggers(status, directory)
-        self._closed = False
-        if directory is status.run:
-            write_atomically(directory.metrics, to_csv(METRICS, rows))
+        self.begin()
+        write_atomically(directory.metrics, to_csv(METRICS, rows))
         for row in rows:
-            self.loggers.metrics(row)
-
-    def begin_training(self, device: str) -> None:
-        """Record the environment, list the run in its study and delete remains of an earlier attempt."""
-        run = self.directory
-        experiment = self.status.experiment
-        environment = describe_environment(device) | {"user_files": user_files(experiment)}
-        if self.first_step:
-            recorded = run.read_environment()
-            environment, changes = resumed_environment(recorded, environment, self.first_step)
+            self._log(row)
+        environment = describe_environment(device)
+        if first_step:
+            recorded = directory.read_environment()
+            environment, changes = resumed_environment(recorded, environment, first_step)
             if changes:
                 both = "environment.json records both"
-                console.say(f"{run.name}: resumed in another environment ({', '.join(changes)}); {both}")
-        write_atomically(run.environment, json.dumps(environment, indent=2) + "\n")
-        run.error_log.unlink(missing_ok=True)
-        run.result.unlink(missing_ok=True)
-        list_run(self.status)
+                console.say(f"{self.run.name}: resumed in another environment ({', '.join(changes)}); {both}")
+        write_atomically(directory.environment, json.dumps(environment, indent=2) + "\n")
+        directory.error_log.unlink(missing_ok=True)
+        directory.result.unlink(missing_ok=True)
+        list_run(self.run)
 
     def metrics(self, row: Row) -> None:
-        """Append a row to ``metrics.csv`` and log it."""
+        """Append a row to ``metrics.csv``, log it and show it."""
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(METRICS, [row], header=False))
-        self.loggers.metrics(row)
+        self._log(row)
+        self.display.row(row)
+
+    def _log(self, row: Row) -> None:
+        self.validation_loss = row.get("validation_loss", self.validation_loss)
+        if self.loggers:
+            self.loggers.metrics(row)
+
+    def step(self, number: int) -> None:
+        """Show the number of finished steps."""
+        self.display.step(number)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
         """Write the extrapolation curve, further tables and the figures; return the summary of the curve."""
         # Imported late, because importing matplotlib takes a second.
         from pe_experiments.drawing import run_depth_figure, run_figure
 
-        experiment = self.status.experiment
+        experiment = self.run.experiment
+        self.directory.refuse_deleted()
         write_curve(self.directory, curve, tables)
+        assert self.loggers
         self.loggers.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
         run_figure(curve, label, task, experiment.max_length, self.directory.figure)
@@ -83,36 +103,35 @@ class RunWriter:
             run_depth_figure(depths, label, task, experiment.max_length, path)
         return summarise(curve, experiment.max_length)
 
-    def finish(self, result: dict[str, Any], summary: Row | None) -> None:
-        """Close the loggers and write the result; ``summary`` is None if the training failed."""
-        upload = self.close(summary)
-        self.directory.write_result(result | {"upload": upload})
+    def finish(self, result: dict[str, Any], summary: Row | None) -> dict[str, Any]:
+        """Close the loggers, write the result and return it; ``summary`` is None if the training failed."""
+        self.close(summary)
+        self.directory.write_result(result)
+        return result
 
-    def close(self, summary: Row | None = None) -> str | None:
-        """Close the loggers once; return the command that uploads an offline W&B run, if there is one."""
-        if self._closed:
-            return None
-        self._closed = True
-        return self.loggers.close(summary, self.directory.figure)
+    def close(self, summary: Row | None = None) -> None:
+        """Close the loggers once."""
+        loggers, self.loggers = self.loggers, None
+        if loggers:
+            loggers.close(summary, self.directory.figure)
 
 
-def list_run(status: RunStatus) -> None:
+def list_run(run: Run) -> None:
     """Add a run to the manifest of its study, unless it is outside the results directory."""
-    study = status.experiment.config.study
-    results_dir = Path(status.experiment.config.results_dir)
-    if study and status.run.path.parent.parent == results_dir:
-        list_in_study(results_dir, study, status.run.name)
+    results_dir = Path(run.config.results_dir)
+    if run.config.study and run.final_directory.path.parent.parent == results_dir:
+        list_in_study(results_dir, run.config.study, run.name)
 
 
-def training_failure(run: RunDirectory, error: Exception) -> dict[str, Any]:
-    """Return the result of a training that diverged or failed.
+def training_failure(directory: RunDirectory, error: Exception) -> dict[str, Any]:
+    """Return the entries of the result of a training that diverged or failed.
 
     A mistake of the user, a full disk or a deleted run is not a result: the error is raised again.
     """
     if isinstance(error, Diverged):
         return {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
-    run.refuse_deleted()
+    directory.refuse_deleted()
     if isinstance(error, UserError) or disk_problem(error):
         raise error
-    write_atomically(run.error_log, traceback.format_exc())
+    write_atomically(directory.error_log, traceback.format_exc())
     return {"status": ERROR, "reason": f"{type(error).__name__}: {error}"}

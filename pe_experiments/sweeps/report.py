@@ -9,8 +9,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from pe_experiments.sweeps.jobs import DONE, Job
-from pe_experiments.sweeps.launch import LAUNCHED
+from pe_experiments.sweeps.launch import LAUNCHED, Job
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Lines, complain
 from pe_experiments.terminal.errors import UserError, one_line, sentence
@@ -33,11 +32,10 @@ class ComparisonReport(Callback):
 
     def before_runs(self, jobs: Sequence[Job]) -> None:
         """Inspect the runs before the sweep starts; raise a `UserError` to stop it."""
-        configs = [job.config for job in jobs if job.config]
+        configs = [job.run.experiment.full_config for job in jobs if job.run]
         for option in self.tuned:
             section, _, key = option.partition(".")
-            sections = [config[section] for config in configs if isinstance(config.get(section), dict)]
-            if configs and not any(key in options for options in sections):
+            if configs and not any(key in config.get(section, {}) for config in configs):
                 example = "allowed: options such as training.learning_rate"
                 raise UserError(f"hydra.callbacks.report.tuned: no run has an option {option}; {example}")
 
@@ -75,12 +73,14 @@ def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, s
     from pe_experiments.comparison.tuning import varying
     from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 
-    done = [job for job in jobs if job.state in DONE]
-    studies = sorted({job.study for job in done})
+    runs = [job.run for job in jobs if job.done and job.run]
+    studies = sorted({(run.config.results_dir, run.config.study or "") for run in runs})
     for results_dir, study in studies:
-        study_jobs = [job for job in done if job.study == (results_dir, study)]
-        names = [job.name for job in study_jobs]
-        facts = {"tuned": varying((job.config for job in study_jobs), tuned)}
+        chosen = [
+            run for run in runs if (run.config.results_dir, run.config.study or "") == (results_dir, study)
+        ]
+        names = [run.name for run in chosen]
+        facts = {"tuned": varying((run.experiment.full_config for run in chosen), tuned)}
         if not study:  # exactly these runs
             write_manifest(Path(results_dir), UNNAMED, names, **facts)
             continue

@@ -45,11 +45,14 @@ class Task(ABC):
         exact: whether exact match is meaningful; it is not for text.
         data_files: files from which examples are drawn; their content is part of a run's identity. A file
             that an argument names need not be listed.
+        data_arguments: arguments that only say where ``data_files`` are. Two runs are the same if the content
+            of their files is, wherever they are.
     """
 
     vocab_size: int
     answers: int | None = None
     data_files: tuple[str | Path, ...] = ()
+    data_arguments: tuple[str, ...] = ()
     order_sensitive: bool = True
     shortest: int = 1
     longest: int = sys.maxsize

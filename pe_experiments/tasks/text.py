@@ -53,6 +53,7 @@ class Text(Task):
     """
 
     vocab_size = 256
+    data_arguments = ("path",)
     shortest = 2
     formats = ("aligned",)
     decoder_only = "an encoder reads the symbols it should predict"

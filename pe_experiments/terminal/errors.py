@@ -116,29 +116,18 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-# Names that other projects use for options and choices of this one.
-ALSO_CALLED = {"theta": "base", "rope_theta": "base", "lr": "learning_rate", "hidden_size": "d_model",
-               "encoding": "pe", "scheme": "pe", "tasks": "task", "seeds": "seed", "max_steps": "steps",
-               "rotary": "rope", "rotary_embedding": "rope", "llama": "rope", "llama3": "rope_llama3",
-               "absolute": "sinusoidal", "vaswani": "sinusoidal", "bert": "learned",
-               "gpt2": "learned", "relative": "shaw", "yarn": "rope_yarn", "ntk": "rope_ntk",
-               "xl": "transformer_xl", "swa": "sliding_window", "pi": "rope_linear",
-               "forgetting": "fox"}  # fmt: skip
-# Options that are listed first if there are too many to list.
-FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
-         "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
-
-
 def nearest(word: str, options: Iterable[str]) -> str:
     """Return the end of an error message: `` Did you mean a?`` if an option is similar, then the options."""
-    options = sorted(options)
-    similar = [option for option in options if option == ALSO_CALLED.get(word)]
-    if not similar:
-        similar = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
+    options = list(options)
+    similar = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
     if not similar and len(word) > 2:
         similar = [option for option in options if option.startswith(word[:3])]
-    hint = f" Did you mean {allowed(similar)}?" if similar else ""
+    hint = f" Did you mean {allowed(sorted(similar))}?" if similar else ""
+    return hint + listed(options)
+
+
+def listed(options: Sequence[str]) -> str:
+    """Return the options for the end of a message, as `` Allowed: a, b or c.``; at most `LISTED` of them."""
     if len(options) > LISTED:
-        options.sort(key=lambda option: FIRST.index(option) if option in FIRST else len(FIRST))
         options = [*options[:LISTED], f"one of {len(options) - LISTED} more"]
-    return f"{hint} Allowed: {allowed(options)}."
+    return f" Allowed: {allowed(options)}."

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import NoReturn
 from pe_experiments.terminal.files import CONFIG_DIR
 
 FULL_ERROR = "PE_EXPERIMENTS_FULL_ERROR"  # environment variable with the user's value of HYDRA_FULL_ERROR
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 exit_code = 0  # exit code of a command without an error; 1 if a run of its sweep failed
 command: list[str] = []  # the command of this process; empty in notebooks
 
@@ -62,18 +61,10 @@ def hydra_raises() -> Iterator[bool]:
             os.environ["HYDRA_FULL_ERROR"] = user_value
 
 
-def follow_parent(*signals: int) -> None:
-    """Ignore signals that the parent process handles, and end this process when the parent ends."""
-    for number in signals:
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent
-    parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
+def end_with_parent() -> None:
+    """Let the operating system end this process when its parent process ends; on Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def interrupt(*_: object) -> None:

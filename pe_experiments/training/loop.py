@@ -9,7 +9,7 @@ import pickle
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.loggers.logger import DummyLogger
+from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
 from torch import Tensor
 from torch.nn import functional as F
@@ -32,12 +32,11 @@ from pe_experiments.data.batches import Batch, TrainingStream, micro_batches, ro
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
-from pe_experiments.evaluation.spread import rank, world_size
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged, UserError, few
+from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
-from pe_experiments.training.ranks import Ranks
 
 RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 16  # scored tokens are padded to a multiple of 16, because every new shape sets up kernels
@@ -47,15 +46,30 @@ KNOWN_WARNINGS = "does not have many workers|isinstance.treespec, LeafSpec|`srun
 
 
 class TrainingModule(pl.LightningModule):
-    """A model with its loss, optimizer and learning rate schedule."""
+    """A model with its loss, optimizer, learning rate schedule and batches.
 
-    def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, seed: int):
+    Args:
+        model: the model, which is trained in place.
+        experiment: its configuration and components.
+        first_step: the step from which training continues.
+        run_hash: identifies the run in its checkpoints.
+    """
+
+    def __init__(self, model: Backbone, experiment: Experiment, first_step: int = 0, run_hash: str = ""):
         super().__init__()
         self.model = model
-        self.optimizer = optimizer
-        self.training_config = training
-        self.seed = seed
+        self.experiment = experiment
+        self.optimizer = experiment.components["optimizer"]
+        self.training_config = experiment.config.training
+        self.first_step = first_step
+        self.run_hash = run_hash
         self.finished = False  # whether training is complete; saved in every checkpoint
+
+    def train_dataloader(self) -> DataLoader[MicroBatch]:
+        accumulated = self.trainer.accumulate_grad_batches
+        rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        parts = TrainingParts(self.experiment.batches, self.first_step, accumulated, rank, world_size)
+        return DataLoader(parts, batch_size=None)
 
     def training_step(self, batch: MicroBatch, batch_idx: int) -> Tensor:
         """Return the loss of a part of a step in nats; the loss of the step is the mean over its parts.
@@ -63,13 +77,13 @@ class TrainingModule(pl.LightningModule):
         The parts are the accumulated batches on every device. Lightning averages their gradients.
         """
         rows, parts, scored = batch
-        seed_forward(named_seed(self.seed, f"forward {batch_idx}"), self.device)
+        seed_forward(named_seed(self.experiment.config.seed, f"forward {batch_idx}"), self.device)
         if parts == 1:
             loss = batch_loss(self.model, rows)
         else:
             loss = batch_loss(self.model, rows, scored) * parts
         if self.step_is_recorded:
-            self.log("loss", loss, logger=False, sync_dist=world_size() > 1)
+            self.log("loss", loss, logger=False, sync_dist=self.trainer.world_size > 1)
         return loss
 
     @property
@@ -101,6 +115,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["finished"] = self.finished
+        checkpoint["run"] = self.run_hash
 
 
 def seed_forward(seed: int, device: torch.device) -> None:
@@ -154,22 +169,22 @@ class MicroBatch(NamedTuple):
 
 
 class TrainingParts(IterableDataset[MicroBatch]):
-    """The parts of all steps from step ``first`` on, for this device; each has ``accumulated`` batches."""
+    """The parts of all steps from step ``first`` on for the device ``rank``; a step has ``accumulated`` batches."""
 
-    def __init__(self, batches: TrainingStream, first: int, accumulated: int):
+    def __init__(self, batches: TrainingStream, first: int, accumulated: int, rank: int, world_size: int):
         self.batches = batches
         self.first = first
         self.accumulated = accumulated
+        self.rank = rank
+        self.world_size = world_size
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        devices = world_size()
-        first_row = rank()
         for step in count(self.first):
             batches = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
             scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in batches)
             for batch in batches:
-                rows = batch.rows(slice(first_row, None, devices)) if devices > 1 else batch
-                yield MicroBatch(rows, self.accumulated * devices, scored)
+                rows = batch.rows(slice(self.rank, None, self.world_size)) if self.world_size > 1 else batch
+                yield MicroBatch(rows, self.accumulated * self.world_size, scored)
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
@@ -186,22 +201,14 @@ class Recorder(Callback):
     """Record the training curve, and validate on fresh examples in distribution every ``check_every`` steps.
 
     Args:
-        validation: batches of the training lengths that training does not use.
-        record: called with each row of the training curve.
-        show: called with the number of each finished step.
+        experiment: its validation batches have the training lengths and are not used in training.
+        observer: receives each row of the training curve and the number of each finished step.
     """
 
-    def __init__(
-        self,
-        validation: TrainingStream,
-        training: TrainingConfig,
-        record: Callable[[Row], None],
-        show: Callable[[int], None],
-    ):
-        self.validation = validation
-        self.training = training
-        self.record = record
-        self.show = show
+    def __init__(self, experiment: Experiment, observer: Observer):
+        self.training = experiment.config.training
+        self.validation = TrainingStream(experiment.source, self.training.batch_size, "mixed", "validation")
+        self.observer = observer
         # Losses of the batches since the last row, each divided by accumulate_grad_batches. They are read
         # together, because reading waits for a GPU.
         self.losses: list[Tensor] = []
@@ -213,7 +220,7 @@ class Recorder(Callback):
         if not ends_step(trainer, batch_idx):
             return
         step = trainer.global_step
-        self.show(step)
+        self.observer.step(step)
         if not is_recorded(step, self.training):
             return
         losses = trainer.strategy.reduce(torch.stack(self.losses))  # mean over the devices
@@ -232,7 +239,7 @@ class Recorder(Callback):
             target = self.training.stop_at_exact_match
             if target is not None and metrics.get("exact_match", -1.0) >= target:
                 trainer.should_stop = True
-        self.record(row)
+        self.observer.metrics(row)
 
     def _validate(self, module: pl.LightningModule) -> dict[str, float]:
         """Return the validation metrics of the present model."""
@@ -240,6 +247,8 @@ class Recorder(Callback):
         module.eval()
         counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
         module.train()
+        if not math.isfinite(counts.loss):  # because of the last update, which no training loss follows
+            raise Diverged(module.trainer.global_step)
         metrics = {"validation_loss": counts.loss}
         if self.validation.source.task.exact:
             metrics["exact_match"] = counts.exact_match
@@ -333,34 +342,30 @@ def _require_readable(checkpoint: Path, callbacks: Sequence[Component]) -> None:
         ) from error
 
 
-def strategy_for(ranks: Ranks) -> str | DDPStrategy | FSDPStrategy:
-    """Return Lightning's strategy, which allows unused parameters, such as parameters of long distances."""
-    if ranks.size == 1:
-        return "auto"
-    if ranks.trainer.strategy == "fsdp":
-        return FSDPStrategy()
-    return DDPStrategy(find_unused_parameters=True)
-
-
-def train_model(
+def fit(
     model: Backbone,
     experiment: Experiment,
     device: str,
     checkpoint: Path,
-    first: int,
-    record: Callable[[Row], None],
-    show: Callable[[int], None],
-    ranks: Ranks | None = None,
+    observer: Observer,
+    *,
+    first_step: int = 0,
+    run_hash: str = "",
     loggers: Iterable[Logger] = (),
 ) -> int:
     """Train a model in place and return the last step.
 
+    On several devices every process calls this function; Lightning starts them, unless ``torchrun`` or
+    ``srun`` has.
+
     Args:
-        checkpoint: path of the checkpoint, which is read if ``first`` is not 0.
-        first: 0, or the step of the checkpoint from which to continue.
-        record: called with each row of ``metrics.csv``.
-        show: called with the number of each finished step.
-        ranks: the processes of the run; on several devices every process calls this function.
+        model: with initial weights, or those of the checkpoint.
+        experiment: its configuration and components.
+        device: ``cpu``, ``cuda`` or ``mps``.
+        checkpoint: path of the checkpoint, which is read if ``first_step`` is not 0.
+        observer: receives the rows of ``metrics.csv`` and the number of each finished step.
+        first_step: 0, or the step of the checkpoint from which to continue.
+        run_hash: identifies the run in its checkpoints.
         loggers: Lightning's loggers, for the user's callbacks.
 
     Raises:
@@ -368,22 +373,23 @@ def train_model(
         KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
     """
     config, training = experiment.config.trainer, experiment.config.training
-    ranks = ranks or Ranks(config.model_copy(update={"devices": 1, "num_nodes": 1}), device)
-    module = TrainingModule(model, experiment.components["optimizer"], training, experiment.config.seed)
-    validation = TrainingStream(experiment.source, training.batch_size, "mixed", "validation")
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
-        Recorder(validation, training, record, show),
+        Recorder(experiment, observer),
         Checkpointer(checkpoint, training, experiment.callbacks),
     ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f".*({KNOWN_WARNINGS})")
         logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+        several = config.devices * config.num_nodes > 1
+        strategy: Any = "fsdp" if config.strategy == "fsdp" else "auto"
+        if several and config.strategy != "fsdp":  # parameters of long distances may be unused
+            strategy = DDPStrategy(find_unused_parameters=True)
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else device,
-            devices=ranks.trainer.devices,
-            num_nodes=ranks.trainer.num_nodes,
-            strategy=strategy_for(ranks),
+            devices=config.devices,
+            num_nodes=config.num_nodes,
+            strategy=strategy,
             precision=config.precision,
             accumulate_grad_batches=config.accumulate_grad_batches,
             gradient_clip_val=training.clip_norm,
@@ -392,16 +398,16 @@ def train_model(
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
             default_root_dir=checkpoint.parents[1] / "lightning",
-            logger=[DummyLogger()] if ranks.rank and experiment.config.logger.used else list(loggers),
+            logger=list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
-            plugins=[ranks],  # determines the number of processes, whatever Slurm's variables say
+            # A job of Slurm with one device is one process, whatever Slurm's variables say.
+            plugins=None if several else [LightningEnvironment()],
         )
+        module = TrainingModule(model, experiment, first_step, run_hash)
         interrupt_handler = signal.getsignal(signal.SIGINT)
         try:
-            parts = TrainingParts(experiment.batches, first, config.accumulate_grad_batches)
-            data = DataLoader(parts, batch_size=None)
-            trainer.fit(module, data, ckpt_path=checkpoint if first else None, weights_only=True)
+            trainer.fit(module, ckpt_path=checkpoint if first_step else None, weights_only=True)
         except SystemExit as error:
             if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning reacts to Ctrl-C
                 raise KeyboardInterrupt from error

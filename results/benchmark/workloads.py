@@ -15,15 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
-from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
 from pe_experiments.training import matmul
 from pe_experiments.training.device import prepare_device
-from pe_experiments.training.loop import batch_loss, train_model
+from pe_experiments.training.loop import batch_loss, fit
 from pe_experiments.training.matmul import Backend
+from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from results.benchmark.timing import Step
 
@@ -34,7 +35,7 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 
 def experiment(**keys: object) -> Experiment:
     """Return the experiment that train.py would resolve from these overrides, on the CPU without a logger."""
-    return resolve(check(compose_config("config", {**keys, "trainer.accelerator": "cpu", "logger": "none"})))
+    return resolve(Config.checked(config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"})))
 
 
 def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
@@ -123,10 +124,11 @@ def whole_training(model: Backbone, run: Experiment, backend: Backend) -> float:
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"
 
-        def show(step: int) -> None:
-            end_times.append(time.perf_counter())
+        class Clock(Observer):
+            def step(self, number: int) -> None:
+                end_times.append(time.perf_counter())
 
-        train_model(model, run, "cpu", checkpoint, 0, lambda row: None, show)
+        fit(model, run, "cpu", checkpoint, Clock())
         end_times.append(time.perf_counter())
     return (end_times[-1] - end_times[0]) / (run.config.training.steps - 1)
 

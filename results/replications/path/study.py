@@ -11,6 +11,7 @@ from pe_experiments.published import read_table
 from pe_experiments.run import evaluate_run
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.console import say
 
 IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of pairs that are ignored; 0.8 in training
@@ -31,7 +32,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     table.sort_values("name", kind="stable").to_csv(folder / "errors.csv", index=False)
 
 
-def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> Iterator[dict[str, Any]]:
+def _errors(run: dict[Any, Any], saved: Record, results_dir: Path) -> Iterator[dict[str, Any]]:
     """Yield a row per setting; a run that diverged has an error of 100 %."""
     path = results_dir / "runs" / run["name"]
     curves: dict[str, Any] = {"as trained": None, **dict.fromkeys(IGNORED)}
@@ -39,9 +40,9 @@ def _errors(run: dict[Any, Any], saved: dict[str, Any], results_dir: Path) -> It
         curves["as trained"] = read_curve(path / "extrapolation.csv")
         for setting, ignored in IGNORED.items():
             say(f"{run['name']}: evaluated with {ignored:.0%} of the pairs ignored")
-            changes = {"task": {**saved["task"], "ignore": ignored}, "logger": {}}
+            changes = {"task": {**saved.trained["task"], "ignore": ignored}, "logger": {}}
             curves[setting] = evaluate_run(path, changes).curve
-    training = saved["identity"]["trained"]["training"]
+    training = saved.trained["training"]
     columns = {
         "name": run["name"],
         "encoding": run["label"],

@@ -1,0 +1,195 @@
+"""An encoding of the user beside the published runs of a bank, in the same configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, scores_by_setting
+from pe_experiments.comparison.runs import Runs, read_runs
+from pe_experiments.published.archive import PROVENANCE, SHIPPED, read_archive, select_runs
+from pe_experiments.store.names import jsonable, safe_name
+from pe_experiments.store.status import Run
+from pe_experiments.terminal.errors import UserError, allowed, few
+
+MOST_SETTINGS = 16  # per task, because the test enumerates all combinations of signs
+STUDY = "versus"  # the folder that holds one study per encoding
+
+# Scores [configurations, encodings] by task, NaN where the encoding did not learn the task.
+ScoresByTask = dict[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class BankComparison:
+    """One encoding of the user and the bank that it is compared with.
+
+    Attributes:
+        bank: name of the published study.
+        label: of the user's encoding.
+        metric: ``score``, or exact match at a multiple of the training length.
+        results_dir: contains the user's runs.
+        baselines: labels of the encodings of the bank.
+        bank_runs: their runs, in configurations that all of them have run.
+        floors: scores of simple baselines, if the bank has them.
+        task_by_run: the name in the bank of the task of each of the user's runs.
+    """
+
+    bank: str
+    label: str
+    metric: str
+    results_dir: Path
+    baselines: list[str]
+    bank_runs: Runs
+    floors: pd.DataFrame | None
+    task_by_run: dict[str, str]
+
+    @property
+    def study(self) -> str:
+        return f"{STUDY}/{safe_name(self.label)}"
+
+    @property
+    def baseline_versions(self) -> str:
+        """Return with which versions the baselines were trained."""
+        names = list(self.bank_runs.runs["name"])
+        numerics = {str(self.bank_runs.saved[name].numerics) for name in names}
+        torch_versions = {str(self.bank_runs.environments[name]["libraries"]["torch"]) for name in names}
+        return f"NUMERICS {few(sorted(numerics))} and PyTorch {few(sorted(torch_versions))}"
+
+    def all_runs(self) -> Runs:
+        """Return the runs of the baselines and the finished runs of the encoding."""
+        new_runs = read_runs(self.results_dir, self.study)
+        new_runs = select_runs(new_runs, new_runs.runs["name"].isin(self.task_by_run))
+        # A run that was first trained for another study can have another label.
+        new_runs.runs["label"] = self.label
+        new_runs.curves["label"] = self.label
+        runs = pd.concat([self.bank_runs.runs, new_runs.runs], ignore_index=True)
+        curves = pd.concat([self.bank_runs.curves, new_runs.curves])
+        return Runs(runs, curves, saved={**self.bank_runs.saved, **new_runs.saved})
+
+    def scores(self) -> pd.DataFrame:
+        """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
+        runs = self.all_runs()
+        metrics = list(dict.fromkeys((SCORE, self.metric)))
+        is_new = runs.runs["label"] == self.label
+        # Only in configurations that the encoding has run.
+        all_scores = score_table(runs, self.floors, metrics)
+        bank_scores = score_table(select_runs(runs, ~is_new), self.floors, metrics)
+        new_scores = all_scores[all_scores["label"] == self.label]
+        return pd.concat([bank_scores, new_scores], ignore_index=True)
+
+    def scores_by_task(self) -> ScoresByTask:
+        """Return the scores of every task in the configurations that the encoding has run."""
+        scores = {}
+        for task, rows in self.scores().groupby("task"):
+            settings = rows.loc[rows["label"] == self.label, "setting"]
+            if len(settings):
+                scores[str(task)] = scores_by_setting(rows, self.metric).loc[settings]
+        return scores
+
+
+def compare_with_bank(
+    runs: Sequence[Run], bank: str, baselines: Sequence[str] | None, metric: str
+) -> BankComparison:
+    """Return the comparison of these runs with a bank.
+
+    Args:
+        runs: of one encoding.
+        bank: the published study, in the results directory or in the checkout of this package.
+        baselines: labels of the encodings to compare with; None selects all encodings of the bank.
+        metric: see `BankComparison`.
+
+    Raises:
+        UserError: the bank does not exist, or a run cannot be compared with it.
+    """
+    label = _only_label(runs)
+    results_dir = Path(runs[0].config.results_dir)
+    folders = [base / bank for base in (results_dir, SHIPPED)]
+    folder = next((path for path in folders if (path / PROVENANCE).exists()), None)
+    if folder is None:
+        raise UserError(f"hydra.callbacks.report.bank={bank} is not a published study in {folders[0]}")
+    bank_runs = read_archive(folder)
+    if label in set(bank_runs.runs["label"]) and runs[0].config.label:
+        raise UserError(f"label={label} is the name of an encoding of {bank}; choose another")
+    available = sorted(set(bank_runs.runs["label"]) - {label})
+    unknown = [name for name in baselines or () if name not in available]
+    if unknown:
+        key = "hydra.callbacks.report.baselines"
+        raise UserError(f"{key}: {few(unknown)} is not in the bank; allowed: {allowed(available)}")
+    chosen = list(baselines or available)
+    floors = pd.read_csv(folder / FLOORS) if (folder / FLOORS).exists() else None
+    bank_runs = _complete(bank, select_runs(bank_runs, bank_runs.runs["label"].isin(chosen)), floors, metric)
+    tasks = tasks_in_bank(bank, bank_runs, runs)
+    return BankComparison(bank, label, metric, results_dir, chosen, bank_runs, floors, tasks)
+
+
+def _only_label(runs: Sequence[Run]) -> str:
+    """Return the label of the user's encoding; raise a UserError if there are several encodings."""
+    labels = {run.experiment.label for run in runs}
+    if len(labels) > 1:
+        raise UserError(f"sweep=versus compares one encoding with the bank, got {len(labels)}")
+    return labels.pop()
+
+
+def _complete(bank: str, bank_runs: Runs, floors: pd.DataFrame | None, metric: str) -> Runs:
+    """Return the runs in configurations that all baselines have run."""
+    settings = score_table(bank_runs, floors, [metric])[["task", "setting"]].drop_duplicates()
+    if settings.empty:
+        raise UserError(f"{bank}: no configuration has runs of all encodings at all learning rates")
+    complete = set(settings.itertuples(index=False, name=None))
+    most = settings.groupby("task").size().max()
+    if most > MOST_SETTINGS:
+        raise UserError(f"{bank}: a task has {most} seeds; at most {MOST_SETTINGS} are allowed")
+    pairs = zip(bank_runs.runs["task"], bank_runs.runs["seed"], strict=True)
+    return select_runs(bank_runs, pd.Series([pair in complete for pair in pairs]))
+
+
+def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, str]:
+    """Return the name in the bank of the task of each run.
+
+    Raises:
+        UserError: a run has a configuration that the bank does not have.
+    """
+    evaluations = bank_runs.curves.groupby("name").agg(
+        examples=("examples", "first"), lengths=("content_length", list)
+    )
+    by_class: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # task and configuration by class of the task
+    for name, task in bank_runs.runs[["name", "task"]].itertuples(index=False):
+        trained = bank_runs.saved[name].trained
+        examples, lengths = evaluations.loc[name]
+        config = _compared_config(trained, int(examples), lengths)
+        by_class.setdefault(trained["task"]["_target_"], []).append((task, config))
+    tasks = {}
+    for run in runs:
+        experiment = run.experiment
+        component = experiment.components["task"]
+        if component.target not in by_class:
+            shipped_tasks = allowed(sorted(set(bank_runs.runs["task"])))
+            raise UserError(f"task={component.choice} is not in {bank}; allowed: {shipped_tasks}")
+        lengths = {experiment.evaluation_task.nearest_length(n) or n for n in experiment.evaluation_lengths}
+        examples = run.config.evaluation.examples
+        config = _compared_config(jsonable(experiment.trained), examples, lengths)
+        differences = [(_differing_keys(config, other), task) for task, other in by_class[component.target]]
+        fewest_differences, tasks[run.name] = min(differences, key=lambda pair: len(pair[0]))
+        if fewest_differences:
+            problem = f"{', '.join(fewest_differences)} must be as in {bank}"
+            raise UserError(f"sweep=versus, task={component.choice}: {problem}")
+    return tasks
+
+
+def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
+    """Return the options that compared runs must share, by dotted key."""
+    config = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
+    config["seed"] = trained["seed"]
+    config["evaluation.examples"] = examples
+    config["evaluation.lengths"] = sorted(lengths)
+    return config
+
+
+def _differing_keys(config: Mapping[str, Any], bank_config: Mapping[str, Any]) -> list[str]:
+    """Return the options in which two configurations differ, with both values."""
+    keys = [key for key in {**config, **bank_config} if config.get(key) != bank_config.get(key)]
+    return [f"{key}={config.get(key)} (bank: {bank_config.get(key)})" for key in keys]

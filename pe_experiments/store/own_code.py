@@ -1,0 +1,157 @@
+"""Digest the source code of classes from outside this package, so that an edit makes a new run.
+
+What counts is the syntax tree, without comments and layout, of the file of each class and of the files that it
+imports from the working directory. In a notebook it is the class with the globals that it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from pe_experiments.store.names import text_digest
+
+PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"}  # whose classes do not count as user classes
+INSTALLED = {"site-packages", "dist-packages"}  # folders of installed libraries
+UNTRACKED = "no source"  # recorded for a class whose source is not available
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def user_classes(classes: Iterable[type]) -> list[type]:
+    """Return these classes and their ancestors, except those of Python and of `PACKAGES`."""
+    known_packages = PACKAGES | sys.stdlib_module_names
+    ancestors = dict.fromkeys(ancestor for cls in classes for ancestor in cls.__mro__)
+    return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in known_packages]
+
+
+def code_digests(classes: Iterable[type]) -> dict[str, str]:
+    """Return a digest for each module of a user class; for an installed library its version."""
+    digests: dict[str, str] = {}
+    for cls in user_classes(classes):
+        file = file_of(cls)
+        library = cls.__module__.partition(".")[0]
+        if file and INSTALLED & set(file.parts):
+            digests[library] = " ".join(map(version, packages_distributions().get(library, [])))
+        elif file:
+            digests |= _file_digests(cls)
+        else:
+            digests[f"{cls.__module__}.{cls.__qualname__}"] = _notebook_digest(cls)
+    return digests
+
+
+def file_of(cls: type) -> Path | None:
+    """Return the file of the module of a class, or None if there is none."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return Path(file) if file and Path(file).is_file() else None
+
+
+@cache
+def _file_digests(cls: type) -> dict[str, str]:
+    """Return a digest of the file of a class and of each file that it imports, by module.
+
+    It is cached, because editing a file later does not change the loaded class.
+    """
+    file = file_of(cls)
+    assert file
+    digests: dict[str, str] = {}
+    to_read = {cls.__module__: file.resolve()}
+    while to_read:
+        module, path = to_read.popitem()
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            digests[module] = UNTRACKED
+            continue
+        digests[module] = text_digest(ast.dump(tree))
+        for name, imported_path in _imported_files(tree, module, path):
+            if name not in digests:
+                to_read[name] = imported_path
+    return dict(sorted(digests.items()))
+
+
+def _imported_files(tree: ast.Module, module: str, file: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the modules that a file imports from the working directory or its own folder, with their files."""
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*filter(None, above), *filter(None, [node.module])])
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if name and name.partition(".")[0] not in PACKAGES | sys.stdlib_module_names:
+                yield from _find_module(name, (Path.cwd(), file.parent, file.parents[module.count(".")]))
+
+
+def _find_module(name: str, folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the file of a module in one of the folders, unless it is an installed library."""
+    for folder in folders:
+        path = folder.joinpath(*name.split("."))
+        for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+            if candidate.is_file() and not INSTALLED & set(candidate.parts):
+                yield name, candidate.resolve()
+                return
+
+
+@cache
+def _notebook_digest(cls: type) -> str:
+    """Return a digest of a class without a file and of the globals that it reads, as in a notebook."""
+    texts: dict[str, str] = {}
+    try:
+        _add_source(cls, cls.__qualname__, texts)
+    except (OSError, TypeError, SyntaxError):
+        return UNTRACKED
+    return text_digest(str(sorted(texts.items())))
+
+
+def _add_source(thing: Any, name: str, texts: dict[str, str]) -> None:
+    """Add the syntax tree of a class or function, and of the globals that its code reads, to ``texts``."""
+    if name in texts:
+        return
+    texts[name] = ""
+    with suppress(OSError):  # of a class in a notebook, only the source of its methods is available
+        texts[name] = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
+    functions = [thing] if isinstance(thing, FunctionType) else [*_functions(thing)]
+    if not texts[name]:
+        sources = [textwrap.dedent(inspect.getsource(function)) for function in functions]
+        attributes = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN | tuple)}
+        attributes = {key: value for key, value in attributes.items() if key not in ("__module__", "__doc__")}
+        texts[name] = str([ast.dump(ast.parse(source)) for source in sources]) + str(attributes)
+    for function in functions:
+        for global_name in _names(function.__code__):
+            value = function.__globals__.get(global_name)
+            if isinstance(value, type | FunctionType):
+                if getattr(value, "__module__", "") == thing.__module__:
+                    _add_source(value, global_name, texts)
+            elif isinstance(value, PLAIN | list | tuple | dict | set | frozenset):
+                texts[f"global {global_name}"] = repr(value)
+            elif value is not None and not isinstance(value, ModuleType):
+                texts[f"global {global_name}"] = type(value).__qualname__
+
+
+def _functions(cls: type) -> Iterator[FunctionType]:
+    """Yield the functions of a class: methods, static and class methods, and getters of properties."""
+    for member in vars(cls).values():
+        candidates = [member, *(getattr(member, key, None) for key in ("__func__", "fget", "fset", "func"))]
+        for function in candidates:
+            if isinstance(function, FunctionType):
+                yield function
+
+
+def _names(code: CodeType) -> set[str]:
+    """Return the names that code reads, also within nested functions."""
+    nested = [_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*nested)

@@ -1,0 +1,89 @@
+"""What a run says about itself in its ``config.yaml``, or a published study in its ``provenance.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pe_experiments.configuration.experiment import trained_sections
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.identity import Identity, without_defaults
+from pe_experiments.terminal.errors import UserError
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of one run, from which comparisons and published studies take its configuration.
+
+    Attributes:
+        name: of the run.
+        trained: the configuration of the training with all arguments.
+        numerics: `NUMERICS` of the package that trained it.
+        data: digests of data files by name.
+        classes: digests of user code by config group and module.
+        derived: values that follow from the configuration, such as ``train_lengths``; empty if published.
+        hash: of its identity; empty if published.
+    """
+
+    name: str
+    trained: dict[str, Any]
+    numerics: int
+    data: dict[str, str]
+    classes: dict[str, dict[str, str]] = field(default_factory=dict)
+    derived: dict[str, Any] = field(default_factory=dict)
+    hash: str = ""
+
+    @cached_property
+    def identity(self) -> Identity:
+        """Return the identity, computed from the trained configuration."""
+        return Identity(without_defaults(self.trained), self.data, self.classes, self.numerics)
+
+    @staticmethod
+    def identity_section(identity: Identity) -> dict[str, Any]:
+        """Return the ``identity`` section of a ``config.yaml``."""
+        return {
+            "hash": identity.hash,
+            "numerics": identity.numerics,
+            "data": identity.data,
+            "classes": identity.classes,
+        }
+
+    @staticmethod
+    def hash_in(directory: RunDirectory) -> str | None:
+        """Return the hash that a run directory records, or None if it records none."""
+        try:
+            return str(directory.read_config()["identity"]["hash"])
+        except (UserError, KeyError):
+            return None
+
+    @classmethod
+    def read(cls, directory: RunDirectory) -> Record:
+        """Return the record of a run directory.
+
+        Raises:
+            UserError: its ``config.yaml`` is missing or damaged.
+        """
+        return cls.of(directory, directory.read_config())
+
+    @classmethod
+    def of(cls, directory: RunDirectory, saved: Mapping[str, Any]) -> Record:
+        """Return the record in the content of a ``config.yaml``."""
+        try:
+            identity = saved["identity"]
+            record = cls(
+                directory.name,
+                trained_sections(saved),
+                int(identity["numerics"]),
+                dict(identity["data"]),
+                dict(identity["classes"]),
+                dict(saved["derived"]),
+                str(identity["hash"]),
+            )
+            if not all(isinstance(digests, dict) for digests in record.classes.values()):
+                raise TypeError("section 'identity.classes' is not a mapping of mappings")
+            return record
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = f"config.yaml: section {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise UserError(f"{directory.path} is not a valid run directory: {why}") from error

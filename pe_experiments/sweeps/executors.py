@@ -1,0 +1,253 @@
+"""Execute the runs of a sweep in processes of this machine, as jobs of submitit, or as tasks of Ray.
+
+An executor has three members: `submit` accepts a task and returns a future for its outcome, `stop` ends the
+tasks that are still executed, and `poll_seconds` is the time between two looks at the futures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pebble import ProcessPool
+
+from pe_experiments.configuration.schema import (
+    Config,
+    LauncherConfig,
+    ProcessesConfig,
+    RayConfig,
+    SubmititConfig,
+)
+from pe_experiments.terminal import process
+from pe_experiments.terminal.errors import UserError, sentence
+
+# Signals of Ctrl-C and of a cluster, which only the launching process handles.
+LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one run."""
+
+    loss: float = math.nan  # on fresh examples of the training lengths; infinite if it diverged
+    error: str = ""  # a sentence, if it failed
+    lines: tuple[str, ...] = ()  # what it printed
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to execute in another process, in the working directory of the sweep."""
+
+    config: Config
+    command: list[str]  # executes only this run
+    full_error: bool = False  # print tracebacks
+    directory: str = field(default_factory=os.getcwd)
+    # The user's encodings may be in the working directory, other modules on the original path.
+    path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
+
+    def __call__(self) -> Outcome:
+        """Train and evaluate the run; its errors are part of the outcome."""
+        with suppress(OSError):
+            os.chdir(self.directory)
+        sys.path[:] = self.path
+        process.set_up(self.command)
+        output = io.StringIO()
+        loss, error = math.nan, ""
+        with redirect_stdout(output), redirect_stderr(output):
+            try:
+                from pe_experiments.run import run_experiment
+
+                result = run_experiment(self.config, wait=True)
+                loss = result.validation_loss
+                error = str(result.result.get("reason", "")) if result.status == "error" else ""
+            except BaseException as caught:  # other runs must continue
+                error = sentence(caught)
+                if self.full_error:
+                    traceback.print_exc()
+        return Outcome(loss, error, tuple(output.getvalue().splitlines()))
+
+    def checkpoint(self) -> Any:
+        """Return the job that submitit queues again at its time limit, so that the run resumes."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class Executor(Protocol):
+    """Executes tasks in other processes."""
+
+    poll_seconds: float
+
+    def submit(self, task: Task) -> Any:
+        """Return a future for the outcome of a task."""
+
+    def stop(self) -> None:
+        """End the tasks that are still executed."""
+
+
+class Processes:
+    """Processes of this machine; a killed process fails only its run."""
+
+    poll_seconds = 0.5
+
+    def __init__(self, jobs: int, gpus: Sequence[str] = ()):
+        context = multiprocessing.get_context("spawn")
+        devices: Sequence[str | None] = gpus or [None]
+        self.pools = [
+            ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=context)
+            for device in devices
+        ]
+        self.submitted = 0
+
+    def submit(self, task: Task) -> Any:
+        pool = self.pools[self.submitted % len(self.pools)]
+        self.submitted += 1
+        return pool.schedule(task)
+
+    def stop(self) -> None:
+        for pool in self.pools:
+            pool.stop()
+        for pool in self.pools:
+            pool.join()
+
+
+def _start_worker(gpu: str | None) -> None:
+    """Prepare a worker process: it leaves signals to the launching process and ends with it."""
+    for number in LAUNCHER_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    process.end_with_parent()
+    if gpu is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+
+
+class Submitit:
+    """One job per run on a Slurm cluster or, to try it out, in processes of this machine."""
+
+    poll_seconds = 5.0  # each look accesses a shared file system
+
+    def __init__(self, settings: SubmititConfig, cluster: str, folder: Path):
+        self._folder = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self._is_local = cluster == "local"
+        self._jobs: list[Any] = []
+        self._executor = importlib.import_module("submitit").AutoExecutor(
+            self._folder, cluster=cluster, slurm_max_num_timeout=settings.max_num_timeout
+        )
+        self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
+        logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns on clusters without accounting
+
+    def submit(self, task: Task) -> Any:
+        job = self._executor.submit(_LocalTask(task, os.getpid()) if self._is_local else task)
+        self._jobs.append(job)
+        return job
+
+    def stop(self) -> None:
+        if self._is_local:
+            for job in self._jobs:
+                job.cancel()
+        # Keep logs if a job ended early or continues without this process.
+        if self._is_local or all(job.paths.result_pickle.exists() for job in self._jobs):
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _LocalTask:
+    """A task in a local job of submitit, which would outlive the launching process."""
+
+    task: Task
+    launcher_pid: int
+
+    def __call__(self) -> Outcome:
+        threading.Thread(target=self._end_with_launcher, daemon=True).start()
+        return self.task()
+
+    def _end_with_launcher(self) -> None:
+        while True:
+            try:
+                os.kill(self.launcher_pid, 0)  # raises an error if there is no such process
+            except ProcessLookupError:
+                os._exit(1)
+            time.sleep(1)
+
+
+class Ray:
+    """One Ray task per run, on a local Ray or on a running cluster (``hydra.launcher.address``)."""
+
+    poll_seconds = 5.0
+
+    def __init__(self, settings: RayConfig, jobs: int):
+        options: dict[str, Any]
+        if settings.address:
+            options = {"address": settings.address}
+        else:
+            options = {"num_cpus": jobs, "include_dashboard": False}
+            # Access to Ray's ports allows running code. Without clusters Ray listens to this machine only,
+            # also on Linux, despite the name of this variable.
+            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        self._ray = importlib.import_module("ray")
+        on_terminate = signal.getsignal(signal.SIGTERM)
+        self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+        signal.signal(signal.SIGTERM, on_terminate)  # Ray's own handler would end in a traceback
+
+    def submit(self, task: Task) -> Any:
+        return self._ray.remote(num_cpus=1, max_retries=0)(Task.__call__).remote(task).future()
+
+    def stop(self) -> None:
+        self._ray.shutdown()
+
+
+SCHEMAS: dict[str, type[LauncherConfig]] = {
+    "processes": ProcessesConfig, "slurm": SubmititConfig, "submitit_local": SubmititConfig, "ray": RayConfig,
+}  # fmt: skip
+
+
+def executor_for(kind: str, settings: LauncherConfig, threads: int, use_gpus: bool, folder: Path) -> Executor:
+    """Return the executor of ``hydra/launcher=KIND`` for runs with so many threads each."""
+    try:
+        if isinstance(settings, SubmititConfig):
+            return Submitit(settings, "slurm" if kind == "slurm" else "local", folder)
+        if isinstance(settings, RayConfig):
+            return Ray(settings, settings.jobs or cores_for(threads))
+    except ModuleNotFoundError as error:
+        hint = 'install it with pip install -e ".[cluster]"'
+        raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {hint}") from error
+    assert isinstance(settings, ProcessesConfig)
+    devices = gpus() if use_gpus else ()
+    if devices:
+        devices = devices[: settings.jobs] if settings.jobs else devices
+        return Processes(len(devices) * settings.jobs_per_device, devices)
+    if settings.jobs_per_device > 1:
+        raise UserError(
+            f"hydra.launcher.jobs_per_device={settings.jobs_per_device}: these runs use no GPU; "
+            f"allowed instead: hydra.launcher.jobs"
+        )
+    return Processes(settings.jobs or cores_for(threads))
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the visible GPUs, each as a value of CUDA_VISIBLE_DEVICES."""
+    import torch
+
+    count = torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(visible.split(",")[:count] if visible else map(str, range(count)))
+
+
+def cores_for(threads: int) -> int:
+    """Return how many runs with this number of threads fit the cores of this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // threads)
