@@ -21,11 +21,12 @@ from pytorch_lightning.utilities import rank_zero_only
 from pe_experiments.configuration.compose import changed_keys, config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
+from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import read_curve
-from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, State
+from pe_experiments.store.directory import COMPLETED, DIVERGED, TRAINED, RunDirectory, State
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.own_code import UNTRACKED
@@ -38,7 +39,7 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import Diverged, UserError
 from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
-from pe_experiments.training.own_classes import check_own_classes, remarks_of
+from pe_experiments.training.own_classes import check_own_classes
 
 SIZE = ("parameters", "encoding_parameters")  # entries that loggers show besides the summary
 
@@ -82,16 +83,15 @@ def run_experiment(
         UserError: the configuration cannot be run; no new directory is left and no earlier result is lost.
         KeyboardInterrupt: the run was interrupted; the same call resumes it.
     """
-    run = Run(_checked(config))
-    run.final_directory.complete_rerun()
+    run = Run(config if isinstance(config, Config) else _checked(config))
     with _device_and_display(run.config, display) as (device, display):
-        if not run.state.is_trained:
+        if run.state not in TRAINED:
             model = _untrained_model(run.experiment)
             if _is_other_rank(run.config):
                 _train_on_other_rank(run, model, device)
             _say_remarks(run, model, display)
             with run.directory.locked(wait=-1 if wait else 0.2):
-                if not run.state.is_trained:  # another process may have trained it since
+                if run.state not in TRAINED:  # another process may have trained it since
                     return _train_and_evaluate(run, model, device, display)
         return _finished(run, device, display)
 
@@ -122,10 +122,8 @@ def try_out(run: Run) -> None:
         _untrained_model(run.experiment)
 
 
-def _checked(config: DictConfig | Mapping[str, Any] | Config) -> Config:
+def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
     """Return a checked configuration, with the settings of the run that it continues."""
-    if isinstance(config, Config):
-        return config
     if isinstance(config, DictConfig):
         return Config.checked(inherited(config))
     return Config.checked(inherited(config_from_python(config), changed_keys(config)))
@@ -145,7 +143,8 @@ def _device_and_display(config: Config, display: Display | None) -> Iterator[tup
 def _untrained_model(experiment: Experiment) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
     with _enough_memory():
-        check_own_classes(experiment)
+        if experiment.has_own_classes:
+            check_own_classes(experiment)
         return experiment.untrained_model()
 
 
@@ -178,7 +177,9 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
 def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display) -> Result:
     """Train the model, from its checkpoint if there is one, evaluate it and store the results."""
     directory = run.directory
-    checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
+    checkpoint = None
+    if directory.checkpoint.exists():
+        checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
     first_step = checkpoint["global_step"] if checkpoint else 0
     if first_step:
         say(f"{run.name}: resuming at step {first_step} of {run.config.training.steps}")
@@ -207,7 +208,7 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
         except Exception as error:
             outcome = training_failure(directory, error)
         result = writer.finish({**run.header, "resumed_from": first_step, **outcome}, summary)
-    if directory is not run.final_directory and run.state.is_trained:  # a rerun with a result
+    if directory is not run.final_directory and run.state in TRAINED:  # a rerun with a result
         run.final_directory.replace_by(directory)
     final = run.final_directory
     return Result(run.experiment, final, final, result, "resumed" if first_step else "trained", curve)
@@ -264,7 +265,7 @@ def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
 
     process.end_with_parent()
     path = run.directory.checkpoint
-    checkpoint = read_checkpoint(path, run.identity.hash)
+    checkpoint = read_checkpoint(path, run.identity.hash) if path.exists() else None
     _initialise(run, model, checkpoint, lambda line: None)
     if not (checkpoint and checkpoint["finished"]):
         first_step = checkpoint["global_step"] if checkpoint else 0

@@ -144,7 +144,9 @@ def _panels(count: int, height: float, max_columns: int = 3) -> tuple[Figure, li
     return figure, panels[:count]
 
 
-def _draw_curves(versus: BankComparison, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path) -> None:
+def _draw_curves(
+    versus: BankComparison, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path
+) -> None:
     """Draw means over the configurations that the encoding has run, with the highest baselines in colour."""
     rows = []
     in_colour = {}

@@ -51,7 +51,9 @@ class Versus(ComparisonReport):
         if pending_tasks:
             first = pending_tasks[0]
             remaining = f"{pending_tasks.count(first)} of {len(pending_tasks)} remaining runs"
-            say(f"{self.bank}: the page comes when {first} is finished ({remaining}), and grows with each task")
+            say(
+                f"{self.bank}: the page comes when {first} is finished ({remaining}), and grows with each task"
+            )
 
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Write the report of all finished tasks whenever another task has finished."""

@@ -78,7 +78,9 @@ def command(
             signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers
             if folder not in sys.path:
                 sys.path.append(folder)  # for the user's encodings and tasks in the working directory
-            usage_text = str(usage).replace(f"python scripts/{name}.py", " ".join(process.typed_command(name)))
+            usage_text = str(usage).replace(
+                f"python scripts/{name}.py", " ".join(process.typed_command(name))
+            )
             OmegaConf.register_new_resolver("help", lambda: help_text(primary, usage_text), replace=True)
             for option, key in renamed.items():
                 sys.argv[1:] = [re.sub(f"^{option}=", f"{key}=", text) for text in sys.argv[1:]]

@@ -48,9 +48,7 @@ def main(cfg: DictConfig) -> None:
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))
 
 
-def changed_sections(
-    saved: dict[str, Any], requested: dict[str, Any], keys: Sequence[str]
-) -> dict[str, Any]:
+def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     """Return the sections of a run's saved configuration that the user changes for an evaluation.
 
     Args:

@@ -24,7 +24,12 @@ from pe_experiments.terminal.errors import UserError, one_line
 def main(cfg: DictConfig) -> float:
     """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
-    config = checked_config(cfg)
+    if cfg.get("init_from") is not None:
+        from pe_experiments.store.parent import inherited  # imports torch
+
+        config = Config.checked(inherited(cfg, map(key_of, HydraConfig.get().overrides.task)))
+    else:
+        config = Config.checked(cfg)
     from pe_experiments.run import run_experiment  # imports torch
 
     if config.dry_run:
@@ -39,15 +44,6 @@ def main(cfg: DictConfig) -> float:
     elif result.status == "error":
         raise UserError(reason)
     return result.validation_loss
-
-
-def checked_config(cfg: DictConfig) -> Config:
-    """Return the checked configuration, with the settings of the run that it continues."""
-    if cfg.get("init_from") is not None:
-        from pe_experiments.store.parent import inherited  # imports torch
-
-        return Config.checked(inherited(cfg, map(key_of, HydraConfig.get().overrides.task)))
-    return Config.checked(cfg)
 
 
 def _show(config: Config) -> None:

@@ -15,7 +15,7 @@ from pe_experiments.configuration.schema import (
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
     TrainingConfig,
-    warmup_steps,
+    default_warmup,
 )
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -59,6 +59,12 @@ class Experiment:
             build_model, build_encoding, self.format.vocab_size, self.shape, self.config.seed
         )
         return model.double() if self.config.trainer.precision == "64-true" else model
+
+    @property
+    def has_own_classes(self) -> bool:
+        """Return whether a class comes from outside this package, PyTorch and Lightning."""
+        components = [*self.components.values(), self.evaluation_component, *self.callbacks]
+        return any(component.own_classes for component in components)
 
     @property
     def source(self) -> Source:
@@ -139,12 +145,14 @@ class Experiment:
     @property
     def derived(self) -> dict[str, Any]:
         """Return the derived values that are saved in ``config.yaml``."""
+        training = self.config.training
+        warmup = training.warmup_steps
         derived: dict[str, Any] = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),
             "train_length": self.shape.train_length,
             "train_positions": self.shape.train_positions,
-            "warmup_steps": warmup_steps(self.config.training),
+            "warmup_steps": default_warmup(training.steps) if warmup is None else warmup,
             "train_lengths": list(self.train_lengths),
             "evaluation_lengths": list(self.evaluation_lengths),
         }
@@ -155,7 +163,9 @@ class Experiment:
 
 def trained_sections(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a full configuration that affect training."""
-    sections = {group: dict(config[group]) for group in (*ENCODING_AND_TASK, "model", "optimizer", "training")}
+    sections = {
+        group: dict(config[group]) for group in (*ENCODING_AND_TASK, "model", "optimizer", "training")
+    }
     for argument in IGNORED_ARGUMENTS:
         sections["model"].pop(argument, None)
     sections["trainer"] = {key: config["trainer"][key] for key in TRAINER_OPTIONS_IN_IDENTITY}
@@ -206,10 +216,12 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         **sizes, train_length=train_length, train_positions=train_positions, parent_length=parent_length
     )
     evaluation_component = load_component("task", other_task) if other_task else components["task"]
-    evaluation_task = task if evaluation_component == components["task"] else evaluation_component.build()
-    with user_errors(f"task={evaluation_component.choice}"):
-        refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
-        positions.check(evaluation_task, [shortest_length(evaluation_task)])
+    evaluation_task = task
+    if evaluation_component != components["task"]:
+        evaluation_task = evaluation_component.build()
+        with user_errors(f"task={evaluation_component.choice}"):
+            refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
+            positions.check(evaluation_task, [shortest_length(evaluation_task)])
     return Experiment(
         config=config,
         components=components,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +34,8 @@ KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy,
 KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
 LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1}  # how many are not configured but passed to `build`
 CALLBACKS = "trainer.callbacks"
+# Whose classes are not the user's own.
+KNOWN_PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"} | sys.stdlib_module_names
 # Arguments of optimizers that are not configured in ``optimizer``, because `training` sets them.
 SET_BY_TRAINING = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
@@ -76,7 +79,7 @@ class Component:
         section: dict[str, Any] = {"_target_": self.target}
         if self.partial:
             section["_partial_"] = True
-        defaults = {key: _tuple_as_list(value) for key, value in _defaults(self.cls).items()}
+        defaults = {key: _tuple_as_list(value) for key, value in signature_of(self.cls).defaults.items()}
         for key, argument in self.arguments.items():
             value = _tuple_as_list(argument)
             if defaults.get(key, ...) != value:
@@ -104,7 +107,7 @@ class Component:
     @cached_property
     def _choice(self) -> tuple[str, list[str]]:
         """Return the name of the most similar choice and the arguments that differ from it."""
-        choices = _shipped(_folder(self.group))  # not copied, for speed in sweeps
+        choices = _shipped(CONFIG_DIR / self.group)  # not copied, for speed in sweeps
         choice_arguments = {
             name: load_component(self.group, section).arguments
             for name, section in choices.items()
@@ -114,7 +117,7 @@ class Component:
             name = self.cls.__name__
             if name in choices:  # a class of the user may have the name of a shipped choice
                 name = f"{self.cls.__module__}.{name}"
-            choice_arguments = {name: _defaults(self.cls)}
+            choice_arguments = {name: signature_of(self.cls).defaults}
         changed = {
             name: [key for key, value in self.arguments.items() if arguments.get(key, ...) != value]
             for name, arguments in choice_arguments.items()
@@ -129,6 +132,14 @@ class Component:
             for nested in components:
                 classes += nested.classes
         return tuple(classes)
+
+    @property
+    def own_classes(self) -> list[type]:
+        """Return the user's classes among these and their ancestors: those outside `KNOWN_PACKAGES`."""
+        if self.target.startswith("pe_experiments.") and not self.nested:
+            return []
+        ancestors = dict.fromkeys(ancestor for cls in self.classes for ancestor in cls.__mro__)
+        return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in KNOWN_PACKAGES]
 
 
 def load_component(group: str, section: dict[str, Any], other_options: Iterable[str] = ()) -> Component:
@@ -148,11 +159,11 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
     cls = _import_class(group, target)
     arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
-    parameters = _parameters(cls)
-    types = _types(cls)
+    signature = signature_of(cls)
+    parameters, types = signature.parameters, signature.types
     nested = {}
     for name, value in arguments.items():
-        if name not in parameters and not _takes_any(cls):
+        if name not in parameters and not signature.takes_any:
             hint = " It takes no arguments."
             if parameters:
                 hint = nearest(name, [*parameters, *other_options])
@@ -182,7 +193,7 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
         group=group,
         target=f"{module}.{cls.__qualname__}",  # the same for all import paths of the class
         cls=cls,
-        arguments={**_defaults(cls), **arguments},
+        arguments={**signature.defaults, **arguments},
         nested=nested,
         partial=section.get("_partial_", False),
     )
@@ -217,7 +228,7 @@ def section_for_trained_run(
         explicit_keys: keys that the user set, such as ``pe.base``.
     """
     cls = load_component("pe", chosen).cls
-    defaults = _defaults(cls)
+    defaults = signature_of(cls).defaults
     names: tuple[str, ...] = cls.trained_arguments  # type: ignore[attr-defined]
     if not all(name in trained and name in defaults for name in names):
         return chosen
@@ -229,11 +240,7 @@ def section_for_trained_run(
 
 def shipped(group: str) -> dict[str, dict[str, Any]]:
     """Return the sections of the shipped choices of a config group by name."""
-    return copy.deepcopy(_shipped(_folder(group)))
-
-
-def _folder(group: str) -> Path:
-    return CONFIG_DIR / group.replace(".", "/")
+    return copy.deepcopy(_shipped(CONFIG_DIR / group))
 
 
 @cache
@@ -251,7 +258,7 @@ def _import_class(group: str, target: str) -> type:
     """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
     module_name, _, name = target.rpartition(".")
     key = f"{group}._target_={target}"
-    kind = _kind(group)
+    kind = KINDS.get(group) or _callback_class()
     if target in CLASSES_FROM_PYTHON and issubclass(CLASSES_FROM_PYTHON[target], kind):
         return CLASSES_FROM_PYTHON[target]
     if not module_name:
@@ -276,50 +283,47 @@ def _import_class(group: str, target: str) -> type:
     return classes[name]
 
 
-def _kind(group: str) -> type:
-    """Return the base class of the classes of a config group."""
-    if group == CALLBACKS:
-        from pytorch_lightning import Callback  # imported late, because this takes two seconds
+def _callback_class() -> type:
+    from pytorch_lightning import Callback  # imported late, because this takes two seconds
 
-        return Callback
-    return KINDS[group]
+    return Callback
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of a class that are configured in its section."""
+
+    parameters: dict[str, inspect.Parameter]
+    defaults: dict[str, Any]
+    types: dict[str, TypeAdapter[Any]]  # of those that pydantic can check
+    takes_any: bool  # whether the class accepts any keyword argument
 
 
 @cache
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a class that are configured in its section."""
+def signature_of(cls: type) -> Signature:
+    """Return the configured arguments of a class."""
     skipped = next((count for group, count in LEADING_ARGUMENTS.items() if issubclass(cls, KINDS[group])), 0)
     excluded = SET_BY_TRAINING if issubclass(cls, optim.Optimizer) else ()
-    return {
+    parameters = inspect.signature(cls).parameters
+    configured = {
         name: parameter
-        for name, parameter in list(inspect.signature(cls).parameters.items())[skipped:]
+        for name, parameter in list(parameters.items())[skipped:]
         if not parameter.kind.name.startswith("VAR_") and name not in excluded
     }
-
-
-@cache
-def _takes_any(cls: type) -> bool:
-    """Return whether a class accepts any keyword argument."""
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
-
-
-@cache
-def _defaults(cls: type) -> dict[str, Any]:
-    return {name: p.default for name, p in _parameters(cls).items() if p.default is not p.empty}
-
-
-@cache
-def _types(cls: type) -> dict[str, TypeAdapter[Any]]:
-    """Return validators for the arguments of a class that have a type that pydantic can check."""
     try:
         annotations = typing.get_type_hints(cls.__init__)  # type: ignore[misc]
     except Exception:  # annotations that cannot be evaluated are not checked
-        return {}
+        annotations = {}
     types = {}
     for name, annotation in annotations.items():
         with suppress(PydanticUserError):  # types that pydantic cannot check
             types[name] = TypeAdapter(annotation)
-    return types
+    return Signature(
+        parameters=configured,
+        defaults={name: p.default for name, p in configured.items() if p.default is not p.empty},
+        types=types,
+        takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
+    )
 
 
 def _tuple_as_list(value: Any) -> Any:

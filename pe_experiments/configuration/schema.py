@@ -111,16 +111,12 @@ class TrainingConfig(Section):
     stop_at_exact_match: Annotated[float, Field(gt=0, le=1)] | None
 
     @model_validator(mode="after")
-    def _check_upper_bounds(self) -> TrainingConfig:
+    def _check_values_together(self) -> TrainingConfig:
         for lower, upper in (("min_length", "max_length"), ("warmup_steps", "steps")):
             value, bound = getattr(self, lower), getattr(self, upper)
             if value is not None and value > bound:
                 problem = f"training.{lower}={value} is above training.{upper}={bound}"
                 raise ValueError(f"{problem}; allowed: at most {bound}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_final_rate(self) -> TrainingConfig:
         if self.schedule == "constant" and self.final_learning_rate != FINAL_LEARNING_RATE:
             raise NotApplicable(
                 f"training.final_learning_rate={self.final_learning_rate}: training.schedule=constant ends "
@@ -263,13 +259,9 @@ class Config(Section):
         return validated(cls, config if isinstance(config, dict) else resolved(config))
 
     @model_validator(mode="after")
-    def _check_parent(self) -> Config:
+    def _check_sections_together(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
             raise ValueError("parent is not a setting; it follows from init_from")
-        return self
-
-    @model_validator(mode="after")
-    def _check_bank_task(self) -> Config:
         if self.bank and "task" not in self.bank:
             tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
             name = self.task.get("_target_", "?").rpartition(".")[2]

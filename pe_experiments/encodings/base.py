@@ -219,3 +219,14 @@ def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
         return positions_BP.amax(dim=-1, keepdim=True)
     running_max_BP = positions_BP.cummax(dim=-1).values.expand(len(declared_B), -1)
     return running_max_BP.gather(1, declared_B[:, None] - 1)
+
+
+def remarks_of(encodings: nn.Module) -> list[str]:
+    """Return the remarks of encodings and their parts, such as on a misspelt hook."""
+    remarks: dict[str, None] = {}
+    for encoding in encodings.modules():
+        if isinstance(encoding, PositionalEncoding):
+            remark = encoding.remark or overridden_hooks(encoding)[1]
+            if remark:
+                remarks[f"{type(encoding).__name__}: {remark}"] = None
+    return list(remarks)

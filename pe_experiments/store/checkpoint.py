@@ -14,8 +14,8 @@ from pe_experiments.terminal.files import require_file
 MOST_BYTES = 16 << 30  # a model with a billion parameters and the state of its optimizer
 
 
-def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any] | None:
-    """Return the checkpoint, or None if the file does not exist.
+def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any]:
+    """Return the checkpoint.
 
     Args:
         path: of the checkpoint.
@@ -24,8 +24,6 @@ def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any] | None:
     Raises:
         UserError: the checkpoint is damaged or was not written by this run.
     """
-    if not path.exists():
-        return None
     try:
         require_file(path, MOST_BYTES)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)

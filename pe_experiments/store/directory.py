@@ -34,9 +34,8 @@ class State(StrEnum):
     PUBLISHED = "published"  # its results are in the published study, so a sweep need not repeat it
     NOT_APPLICABLE = "not applicable"  # valid parts that do not fit together, which a sweep skips
 
-    @property
-    def is_trained(self) -> bool:
-        return self in (State.FINISHED, State.TO_EVALUATE, State.DIVERGED)
+
+TRAINED = (State.FINISHED, State.TO_EVALUATE, State.DIVERGED)
 
 
 class RunDirectory:
@@ -44,6 +43,7 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
+        self.name = path.name
         self.config = path / "config.yaml"
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.csv"
@@ -53,10 +53,6 @@ class RunDirectory:
         self.result = path / "result.json"
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
-
-    @property
-    def name(self) -> str:
-        return self.path.name
 
     @property
     def rerun(self) -> RunDirectory:
@@ -79,7 +75,8 @@ class RunDirectory:
         else:
             states = {COMPLETED: State.FINISHED, DIVERGED: State.DIVERGED, ERROR: State.FAILED}
             state = states[result["status"]]
-        return State.IN_PROGRESS if not state.is_trained and self.in_use else state
+        may_be_locked = state not in TRAINED and self._lock_file.exists()
+        return State.IN_PROGRESS if may_be_locked and self.in_use else state
 
     def read_result(self) -> dict[str, Any] | None:
         """Return the content of ``result.json``, or None if it does not exist yet.
@@ -149,9 +146,8 @@ class RunDirectory:
     def in_use(self) -> bool:
         """Return whether another process holds the lock, by acquiring it for a moment."""
         try:
-            if self._lock_file.exists():
-                with self.lock(wait=0.0):
-                    pass
+            with self.lock(wait=0.0):
+                pass
         except InUse:
             return True
         except OSError:  # deleted or not writable
@@ -165,6 +161,7 @@ class RunDirectory:
         Raises:
             UserError: the directory cannot be written, or the disk is full.
         """
+        self.complete_rerun()
         created = not self.path.exists()
         folders = [self.path, self.path.parent] if self.path.parent.name == "evaluations" else [self.path]
         for folder in folders:
@@ -196,10 +193,9 @@ class RunDirectory:
 
     def complete_rerun(self) -> None:
         """Put a rerun in its place if the process that finished it was killed before."""
-        rerun = self.rerun
-        if not self.path.exists() and rerun.result.exists():
-            with suppress(InUse), rerun.lock():
-                self.replace_by(rerun)
+        if not self.path.exists() and self.rerun.result.exists():
+            with suppress(InUse), self.rerun.lock():
+                self.replace_by(self.rerun)
 
     def refuse_deleted(self) -> None:
         """Raise an error if the configuration, which a run writes first, is not there any more."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +36,37 @@ class Identity:
     config: dict[str, Any]  # the trained configuration without default arguments
     data: dict[str, str]  # digests of data files by name
     classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
-    numerics: int = NUMERICS
-    stem: str = field(default="", compare=False)  # beginning of the name: task, model, label, seed
+    numerics: int
+    hash: str  # of everything above, 64 hexadecimal digits
+    stem: str = ""  # beginning of the run's name: task, model, label, seed
 
-    @property
-    def hashed(self) -> dict[str, Any]:
-        return {
-            "numerics": self.numerics,
-            "config": self.config,
-            "data": self.data,
-            "classes": self.classes,
-        }
-
-    @cached_property
-    def hash(self) -> str:
-        """Return the hash of everything that identifies the run, 64 hexadecimal digits."""
-        return full_hash(self.hashed)
+    @classmethod
+    def of(
+        cls,
+        config: dict[str, Any],
+        data: dict[str, str],
+        classes: dict[str, dict[str, str]],
+        numerics: int = NUMERICS,
+        stem: str = "",
+    ) -> Identity:
+        """Return the identity with its hash."""
+        hashed = {"numerics": numerics, "config": config, "data": data, "classes": classes}
+        return cls(config, data, classes, numerics, full_hash(hashed), stem)
 
     def name(self, digits: int = 8) -> str:
         """Return the name of the run with this number of digits of its hash."""
         return f"{self.stem}-{self.hash[:digits]}"
+
+    @property
+    def hashed(self) -> dict[str, Any]:
+        """Return what the hash is computed from."""
+        parts = ("numerics", "config", "data", "classes")
+        return {part: getattr(self, part) for part in parts}
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """Return the ``identity`` section of a ``config.yaml``; the configuration is the rest of the file."""
+        return {"hash": self.hash, "numerics": self.numerics, "data": self.data, "classes": self.classes}
 
     @property
     def key(self) -> str:
@@ -67,14 +77,15 @@ class Identity:
 def identify(experiment: Experiment) -> Identity:
     """Return the identity of the training of an experiment."""
     components = experiment.components
-    classes = {group: code_digests(component.classes) for group, component in components.items()}
-    classes["trainer"] = code_digests(cls for callback in experiment.callbacks for cls in callback.classes)
+    own_classes = {group: component.own_classes for group, component in components.items()}
+    own_classes["trainer"] = [cls for callback in experiment.callbacks for cls in callback.own_classes]
+    classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
     task = components["task"].choice
-    return Identity(
+    return Identity.of(
         config=_without_defaults(experiment.trained, components, experiment.callbacks),
         data=data_digests(experiment.task.data_files, components.values()),
-        classes={group: digests for group, digests in classes.items() if digests},
+        classes=classes,
         stem=f"{task}-{experiment.model_choice}-{label}-s{experiment.config.seed}",
     )
 
@@ -130,11 +141,11 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
         key["decoding"] = experiment.decoding
     if task := experiment.other_task:
         key["task"] = task.section | data_digests(experiment.evaluation_task.data_files, [task])
-        if digests := code_digests(task.classes):
-            key["task"] |= {"code": digests}
+        if task.own_classes:
+            key["task"] |= {"code": code_digests(task.own_classes)}
     key["pe"] = encoding.section
-    if digests := code_digests(encoding.classes):
-        key["code"] = digests
+    if encoding.own_classes:
+        key["code"] = code_digests(encoding.own_classes)
     return jsonable(key)
 
 

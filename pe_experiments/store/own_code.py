@@ -18,25 +18,22 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from pe_experiments.configuration.parts import KNOWN_PACKAGES
 from pe_experiments.store.names import text_digest
 
-PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"}  # whose classes do not count as user classes
 INSTALLED = {"site-packages", "dist-packages"}  # folders of installed libraries
 UNTRACKED = "no source"  # recorded for a class whose source is not available
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def user_classes(classes: Iterable[type]) -> list[type]:
-    """Return these classes and their ancestors, except those of Python and of `PACKAGES`."""
-    known_packages = PACKAGES | sys.stdlib_module_names
-    ancestors = dict.fromkeys(ancestor for cls in classes for ancestor in cls.__mro__)
-    return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in known_packages]
+def code_digests(own_classes: Iterable[type]) -> dict[str, str]:
+    """Return a digest for each module of these classes; for an installed library its version.
 
-
-def code_digests(classes: Iterable[type]) -> dict[str, str]:
-    """Return a digest for each module of a user class; for an installed library its version."""
+    Args:
+        own_classes: from outside this package, PyTorch and Lightning (`Component.own_classes`).
+    """
     digests: dict[str, str] = {}
-    for cls in user_classes(classes):
+    for cls in own_classes:
         file = file_of(cls)
         library = cls.__module__.partition(".")[0]
         if file and INSTALLED & set(file.parts):
@@ -92,7 +89,7 @@ def _imported_files(tree: ast.Module, module: str, file: Path) -> Iterator[tuple
                 base = ".".join([*filter(None, above), *filter(None, [node.module])])
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         for name in names:
-            if name and name.partition(".")[0] not in PACKAGES | sys.stdlib_module_names:
+            if name and name.partition(".")[0] not in KNOWN_PACKAGES:
                 yield from _find_module(name, (Path.cwd(), file.parent, file.parents[module.count(".")]))
 
 

@@ -191,7 +191,7 @@ def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfi
     return ParentConfig(
         name=parent.name,
         label=experiment.label,
-        run=short_hash(identity.hashed),
+        run=identity.hash[:8],
         family=short_hash([shared, identity.data, identity.classes]),
         length=original_length if inherits_length else None,
         batches=batches,

@@ -38,25 +38,7 @@ class Record:
     @cached_property
     def identity(self) -> Identity:
         """Return the identity, computed from the trained configuration."""
-        return Identity(without_defaults(self.trained), self.data, self.classes, self.numerics)
-
-    @staticmethod
-    def identity_section(identity: Identity) -> dict[str, Any]:
-        """Return the ``identity`` section of a ``config.yaml``."""
-        return {
-            "hash": identity.hash,
-            "numerics": identity.numerics,
-            "data": identity.data,
-            "classes": identity.classes,
-        }
-
-    @staticmethod
-    def hash_in(directory: RunDirectory) -> str | None:
-        """Return the hash that a run directory records, or None if it records none."""
-        try:
-            return str(directory.read_config()["identity"]["hash"])
-        except (UserError, KeyError):
-            return None
+        return Identity.of(without_defaults(self.trained), self.data, self.classes, self.numerics)
 
     @classmethod
     def read(cls, directory: RunDirectory) -> Record:

@@ -28,37 +28,32 @@ class Run:
     """
 
     def __init__(self, config: Config):
+        self.config = config
         self.experiment = resolve(config)
         self.identity = identify(self.experiment)
         self.final_directory = self._find_directory()
-        rerun = self.final_directory.path.exists() and config.rerun
+        self.name = self.final_directory.name
+        rerun = config.rerun and self.final_directory.path.exists()
         self.directory = self.final_directory.rerun if rerun else self.final_directory
 
     @classmethod
     def finished(cls, directory: RunDirectory, experiment: Experiment, identity: Identity) -> Run:
         """Return a finished run for another evaluation; ``experiment`` may differ from the trained one."""
         run = cls.__new__(cls)
+        run.config = experiment.config
         run.experiment = experiment
         run.identity = identity
+        run.name = directory.name
         run.directory = run.final_directory = directory
         return run
 
     def _find_directory(self) -> RunDirectory:
         """Return the directory of the run; its name gets longer if another run already has the short one."""
-        results_dir = self.experiment.config.results_dir
         for digits in DIGITS:
-            directory = run_directory(results_dir, self.identity.name(digits))
-            if Record.hash_in(directory) in (None, self.identity.hash):
+            directory = run_directory(self.config.results_dir, self.identity.name(digits))
+            if not directory.config.exists() or _belongs_to(directory, self.identity):
                 return directory
         raise AssertionError("two configurations have the same SHA-256 hash")
-
-    @property
-    def config(self) -> Config:
-        return self.experiment.config
-
-    @property
-    def name(self) -> str:
-        return self.final_directory.name
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
@@ -94,7 +89,7 @@ class Run:
             **self.experiment.full_config,
             "rerun": False,
             "derived": self.experiment.derived,
-            "identity": Record.identity_section(self.identity),
+            "identity": self.identity.section,
         }
 
     def difference_to_cached_run(self) -> str:
@@ -128,3 +123,12 @@ class Run:
         if self.config.parent:
             header["parent"] = self.config.parent.name
         return jsonable(header)
+
+
+def _belongs_to(directory: RunDirectory, identity: Identity) -> bool:
+    """Return whether a run directory records this identity, or none because it is damaged."""
+    try:
+        recorded = directory.read_config()["identity"].get("hash")
+    except UserError:
+        return True
+    return recorded in (None, identity.hash)

@@ -53,6 +53,8 @@ class Loggers:
             self.wandb = wandb_logger.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
+        if not config.logger.used:
+            return
         other_loggers = _other_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
         for logger in other_loggers.values():
             logger.log_hyperparams(self.config)

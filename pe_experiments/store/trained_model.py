@@ -185,9 +185,7 @@ def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, A
             raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
 
 
-def _refuse_edited_code(
-    option: str, recorded: Record, current: Identity, changes: Mapping[str, Any]
-) -> None:
+def _refuse_edited_code(option: str, recorded: Record, current: Identity, changes: Mapping[str, Any]) -> None:
     """Raise an error if data or classes not replaced by ``changes`` have been edited since training."""
     digests = [(recorded.data, current.data)]
     for group in {**recorded.classes, **current.classes}.keys() - changes.keys():
@@ -245,14 +243,15 @@ def _foreign_names(node: Any) -> Iterator[str]:
 def trained_model(run: Run) -> Backbone:
     """Return the model of the experiment with the weights of the run."""
     experiment, directory = run.experiment, run.directory
-    checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
-    if checkpoint is None:
+    if not directory.checkpoint.exists():
         cure = "add rerun=true to train it again"
         raise UserError(f"{directory.checkpoint} is missing, so the run cannot be evaluated; {cure}")
+    checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
     recorded = (directory.read_result() or {}).get("checkpoint")
     if recorded != file_digest(directory.checkpoint):
         raise UserError(f"{directory.checkpoint} is damaged (its content changed since the run finished)")
-    check_own_classes(experiment)
+    if experiment.has_own_classes:
+        check_own_classes(experiment)
     model = experiment.untrained_model()
     label = experiment.components["pe"].label
     mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"

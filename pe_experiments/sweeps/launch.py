@@ -95,9 +95,7 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
     return [_job_return(job) for job in jobs]
 
 
-def look_up(
-    launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display
-) -> list[Job]:
+def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display) -> list[Job]:
     """Compose each run once and read its state; an error in one run affects only that run."""
     from pe_experiments.store.status import Run  # imports torch
 
@@ -160,7 +158,8 @@ def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.training.own_classes import check_own_classes
 
-        check_own_classes(run.experiment)
+        if run.experiment.has_own_classes:
+            check_own_classes(run.experiment)
         run.experiment.components["pe"].build(run.experiment.shape)
         job.reason = job.reason or run.remark
 

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import Component, user_errors
+from pe_experiments.configuration.parts import user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import overridden_hooks
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
@@ -37,31 +36,15 @@ def check_own_classes(experiment: Experiment) -> None:
     Raises:
         UserError: the run must not start.
     """
-    own_groups = {component.group for component in experiment.components.values() if is_own(component)}
+    own_groups = {group for group, component in experiment.components.items() if component.own_classes}
     if "task" in own_groups:
         _refuse_wrong_answers(experiment.task, experiment.train_lengths)
-    if is_own(experiment.evaluation_component):
+    if experiment.evaluation_component.own_classes:
         _refuse_wrong_answers(experiment.evaluation_task, experiment.evaluation_lengths)
     if own_groups:
         model = _check_model(experiment)
         if "optimizer" in own_groups:
             _refuse_optimizer(experiment, model)
-
-
-def is_own(component: Component) -> bool:
-    """Return whether a class of the component comes from outside the package and PyTorch."""
-    return any(not cls.__module__.startswith(("pe_experiments.", "torch.optim")) for cls in component.classes)
-
-
-def remarks_of(encodings: torch.nn.Module) -> list[str]:
-    """Return the remarks of encodings and their parts, such as on a misspelt hook."""
-    remarks: dict[str, None] = {}
-    for encoding in encodings.modules():
-        if isinstance(encoding, PositionalEncoding):
-            remark = encoding.remark or overridden_hooks(encoding)[1]
-            if remark:
-                remarks[f"{type(encoding).__name__}: {remark}"] = None
-    return list(remarks)
 
 
 def _check_model(experiment: Experiment) -> Backbone:

@@ -35,7 +35,9 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 
 def experiment(**keys: object) -> Experiment:
     """Return the experiment that train.py would resolve from these overrides, on the CPU without a logger."""
-    return resolve(Config.checked(config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"})))
+    return resolve(
+        Config.checked(config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"}))
+    )
 
 
 def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
