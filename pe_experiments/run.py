@@ -1,4 +1,4 @@
-"""One run from top to bottom: train a model on short sequences, evaluate it on long ones, store the results.
+"""One run from top to bottom: train a model on short sequences, evaluate it on long ones, store results.
 
 A composed configuration becomes a `Config` (checked), then a `Run` (components built once, identity, directory
 and its state), then a `Result`.
@@ -84,9 +84,9 @@ def run_experiment(
         KeyboardInterrupt: the run was interrupted; the same call resumes it.
     """
     run = Run(config if isinstance(config, Config) else _checked(config))
-    with _device_and_display(run.config, display) as (device, display):
+    with use_device(run.config) as device, display or Display() as display:
         if run.state not in TRAINED:
-            model = _untrained_model(run.experiment)
+            model = _untrained_model(run)
             if _is_other_rank(run.config):
                 _train_on_other_rank(run, model, device)
             _say_remarks(run, model, display)
@@ -112,14 +112,14 @@ def evaluate_run(
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
     run = finished_run(RunDirectory(Path(path)), changes, trust)
-    with _device_and_display(run.config, display) as (device, display):
+    with use_device(run.config) as device, display or Display() as display:
         return _finished(run, device, display)
 
 
 def try_out(run: Run) -> None:
     """Build and check what training would use, without writing anything (``dry_run=true``)."""
     with use_device(run.config):
-        _untrained_model(run.experiment)
+        _untrained_model(run)
 
 
 def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
@@ -129,23 +129,12 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
     return Config.checked(inherited(config_from_python(config), changed_keys(config)))
 
 
-@contextmanager
-def _device_and_display(config: Config, display: Display | None) -> Iterator[tuple[str, Display]]:
-    """Use the configured device, and yield it and the display, which is stopped at the end."""
-    display = display or Display()
-    try:
-        with use_device(config) as device:
-            yield device, display
-    finally:
-        display.stop()
-
-
-def _untrained_model(experiment: Experiment) -> Backbone:
+def _untrained_model(run: Run) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
     with _enough_memory():
-        if experiment.has_own_classes:
-            check_own_classes(experiment)
-        return experiment.untrained_model()
+        if run.identity.classes:
+            check_own_classes(run.experiment)
+        return run.experiment.untrained_model()
 
 
 @contextmanager

@@ -36,11 +36,9 @@ def pytest_runtest_setup() -> None:
     """Use one PyTorch thread, fork processes (`tests.processes`), and poll workers often."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    for name in ("pe_experiments.sweeps.engines", "pe_experiments.training.ranks"):
-        if name in sys.modules:
-            sys.modules[name].SPAWN = CONTEXT
-    if "pe_experiments.sweeps.engines" in sys.modules:
-        sys.modules["pe_experiments.sweeps.engines"].LocalEngine.poll_seconds = 0.05
+    if executors := sys.modules.get("pe_experiments.sweeps.executors"):
+        executors.SPAWN = CONTEXT
+        executors.Processes.poll_seconds = 0.05
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,10 +60,10 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
     """Return a function that resolves a tiny experiment with overrides on top."""
     from pe_experiments.configuration.compose import compose_config
     from pe_experiments.configuration.experiment import resolve
-    from pe_experiments.configuration.schema import check
+    from pe_experiments.configuration.schema import Config
 
     def make(*overrides: str) -> Experiment:
-        return resolve(check(compose_config("config", [*TINY, f"results_dir={results}", *overrides])))
+        return resolve(Config.checked(compose_config([*TINY, f"results_dir={results}", *overrides])))
 
     return make
 
@@ -104,8 +102,7 @@ def assert_one_sentence(outcome: Outcome, *words: str) -> None:
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     """Return a function that runs a script in this process, as ``python scripts/NAME.py ARGUMENTS`` would."""
-    import pe_experiments.sweeps.engines
-    import pe_experiments.training.ranks  # noqa: F401  # pytest_runtest_setup changes both
+    import pe_experiments.sweeps.executors  # noqa: F401  # pytest_runtest_setup changes it
 
     pytest_runtest_setup()
 

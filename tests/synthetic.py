@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.curve import wilson_interval
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import CURVE, METRICS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
-from pe_experiments.store.status import run_status
+from pe_experiments.store.names import jsonable
+from pe_experiments.store.status import Run
 
 Accuracies = Callable[[int], tuple[float, float]]
 
@@ -49,10 +50,10 @@ def write_run(
         result: entries of ``result.json`` that replace the regular ones.
         losses: returns the loss of a language model at a length; there is no exact match then.
     """
-    planned = run_status(experiment)
-    run = planned.run
+    planned = Run(experiment.config)
+    run = planned.directory
     run.path.mkdir(parents=True)
-    run.config.write_text(OmegaConf.to_yaml(OmegaConf.create(planned.saved_config)))
+    run.config.write_text(yaml.safe_dump(jsonable(planned.saved_config)))
     environment = {
         "python": "3",
         "commit": "a" * 40,
@@ -69,16 +70,7 @@ def write_run(
         for row in rows:
             row |= dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high"))
             row["loss"] = losses(row["content_length"])
-    content: dict[str, Any] = {
-        "status": status,
-        "name": run.name,
-        "label": planned.identity.label,
-        "task": experiment.components["task"].choice,
-        "model": experiment.model_choice,
-        "seed": experiment.config.seed,
-        "steps": experiment.config.training.steps,
-        "evaluation": planned.evaluation,
-    }
+    content: dict[str, Any] = {**planned.header, "status": status, "validation_loss": 1.5}
     if status == COMPLETED:
         run.curve.write_text(to_csv(CURVE, rows))
         content |= {"parameters": 1000, "encoding_parameters": 10, "seconds_per_step": 0.002}

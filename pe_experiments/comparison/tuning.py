@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.terminal.console import Row
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.terminal.console import Row
 
 Choice = dict[str, Any]
 # A grid is a table of the runs of an encoding at several values of an option. These columns are constant:

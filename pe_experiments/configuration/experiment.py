@@ -49,6 +49,7 @@ class Experiment:
     evaluation_lengths: tuple[int, ...]
     evaluation_task: Task  # usually the task of the training
     evaluation_component: Component  # which builds the evaluation task
+    other_task: Component | None  # the same if it is not the task of the training
     callbacks: tuple[Component, ...]  # the user's Lightning callbacks
 
     def untrained_model(self) -> Backbone:
@@ -59,12 +60,6 @@ class Experiment:
             build_model, build_encoding, self.format.vocab_size, self.shape, self.config.seed
         )
         return model.double() if self.config.trainer.precision == "64-true" else model
-
-    @property
-    def has_own_classes(self) -> bool:
-        """Return whether a class comes from outside this package, PyTorch and Lightning."""
-        components = [*self.components.values(), self.evaluation_component, *self.callbacks]
-        return any(component.own_classes for component in components)
 
     @property
     def source(self) -> Source:
@@ -128,11 +123,6 @@ class Experiment:
         return trained_sections(self.full_config)
 
     @property
-    def other_task(self) -> Component | None:
-        """Return the component of the evaluation task if it is not the task of the training."""
-        return None if self.evaluation_component == self.components["task"] else self.evaluation_component
-
-    @property
     def decoding(self) -> Literal["teacher_forcing", "greedy"]:
         """Return how answers are decoded: by teacher forcing if the format does not feed answers back."""
         return self.config.evaluation.decoding if self.format.feeds_back else "teacher_forcing"
@@ -187,7 +177,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
     """
     components = {group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK}
     other_options = [*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields)]
-    components["model"] = load_component("model", config.model.part, other_options)
+    model = {"_target_": config.model.target, **(config.model.model_extra or {})}
+    components["model"] = load_component("model", model, other_options)
     components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
     callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
     for callback in callbacks:
@@ -233,6 +224,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         evaluation_lengths=evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task),
         evaluation_task=evaluation_task,
         evaluation_component=evaluation_component,
+        other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
     )
 

@@ -7,11 +7,12 @@ import importlib
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -107,7 +108,7 @@ class Component:
     @cached_property
     def _choice(self) -> tuple[str, list[str]]:
         """Return the name of the most similar choice and the arguments that differ from it."""
-        choices = _shipped(CONFIG_DIR / self.group)  # not copied, for speed in sweeps
+        choices = shipped(self.group)
         choice_arguments = {
             name: load_component(self.group, section).arguments
             for name, section in choices.items()
@@ -136,7 +137,7 @@ class Component:
     @property
     def own_classes(self) -> list[type]:
         """Return the user's classes among these and their ancestors: those outside `KNOWN_PACKAGES`."""
-        if self.target.startswith("pe_experiments.") and not self.nested:
+        if self.target.startswith(("pe_experiments.", "torch.optim.")) and not self.nested:
             return []
         ancestors = dict.fromkeys(ancestor for cls in self.classes for ancestor in cls.__mro__)
         return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in KNOWN_PACKAGES]
@@ -238,20 +239,17 @@ def section_for_trained_run(
     return chosen | kept
 
 
-def shipped(group: str) -> dict[str, dict[str, Any]]:
-    """Return the sections of the shipped choices of a config group by name."""
-    return copy.deepcopy(_shipped(CONFIG_DIR / group))
-
-
 @cache
-def _shipped(folder: Path) -> dict[str, dict[str, Any]]:
+def shipped(group: str) -> Mapping[str, dict[str, Any]]:
+    """Return the sections of the shipped choices of a config group by name; they must not be changed."""
+    folder = CONFIG_DIR / group
     sections: dict[str, Any] = {}
     for path in sorted(set(folder.glob("*.yaml")) - {folder / "custom.yaml"}):
         with user_errors(f"configs/{folder.name}/{path.name}", "cannot be read"):
             sections[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
             if "_target_" not in sections[path.stem]:
                 raise ValueError("expected _target_ and its arguments")
-    return sections
+    return MappingProxyType(sections)
 
 
 def _import_class(group: str, target: str) -> type:

@@ -76,11 +76,6 @@ class ModelConfig(Section):
     num_heads: Count
     num_layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)]
 
-    @property
-    def part(self) -> dict[str, Any]:
-        """Return the class and its arguments, without the sizes."""
-        return {"_target_": self.target, **(self.model_extra or {})}
-
     @model_validator(mode="after")
     def _check_width(self) -> ModelConfig:
         if self.d_model % self.num_heads:

@@ -226,7 +226,9 @@ def remarks_of(encodings: nn.Module) -> list[str]:
     remarks: dict[str, None] = {}
     for encoding in encodings.modules():
         if isinstance(encoding, PositionalEncoding):
-            remark = encoding.remark or overridden_hooks(encoding)[1]
+            remark = encoding.remark
+            if not type(encoding).__module__.startswith("pe_experiments."):
+                remark = remark or overridden_hooks(encoding)[1]
             if remark:
                 remarks[f"{type(encoding).__name__}: {remark}"] = None
     return list(remarks)

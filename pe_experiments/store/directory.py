@@ -132,8 +132,8 @@ class RunDirectory:
     def lock(self, wait: float = 0.2) -> Iterator[None]:
         """Lock the directory for this process; the operating system releases it when the process ends.
 
-        ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock; -1 waits
-        for as long as it takes.
+        ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock; -1
+        waits as long as it takes.
         """
         try:  # where flock is not available, filelock uses a file with host and process id instead
             lock = FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()

@@ -33,7 +33,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "platform": platform.platform(),
-        "processor": processor(),
+        "processor": matmul.processor().get("model name", ""),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
         "matmul": matmul.current_backend(),
@@ -91,22 +91,18 @@ def _revision(commit: str, edited: bool) -> str:
 def checkout() -> tuple[str | None, bool]:
     """Return the commit of this checkout, or None outside a checkout, and whether files differ from it."""
     folder = Path(__file__).parents[1]
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(folder), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-
+    commands = (
+        ["ls-files", "--error-unmatch", "__init__.py"],  # fails for a copy in another repository
+        ["rev-parse", "HEAD"],
+        ["status", "--porcelain", "."],
+    )
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # fails for a copy in another repository
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "."))
+        _, commit, changes = (
+            subprocess.run(
+                ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=5
+            ).stdout.strip()
+            for words in commands
+        )
+        return commit, bool(changes)
     except (OSError, subprocess.SubprocessError):
         return None, False
-
-
-def processor() -> str:
-    """Return the model name of the CPU."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +36,14 @@ class Identity:
     config: dict[str, Any]  # the trained configuration without default arguments
     data: dict[str, str]  # digests of data files by name
     classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
-    numerics: int
-    hash: str  # of everything above, 64 hexadecimal digits
+    numerics: int = NUMERICS
     stem: str = ""  # beginning of the run's name: task, model, label, seed
+    hash: str = field(init=False)  # of everything but the stem, 64 hexadecimal digits
 
-    @classmethod
-    def of(
-        cls,
-        config: dict[str, Any],
-        data: dict[str, str],
-        classes: dict[str, dict[str, str]],
-        numerics: int = NUMERICS,
-        stem: str = "",
-    ) -> Identity:
-        """Return the identity with its hash."""
-        hashed = {"numerics": numerics, "config": config, "data": data, "classes": classes}
-        return cls(config, data, classes, numerics, full_hash(hashed), stem)
+    def __post_init__(self) -> None:
+        parts = ("numerics", "config", "data", "classes")
+        hashed = {part: getattr(self, part) for part in parts}
+        object.__setattr__(self, "hash", full_hash(hashed))
 
     def name(self, digits: int = 8) -> str:
         """Return the name of the run with this number of digits of its hash."""
@@ -82,7 +74,7 @@ def identify(experiment: Experiment) -> Identity:
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
     task = components["task"].choice
-    return Identity.of(
+    return Identity(
         config=_without_defaults(experiment.trained, components, experiment.callbacks),
         data=data_digests(experiment.task.data_files, components.values()),
         classes=classes,

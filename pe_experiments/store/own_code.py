@@ -1,7 +1,7 @@
 """Digest the source code of classes from outside this package, so that an edit makes a new run.
 
-What counts is the syntax tree, without comments and layout, of the file of each class and of the files that it
-imports from the working directory. In a notebook it is the class with the globals that it reads.
+What counts is the syntax tree, without comments and layout, of the file of each class and of the files that
+it imports from the working directory. In a notebook it is the class with the globals that it reads.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _file_digests(cls: type) -> dict[str, str]:
 
 
 def _imported_files(tree: ast.Module, module: str, file: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the modules that a file imports from the working directory or its own folder, with their files."""
+    """Yield the modules that a file imports from the working directory or its own folder, and their files."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(tree):
         names: list[str] = []

@@ -38,7 +38,7 @@ class Record:
     @cached_property
     def identity(self) -> Identity:
         """Return the identity, computed from the trained configuration."""
-        return Identity.of(without_defaults(self.trained), self.data, self.classes, self.numerics)
+        return Identity(without_defaults(self.trained), self.data, self.classes, self.numerics)
 
     @classmethod
     def read(cls, directory: RunDirectory) -> Record:

@@ -30,6 +30,7 @@ MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accurac
 LENGTHS = "extrapolation/lengths"  # evaluated lengths, in W&B's summary
 FIGURE = "extrapolation/figure"
 OVER_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # W&B options
+OTHER_LOGGERS = ("csv", "tensorboard", "mlflow")
 MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
 
 
@@ -53,12 +54,12 @@ class Loggers:
             self.wandb = wandb_logger.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
             self._has_curve = self.wandb.summary.get(LENGTHS) is not None
-        if not config.logger.used:
-            return
-        other_loggers = _other_loggers(config.logger, directory.path, Path(config.results_dir), name, tags)
-        for logger in other_loggers.values():
-            logger.log_hyperparams(self.config)
-        self.loggers |= other_loggers
+        for kind in OTHER_LOGGERS:
+            if getattr(config.logger, kind) is not None:
+                results_dir = Path(config.results_dir)
+                logger = _other_logger(kind, config.logger, directory.path, results_dir, name, tags)
+                logger.log_hyperparams(self.config)
+                self.loggers[kind] = logger
 
     def metrics(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
@@ -179,15 +180,19 @@ def _start_wandb(mode: Literal["offline", "online"], dir: Path, **arguments: Any
         raise UserError(f"logger.wandb.mode={mode}: {why}") from error
 
 
-def _other_loggers(
-    config: LoggerConfig, folder: Path, results_dir: Path, name: str, tags: dict[str, str] | None = None
-) -> dict[str, Logger]:
-    """Return the loggers other than W&B; MLflow gives the run ``name`` and ``tags``."""
-    kinds = [kind for kind in ("csv", "tensorboard") if getattr(config, kind) is not None]
-    loggers = {kind: _file_logger(kind, folder) for kind in kinds}
-    if config.mlflow is not None:
-        loggers["mlflow"] = _mlflow_logger(config.mlflow, name, results_dir, tags)
-    return loggers
+def _other_logger(
+    kind: str,
+    config: LoggerConfig,
+    folder: Path,
+    results_dir: Path,
+    name: str,
+    tags: dict[str, str] | None = None,
+) -> Logger:
+    """Return a logger other than W&B; MLflow gives the run ``name`` and ``tags``."""
+    if kind == "mlflow":
+        assert config.mlflow
+        return _mlflow_logger(config.mlflow, name, results_dir, tags)
+    return _file_logger(kind, folder)
 
 
 def _file_logger(name: str, folder: Path) -> Logger:
@@ -238,7 +243,8 @@ def _require(package: str) -> None:
 
 def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, name: str) -> list[Logger]:
     """Return loggers for the evaluation of a model that no run trained, such as a pretrained model."""
-    loggers = list(_other_loggers(config, folder, results_dir, name).values())
+    kinds = [kind for kind in OTHER_LOGGERS if getattr(config, kind) is not None]
+    loggers = [_other_logger(kind, config, folder, results_dir, name) for kind in kinds]
     if config.wandb and config.wandb.mode:
         run = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
         loggers.append(WandbLogger(experiment=run))

@@ -27,7 +27,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
-from pe_experiments.store.identity import Identity, data_digests, identify
+from pe_experiments.store.identity import Identity, identify
 from pe_experiments.store.names import file_digest
 from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
@@ -250,8 +250,7 @@ def trained_model(run: Run) -> Backbone:
     recorded = (directory.read_result() or {}).get("checkpoint")
     if recorded != file_digest(directory.checkpoint):
         raise UserError(f"{directory.checkpoint} is damaged (its content changed since the run finished)")
-    if experiment.has_own_classes:
-        check_own_classes(experiment)
+    check_own_classes(experiment)
     model = experiment.untrained_model()
     label = experiment.components["pe"].label
     mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"

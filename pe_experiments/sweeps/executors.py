@@ -36,6 +36,7 @@ from pe_experiments.configuration.schema import (
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import UserError, sentence
 
+SPAWN = multiprocessing.get_context("spawn")
 # Signals of Ctrl-C and of a cluster, which only the launching process handles.
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
@@ -106,10 +107,9 @@ class Processes:
     poll_seconds = 0.5
 
     def __init__(self, jobs: int, gpus: Sequence[str] = ()):
-        context = multiprocessing.get_context("spawn")
         devices: Sequence[str | None] = gpus or [None]
         self.pools = [
-            ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=context)
+            ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=SPAWN)
             for device in devices
         ]
         self.submitted = 0

@@ -158,8 +158,7 @@ def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.training.own_classes import check_own_classes
 
-        if run.experiment.has_own_classes:
-            check_own_classes(run.experiment)
+        check_own_classes(run.experiment)
         run.experiment.components["pe"].build(run.experiment.shape)
         job.reason = job.reason or run.remark
 

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from shutil import get_terminal_size
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -65,6 +65,12 @@ class Display:
     """A progress display that shows nothing, for use from Python; the base class of other displays."""
 
     _last_validation = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Start the progress of ``what`` at ``done`` of ``total`` steps."""

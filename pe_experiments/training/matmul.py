@@ -1,27 +1,26 @@
-"""Choose the library for float32 matrix products on a CPU: oneDNN if it is exact, else PyTorch's default.
+"""Choose the library for float32 matrix products on a CPU by what the processor is: oneDNN or MKL.
 
 PyTorch uses oneDNN for float32 products only if lower precision is allowed (its setting ``bf16``). On
-processors with bfloat16 matrix units oneDNN then computes in bfloat16. On others (AMD at least up to Zen 5)
-it still computes in float32, up to twice as fast as MKL. Hence the error is measured before oneDNN is used.
+processors with bfloat16 matrix units (AMX) oneDNN then computes in bfloat16. On others it still computes in
+float32: on AMD up to twice as fast as MKL, PyTorch's default. On Intel MKL is as fast on repeated shapes and
+several times faster on new ones, for which oneDNN compiles a kernel each. The choice follows from the
+processor alone, so that it is the same in every run on a machine.
 """
 
 from __future__ import annotations
 
+import platform
 from functools import cache
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from pe_experiments.terminal.errors import UserError
 
 Backend = Literal["default", "onednn"]
 
-# Sizes m, k, n of the products [m, k] @ [k, n] in a small transformer.
-SHAPES = ((1280, 64, 256), (1280, 256, 64), (64, 1280, 256), (256, 40, 64), (1000, 64, 14))
-HEADS = (128, 40, 16)  # sequences * heads, tokens and head_dim of the products in attention
 SMALL = 1_000_000  # size below which oneDNN's set-up for every new shape outweighs its speed
-SAME_ERROR = 4.0  # largest allowed ratio to the default's error; with bfloat16 it is about 10,000
 # The setting that selects oneDNN; None if this PyTorch has no oneDNN or no such setting.
 _ONEDNN = torch.backends.mkldnn
 _SETTING: Any = getattr(_ONEDNN, "matmul", None) if _ONEDNN.is_available() else None
@@ -45,47 +44,30 @@ def select(choice: str, size: int) -> Backend:
     Args:
         choice: ``auto``, ``onednn`` or ``default``.
         size: symbols of a batch * d_model^2; ``auto`` uses oneDNN only from `SMALL` on.
+
+    Raises:
+        UserError: ``onednn`` is not available here or would compute in bfloat16.
     """
-    backend: Backend = "default"
-    if choice == "onednn" or (choice == "auto" and size >= SMALL):
-        backend = faster_backend()
-    if choice == "onednn" and backend != "onednn":
+    cpu = processor()
+    is_exact = _SETTING is not None and "amx_bf16" not in cpu.get("flags", "").split()
+    if choice == "onednn" and not is_exact:
         raise UserError(
             "trainer.matmul=onednn: oneDNN is not available here or computes float32 products in bfloat16; "
             "allowed here: auto, default"
         )
+    is_faster = cpu.get("vendor_id") == "AuthenticAMD" and size >= SMALL
+    chosen = choice == "onednn" or (choice == "auto" and is_exact and is_faster)
+    backend: Backend = "onednn" if chosen else "default"
     set_backend(backend)
     return backend
 
 
-def faster_backend() -> Backend:
-    """Return oneDNN if it computes float32 products exactly here, else the default."""
-    return "onednn" if onednn_keeps_float32() else "default"
-
-
 @cache
-def onednn_keeps_float32() -> bool:
-    """Return whether oneDNN is available and as exact as the default on products of a small transformer."""
-    generator = torch.Generator().manual_seed(0)
-    pairs: list[tuple[Tensor, Tensor]] = []
-    for m, k, n in SHAPES:  # forward, and backward for input and weight of a linear layer
-        a = torch.randn(m, k, generator=generator)
-        b = torch.randn(k, n, generator=generator)
-        pairs += [(a, b.T.contiguous().T), (a, b), (a.T.contiguous().T, b)]
-    query, key = (torch.randn(HEADS, generator=generator) for _ in range(2))
-    pairs += [(query, key.mT), (query @ key.mT, key)]
-    previous_backend = current_backend()
-    errors: dict[Backend, float] = {}
+def processor() -> dict[str, str]:
+    """Return what Linux says of the first core: ``vendor_id``, ``model name``, ``flags`` and others."""
     try:
-        for backend in get_args(Backend):
-            set_backend(backend)
-            errors[backend] = max(_error(left, right) for left, right in pairs)
-    finally:
-        set_backend(previous_backend)
-    return _SETTING is not None and errors["onednn"] <= SAME_ERROR * errors["default"]
-
-
-def _error(a: Tensor, b: Tensor) -> float:
-    """Return the largest error of a product against float64, relative to the product of magnitudes."""
-    a64, b64 = a.double(), b.double()
-    return float(((a @ b).double() - a64 @ b64).abs().max() / (a64.abs() @ b64.abs()).max())
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return {"model name": platform.processor()}
+    pairs = (line.partition(":")[::2] for line in lines)
+    return {key.strip(): value.strip() for key, value in pairs}

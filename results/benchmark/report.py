@@ -96,7 +96,7 @@ def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[
 
 def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     """Return steps of our model with its default activation and with that of other libraries."""
-    backend = matmul.faster_backend()
+    backend = matmul.select("auto", matmul.SMALL)
     make = partial(Transformer, vocabulary, shape, Learned, initialisation="pytorch")
     return {
         OURS: next_token_step(make(activation="relu"), batches, backend),
@@ -106,7 +106,7 @@ def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str
 
 def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     """Return a step of each peer by attention and matmul backend; defaults are not part of the name."""
-    backends = dict.fromkeys(("default", matmul.faster_backend()))
+    backends = dict.fromkeys(("default", matmul.select("auto", matmul.SMALL)))
     steps: dict[str, Step] = {}
     for name, (make, attentions) in PEERS.items():
         try:
@@ -173,7 +173,9 @@ def encodings(repeats: int, display: Display) -> Iterator[Row]:
         for name in shipped("pe"):
             with suppress(NotApplicable):
                 run = experiment(pe=name, **keys)
-                cases[name] = timed(training_step(run.untrained_model(), run, matmul.faster_backend()))
+                cases[name] = timed(
+                    training_step(run.untrained_model(), run, matmul.select("auto", matmul.SMALL))
+                )
         seconds = interleave(cases, repeats, display, f"encodings, {setting}")
         yield from paired_ratios("encodings", setting, seconds, "none")
 

@@ -203,13 +203,13 @@ def test_the_wandb_sweep_composes() -> None:
     sweep = OmegaConf.load(CONFIG_DIR / "wandb_sweep.yaml")
     for key, entry in sweep.parameters.items():
         for value in entry.get("values", [entry.get("value")]):
-            check(compose_config("config", [f"{key}={value}"]))
+            Config.checked(compose_config([f"{key}={value}"]))
     assert (ROOT / sweep.program).exists()
 
 
 def test_the_example_of_a_local_configuration_has_known_keys() -> None:
     example = OmegaConf.load(CONFIG_DIR / "local.example.yaml")
     assert set(example.hydra.launcher) <= set(SubmititConfig.model_fields)
-    known = compose_config("config", [])
+    known = compose_config([])
     assert set(example) - {"defaults", "hydra"} <= set(known)
     assert set(example.logger.wandb) <= set(known["logger"]["wandb"])

@@ -44,7 +44,7 @@ def test_llama_has_rms_norms_gates_and_no_biases(tiny: Tiny) -> None:
     assert nn.LayerNorm not in kinds
     assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
     assert model.layers[0].mlp_in.out_features == 2 * model.layers[0].mlp_out.in_features
-    result = run_experiment(tiny("model=llama", "pe=rope"))
+    result = run_experiment(tiny("model=llama", "pe=rope").config)
     assert result.status == "completed"
     assert result.directory.name.startswith("copy-llama-rope-s0-")
 
@@ -55,8 +55,8 @@ def test_dropout_acts_only_in_training_and_follows_from_the_seed(tiny: Tiny, tmp
     assert torch.equal(model(TOKENS), without_dropout(TOKENS))
     model.train()
     assert not torch.equal(model(TOKENS), model(TOKENS))
-    first = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'first'}")).directory
-    second = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'second'}")).directory
+    first = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'first'}").config).directory
+    second = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'second'}").config).directory
     assert first.metrics.read_text() == second.metrics.read_text()
 
 
@@ -74,12 +74,14 @@ def test_a_users_model_trains_and_is_part_of_the_identity(
 ) -> None:
     (tmp_path / "their_layers.py").write_text(USER_MODEL)
     monkeypatch.syspath_prepend(tmp_path)
-    result = run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24"))
+    result = run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24").config)
     assert result.status == "completed"
     assert result.directory.name.startswith("copy-Library-sinusoidal-s0-")
     classes = result.directory.read_config()["identity"]["hashed"]["classes"]
     assert list(classes["model"]) == ["their_layers.Library"]
-    assert run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24")).done == "found"
+    assert (
+        run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24").config).done == "found"
+    )
     with pytest.raises(UserError, match="from outside this package"):
         load_model(result.directory.path)
     assert load_model(result.directory.path, trust=True).model.layers.layers[0].linear1.out_features == 24

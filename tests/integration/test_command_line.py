@@ -20,7 +20,7 @@ from pe_experiments.commands import command_line
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.store.status import run_status
+from pe_experiments.store.status import Run
 from tests.conftest import ROOT, TINY, Script, assert_one_sentence
 from tests.synthetic import fading, write_run
 
@@ -323,7 +323,7 @@ def test_each_results_directory_of_a_sweep_gets_a_comparison(script: Script, tmp
 def test_a_dry_run_says_that_another_process_has_the_run(
     many: list[str], script: Script, results: Path, tiny: Tiny
 ) -> None:
-    run = run_status(tiny()).run
+    run = Run(tiny().config).run
     run.path.mkdir(parents=True)
     command = ("train", *many, *TINY, f"results_dir={results}", "dry_run=true")
     with run.lock():

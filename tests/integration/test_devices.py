@@ -76,9 +76,11 @@ CASES: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_several_devices_train_what_one_trains(case: str, tiny: Tiny, tmp_path: Path) -> None:
     options = ("trainer.precision=64-true", *LONGER, *CASES[case])
-    single = run_experiment(tiny(*options, CPU, "trainer.devices=1", f"results_dir={tmp_path / 'one'}"))
+    single = run_experiment(
+        tiny(*options, CPU, "trainer.devices=1", f"results_dir={tmp_path / 'one'}").config
+    )
     devices = [] if case == "three" else ["trainer.devices=2"]
-    several = run_experiment(tiny(*TWO, *options, *devices))
+    several = run_experiment(tiny(*TWO, *options, *devices).config)
     assert single.directory.name == several.directory.name
     assert_equal_runs(single, several)
 
@@ -88,8 +90,8 @@ def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> No
     path.write_bytes(bytes((n * n // 7 + n // 50) % 26 + 97 for n in range(FEWEST_BYTES)))
     text = ("task=text", f"task.path={path}", "pe=rope", "training.max_length=24", "evaluation.examples=350")
     options = (*text, "trainer.precision=64-true", "positions=random_offset")
-    single = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'one'}"))
-    several = run_experiment(tiny(*options, *TWO))
+    single = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'one'}").config)
+    several = run_experiment(tiny(*options, *TWO).config)
     assert_equal_runs(single, several)
     tables = [(run.directory.path / "text.csv").read_text() for run in (single, several)]
     numbers = [[float(cell) for cell in re.findall(r"[\d.]+", table)] for table in tables]
@@ -97,11 +99,13 @@ def test_a_language_model_gets_the_same_tables(tiny: Tiny, tmp_path: Path) -> No
 
 
 def test_a_finished_run_is_evaluated_by_all_devices(tiny: Tiny) -> None:
-    trained = run_experiment(tiny(CPU))
+    trained = run_experiment(tiny(CPU).config)
     trainer = tiny(*TWO).config.trainer.model_dump()
     lengths = {"evaluation": {"lengths": [5, 12], "examples": 450}}
     several = evaluate_run(trained.directory.path, {**lengths, "trainer": trainer})
-    single = run_experiment(tiny(CPU, "evaluation.lengths=[5,12]", "evaluation.examples=450", "rerun=true"))
+    single = run_experiment(
+        tiny(CPU, "evaluation.lengths=[5,12]", "evaluation.examples=450", "rerun=true").config
+    )
     assert several.curve == single.curve
 
 
@@ -142,30 +146,30 @@ def test_a_killed_process_ends_the_run_and_the_run_resumes(
 ) -> None:
     monkeypatch.setattr(ranks, "NOTICE_SECONDS", PATIENCE)  # past which the process ends itself
     options = ("training.steps=30", "trainer.precision=64-true")
-    uninterrupted = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'uninterrupted'}"))
+    uninterrupted = run_experiment(tiny(*options, CPU, f"results_dir={tmp_path / 'uninterrupted'}").config)
     display = Kills(23)
-    killed = run_experiment(tiny(*options, *TWO), display)
+    killed = run_experiment(tiny(*options, *TWO).config, display)
     assert time.monotonic() - display.killed_at < PATIENCE  # not gloo's half an hour
     assert killed.status == "error"
     assert "device 1 (of 2, from 0) was killed; the same command resumes" in killed.result["reason"]
-    resumed = run_experiment(tiny(*options, *again))
+    resumed = run_experiment(tiny(*options, *again).config)
     assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 20)
     assert_equal_runs(uninterrupted, resumed)
 
 
 def test_ctrl_c_leaves_no_process(tiny: Tiny) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny(*TWO), StopAt(1, KeyboardInterrupt()))
+        run_experiment(tiny(*TWO).config, StopAt(1, KeyboardInterrupt()))
     wait_for(lambda: not multiprocessing.active_children())
 
 
 def test_a_diverging_loss_ends_all_processes(tiny: Tiny) -> None:
-    result = run_experiment(tiny(*TWO, "training.learning_rate=1e30", "training.clip_norm=null"))
+    result = run_experiment(tiny(*TWO, "training.learning_rate=1e30", "training.clip_norm=null").config)
     assert result.status == "diverged"
 
 
 def test_two_devices_are_one_wandb_run(tiny: Tiny) -> None:
-    result = run_experiment(tiny(*TWO, "logger=wandb"))
+    result = run_experiment(tiny(*TWO, "logger=wandb").config)
     assert len(list(result.directory.path.glob("wandb/offline-run-*"))) == 1
     check_mirror(result.directory)
     assert run_record(result.directory).run_id == result.directory.name
@@ -229,6 +233,6 @@ def test_processes_that_slurm_starts(refused: bool, tiny: Tiny, results: Path) -
         return
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     assert first.stdout.count("run:  ") == 1
-    single = run_experiment(tiny(CPU, f"results_dir={results / 'one'}"))
+    single = run_experiment(tiny(CPU, f"results_dir={results / 'one'}").config)
     (run,) = (results / "runs").iterdir()
     assert run.name == single.directory.name

@@ -22,7 +22,7 @@ Tiny = Callable[..., Experiment]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_experiment(tiny_in(tmp_path_factory.mktemp("trained"))("pe=rope")).directory.path
+    return run_experiment(tiny_in(tmp_path_factory.mktemp("trained"))("pe=rope").config).directory.path
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_command_line_extends_a_run(parent: Path, results: Path, script: Scr
 def test_sweeps_vary_the_encoding_and_the_parent(
     parent: Path, tiny: Tiny, results: Path, script: Script
 ) -> None:
-    second_parent = run_experiment(tiny("pe=rope", "seed=1")).directory.path
+    second_parent = run_experiment(tiny("pe=rope", "seed=1").config).directory.path
     common = ["-m", f"results_dir={results}", "training.steps=3", "logger=none", "hydra.launcher.jobs=1"]
     swept = script("train", *common, f"init_from={parent},{second_parent}", "pe=rope_yarn,none")
     assert "4 runs: 4 finished" in swept.out

@@ -87,7 +87,7 @@ def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, re
 def test_a_finished_run_is_loaded_where_it_could_not_be_trained(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_experiment(tiny()).run
+    run = run_experiment(tiny().config).run
     weights = 4 * parameters(tiny())
     monkeypatch.setattr("pe_experiments.training.preflight.memory_bytes", lambda gpu: weights + 1)
     with pytest.raises(UserError, match="training needs about"):

@@ -18,7 +18,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.status import run_status
+from pe_experiments.store.status import Run
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
@@ -38,10 +38,10 @@ def curves(run: RunDirectory) -> list[bytes]:
 def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
     finished = write_run(tiny("pe=none"), fading(1, 0))
     before = finished.read_result()
-    failed = run_experiment(tiny("pe=none", "rerun=true"), StopAt(7, RuntimeError("boom")))
+    failed = run_experiment(tiny("pe=none", "rerun=true").config, StopAt(7, RuntimeError("boom")))
     assert failed.status == "error"
     assert "boom" in failed.result["reason"]
-    assert run_experiment(tiny("pe=none")).done == "found"
+    assert run_experiment(tiny("pe=none").config).done == "found"
     assert finished.read_result() == before
 
 
@@ -49,12 +49,12 @@ def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_crash_is_recorded_and_the_next_call_resumes(tiny: Tiny, tmp_path: Path) -> None:
     options = ("pe=learned", "positions=random_offset", "training.steps=25")
-    uninterrupted = run_experiment(tiny(*options, f"results_dir={tmp_path / 'uninterrupted'}"))
-    failed = run_experiment(tiny(*options), StopAt(17, RuntimeError("boom")))
+    uninterrupted = run_experiment(tiny(*options, f"results_dir={tmp_path / 'uninterrupted'}").config)
+    failed = run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom")))
     assert failed.status == "error"
     assert "boom" in failed.result["reason"]
     assert "Traceback" in failed.directory.error_log.read_text()
-    again = run_experiment(tiny(*options))
+    again = run_experiment(tiny(*options).config)
     assert (again.done, again.status) == ("resumed", "completed")
     assert again.result["resumed_from"] == 12  # the last recorded step
     assert not again.directory.error_log.exists()
@@ -79,10 +79,10 @@ class Deletes(console.Display):
 def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tiny, results: Path) -> None:
     display = Deletes(results / "runs")
     with pytest.raises(UserError, match="was deleted during the run, and its results are gone"):
-        run_experiment(tiny(), display)
+        run_experiment(tiny().config, display)
     assert display.last <= 6  # noticed while it trains
     assert not list(results.glob("runs/*"))
-    again = run_experiment(tiny())
+    again = run_experiment(tiny().config)
     assert (again.done, again.status) == ("trained", "completed")
     assert again.directory.config.exists()
 
@@ -96,7 +96,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
 
     def interrupted(step: int) -> dict[str, Any]:
         with pytest.raises(KeyboardInterrupt):
-            run_experiment(tiny("trainer.threads=1"), StopAt(step, KeyboardInterrupt()))
+            run_experiment(tiny("trainer.threads=1").config, StopAt(step, KeyboardInterrupt()))
         (run,) = Path(tiny().config.results_dir).glob("runs/*")
         return RunDirectory(run).read_environment()
 
@@ -104,7 +104,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     assert "earlier" not in interrupted(5)
     assert "another environment" not in capsys.readouterr().out
     monkeypatch.setattr("pe_experiments.store.environment.processor", lambda: "another")
-    again = run_experiment(tiny("trainer.threads=2"))
+    again = run_experiment(tiny("trainer.threads=2").config)
     recorded = again.directory.read_environment()
     (earlier,) = recorded["earlier"]
     assert (earlier["threads"], recorded["threads"]) == (1, 2)
@@ -118,24 +118,24 @@ def test_a_study_that_is_a_file_is_refused_before_training(tiny: Tiny, results: 
     results.mkdir()
     (results / "notes").write_text("text")
     with pytest.raises(UserError, match="notes, or a folder that it is in, is a file"):
-        run_experiment(tiny("study=notes"))
+        run_experiment(tiny("study=notes").config)
     assert not list(results.glob("runs/*"))
 
 
 @pytest.mark.parametrize("lost", ["config", "curve"])
 def test_a_result_without_its_other_files_is_a_new_run(lost: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
-    assert run_status(tiny()).state == "finished"
+    assert Run(tiny().config).state == "finished"
     getattr(run, lost).unlink()
-    assert run_status(tiny()).state == "new"
+    assert Run(tiny().config).state == "new"
 
 
 @pytest.mark.slow
 def test_an_incomplete_directory_is_trained_again(tiny: Tiny) -> None:
-    run = run_experiment(tiny()).directory
+    run = run_experiment(tiny().config).directory
     for path in (run.config, run.metrics, run.environment):
         path.unlink()
-    again = run_experiment(tiny())
+    again = run_experiment(tiny().config)
     assert again.done == "trained"
     assert again.directory.metrics.exists()
 
@@ -154,20 +154,20 @@ def test_a_killed_run_resumes_to_the_same_curves(tmp_path: Path, tiny: Tiny) -> 
     done = run_script(ROOT / "scripts" / "train.py", *typed, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "resuming at step" in done.stdout
-    uninterrupted = run_experiment(tiny(*options)).directory
+    uninterrupted = run_experiment(tiny(*options).config).directory
     (killed,) = (tmp_path / "killed" / "runs").iterdir()
     assert killed.name == uninterrupted.name
     assert curves(RunDirectory(killed)) == curves(uninterrupted)
 
 
 def test_a_finished_run_is_returned_and_keeps_only_its_weights(tiny: Tiny) -> None:
-    first = run_experiment(tiny("study=one"))
+    first = run_experiment(tiny("study=one").config)
     checkpoint = read_checkpoint(first.directory.checkpoint)
     assert checkpoint
     assert checkpoint["finished"]
     assert not {"optimizer_states", "lr_schedulers"} & set(checkpoint)
     stamp = first.directory.result.stat().st_mtime_ns
-    again = run_experiment(tiny("study=two"))
+    again = run_experiment(tiny("study=two").config)
     assert again.done == "found"
     assert again.directory.result.stat().st_mtime_ns == stamp
     assert again.curve == first.curve
@@ -177,17 +177,17 @@ def test_a_finished_run_is_returned_and_keeps_only_its_weights(tiny: Tiny) -> No
 
 
 def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run_experiment(tiny())
+    first = run_experiment(tiny().config)
     before = first.directory.curve.read_bytes()
 
     monkeypatch.setattr(training, "train_model", lambda *_: pytest.fail("trained again"))
-    evaluated = run_experiment(tiny("evaluation.lengths=[6,12]"))
+    evaluated = run_experiment(tiny("evaluation.lengths=[6,12]").config)
     assert evaluated.done == "evaluated"
     assert [row["length"] for row in evaluated.curve] == [6, 12]
     assert evaluated.directory.path.parent == first.directory.path / "evaluations"
     assert evaluated.curve[0] == first.curve[1]
     assert first.directory.curve.read_bytes() == before
-    assert run_experiment(tiny("evaluation.lengths=[6,12]")).done == "found"
+    assert run_experiment(tiny("evaluation.lengths=[6,12]").config).done == "found"
     same = evaluate_run(first.directory.path, {"evaluation": {"lengths": [6, 12], "examples": 20}})
     assert same.directory.path == evaluated.directory.path
 
@@ -202,29 +202,29 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(tiny: Tiny, monkeypatch: 
     monkeypatch.setattr("pe_experiments.store.writer.Loggers", refuse)
     for override in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
-            run_experiment(tiny(override, "study=s"))
+            run_experiment(tiny(override, "study=s").config)
     assert {path.name for path in run.path.iterdir()} - {".lock"} == before
     assert [path.name for path in run.path.parent.iterdir()] == [run.name]
     assert not (Path(tiny().config.results_dir) / "s").exists()
     monkeypatch.undo()
-    assert run_experiment(tiny()).done == "found"
+    assert run_experiment(tiny().config).done == "found"
 
 
 @pytest.mark.slow
 def test_a_failed_evaluation_leaves_nothing_behind(tiny: Tiny) -> None:
     fails = "pe=tests.integration.user_encodings.FailsFar"
-    run_experiment(tiny(fails))
+    run_experiment(tiny(fails).config)
     with pytest.raises(RuntimeError, match="too far"):
-        run_experiment(tiny(fails, "evaluation.lengths=[4,40]", "logger=wandb"))
-    run_experiment(tiny("pe=none"))
-    evaluated = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger=wandb"))
+        run_experiment(tiny(fails, "evaluation.lengths=[4,40]", "logger=wandb").config)
+    run_experiment(tiny("pe=none").config)
+    evaluated = run_experiment(tiny("pe=none", "evaluation.lengths=[4,40]", "logger=wandb").config)
     assert len(list(evaluated.directory.path.glob("wandb/offline-run-*"))) == 1
     assert len(list(Path(tiny().config.results_dir).glob("runs/*/evaluations/*"))) == 1
 
 
 def test_weights_destroyed_by_the_last_update_are_a_divergence(tiny: Tiny) -> None:
     options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
-    result = run_experiment(tiny(*options, "training.steps=1", "training.weight_decay=1e30"))
+    result = run_experiment(tiny(*options, "training.steps=1", "training.weight_decay=1e30").config)
     assert (result.status, result.result["diverged_at"]) == ("diverged", 1)
 
 
@@ -250,43 +250,45 @@ def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
 
     monkeypatch.setattr(training, "save_atomically", full)
     with pytest.raises(UserError, match="No space left on device; finished results are safe"):
-        run_experiment(tiny("seed=1"))
+        run_experiment(tiny("seed=1").config)
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
-    assert run_experiment(tiny()).done == "found"
+    assert run_experiment(tiny().config).done == "found"
     monkeypatch.setattr(training, "save_atomically", save)
     monkeypatch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full again after a checkpoint
     with pytest.raises(UserError, match="No space left"):
-        run_experiment(tiny("seed=1"))
+        run_experiment(tiny("seed=1").config)
     monkeypatch.undo()
-    assert run_experiment(tiny("seed=1")).done == "resumed"
+    assert run_experiment(tiny("seed=1").config).done == "resumed"
 
 
 def test_a_diverged_run_is_final_and_names_the_step(tiny: Tiny) -> None:
     options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
-    result = run_experiment(tiny(*options))
+    result = run_experiment(tiny(*options).config)
     assert result.status == "diverged"
     assert 1 <= result.result["diverged_at"] <= 10
     assert f"step {result.result['diverged_at']}" in result.result["reason"]
-    assert run_experiment(tiny(*options)).done == "found"
+    assert run_experiment(tiny(*options).config).done == "found"
     with pytest.raises(UserError, match="diverged"):
         evaluate_run(result.directory.path, {})
 
 
 @pytest.mark.slow
 def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
-    run = run_experiment(tiny()).directory
+    run = run_experiment(tiny().config).directory
     result = run.result.read_bytes()
     run.result.write_bytes(result[:50])
     with pytest.raises(UserError, match=r"result\.json is damaged.*rerun=true"):
-        run_experiment(tiny())
+        run_experiment(tiny().config)
     run.result.unlink()
     checkpoint = run.checkpoint.read_bytes()
     run.checkpoint.write_bytes(checkpoint[:1000])
     with pytest.raises(UserError, match=r"last\.ckpt is damaged.*rerun=true"):
-        run_experiment(tiny())
+        run_experiment(tiny().config)
     run.checkpoint.write_bytes(checkpoint)
     before = run.curve.read_bytes()
-    again = run_experiment(tiny())  # a finished training without a result: only the evaluation is repeated
+    again = run_experiment(
+        tiny().config
+    )  # a finished training without a result: only the evaluation is repeated
     assert again.status == "completed"
     assert run.curve.read_bytes() == before
 
@@ -322,17 +324,17 @@ def test_files_that_a_resume_cannot_read_are_named_and_kept(
 ) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny(), StopAt(9, KeyboardInterrupt()))
+        run_experiment(tiny().config, StopAt(9, KeyboardInterrupt()))
     run = RunDirectory(next(Path(tiny().config.results_dir).glob("runs/*")))
     spoil, sentence = DAMAGED[damage]
     spoil(run)
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match=sentence):
-        run_experiment(tiny())
+        run_experiment(tiny().config)
     assert {path: path.read_bytes() for path in before} == before
     if "metrics" in sentence:  # as the sentence says
         run.metrics.unlink()
-        assert run_experiment(tiny()).done == "resumed"
+        assert run_experiment(tiny().config).done == "resumed"
 
 
 @pytest.mark.parametrize(
@@ -351,6 +353,6 @@ def test_a_malformed_result_is_one_sentence(damage: dict[str, Any], tiny: Tiny) 
         del content["steps"]
     run.result.write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"result\.json is damaged"):
-        run_experiment(tiny())
+        run_experiment(tiny().config)
     with pytest.raises(UserError, match=r"result\.json is damaged"):
         evaluate_run(run.path, {})

@@ -15,7 +15,7 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
@@ -106,7 +106,7 @@ def check_mirror(directory: RunDirectory) -> None:
 
 def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     result = run_experiment(
-        tiny("logger=wandb", "logger.wandb.tags=[a]", "study=s", "pe=rope", "pe.base=500")
+        tiny("logger=wandb", "logger.wandb.tags=[a]", "study=s", "pe=rope", "pe.base=500").config
     )
     check_mirror(result.directory)
     assert result.result["upload"].startswith("wandb sync ")
@@ -131,8 +131,8 @@ def test_runs_of_one_sweep_have_separate_files(script: Any, results: Path) -> No
 
 
 def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:
-    trained = run_experiment(tiny("logger=wandb")).directory
-    evaluated = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]")).directory
+    trained = run_experiment(tiny("logger=wandb").config).directory
+    evaluated = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]").config).directory
     assert len(list(trained.path.glob("wandb/offline-run-*"))) == 1
     history, _, _ = mirror(evaluated)
     assert [row["extrapolation/length"] for row in history if "extrapolation/length" in row] == [5, 12]
@@ -146,14 +146,14 @@ def test_a_group_holds_the_runs_that_differ_only_in_the_seed(tiny: Tiny) -> None
     """Weights & Biases shows the mean of a group, which must not mix training lengths."""
 
     def group(override: str) -> str:
-        return run_record(run_experiment(tiny("logger=wandb", override)).directory).run_group
+        return run_record(run_experiment(tiny("logger=wandb", override).config).directory).run_group
 
     assert group("seed=0") == group("seed=1")
     assert group("seed=0") != group("training.max_length=5")
 
 
 def test_a_long_label_is_cut_to_the_limits_of_wandb(tiny: Tiny) -> None:
-    result = run_experiment(tiny("logger=wandb", f"label={'x' * 120}", f"study={'s' * 120}"))
+    result = run_experiment(tiny("logger=wandb", f"label={'x' * 120}", f"study={'s' * 120}").config)
     record = run_record(result.directory)
     assert record.display_name == f"{'x' * 64}, copy, seed 0"
     assert len(record.run_group) == 128
@@ -205,8 +205,8 @@ READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
 def test_every_logger_has_the_same_metrics_of_a_resumed_run(names: list[str], tiny: Tiny) -> None:
     options = (f"logger=[{','.join(names)}]", "training.steps=30", "pe=rope", "pe.base=500")
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny(*options), StopAt(25, KeyboardInterrupt()))
-    result = run_experiment(tiny(*options))
+        run_experiment(tiny(*options).config, StopAt(25, KeyboardInterrupt()))
+    result = run_experiment(tiny(*options).config)
     assert result.result["resumed_from"] == 24
     for name in names:
         if name == "wandb":
@@ -231,14 +231,14 @@ class Rates(pl.callbacks.LearningRateMonitor):
 
 def test_callbacks_may_use_the_loggers(tiny: Tiny) -> None:
     callbacks = f"trainer.callbacks=[{{_target_: {__name__}.Rates, logging_interval: step}}]"
-    result = run_experiment(tiny("logger=csv", callbacks))
+    result = run_experiment(tiny("logger=csv", callbacks).config)
     assert result.status == "completed", result.result
     assert any("lr-" in name for name in csv_of(result.directory))
 
 
 def test_the_files_of_a_run_do_not_depend_on_its_loggers(tiny: Tiny, tmp_path: Path) -> None:
-    without = run_experiment(tiny("logger=none", f"results_dir={tmp_path / 'none'}")).directory
-    logged = run_experiment(tiny("logger=csv", f"results_dir={tmp_path / 'csv'}")).directory
+    without = run_experiment(tiny("logger=none", f"results_dir={tmp_path / 'none'}").config).directory
+    logged = run_experiment(tiny("logger=csv", f"results_dir={tmp_path / 'csv'}").config).directory
     assert without.metrics.read_text() == logged.metrics.read_text()
     assert without.curve.read_text() == logged.curve.read_text()
     assert not (without.path / "csv").exists()
@@ -252,7 +252,7 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
     monkeypatch.setattr("pe_experiments.store.tracking.find_spec", lambda package: None)
     brings = rf'logger={name}: {name} is not installed; install it with pip install -e "\.\[{name}\]"'
     with pytest.raises(UserError, match=brings):
-        run_experiment(tiny(f"logger={name}"))
+        run_experiment(tiny(f"logger={name}").config)
     assert not list((results / "runs").iterdir())
 
 
@@ -266,9 +266,9 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
 )
 def test_mistakes_about_loggers_are_one_sentence(typed: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        check(compose_config("config", [typed]))
+        Config.checked(compose_config([typed]))
 
 
 def test_loggers_are_chosen_by_name_from_python_too() -> None:
-    chosen = check(compose_config("config", {"logger": ["csv", "tensorboard"]})).logger
+    chosen = Config.checked(compose_config({"logger": ["csv", "tensorboard"]})).logger
     assert [name for name, section in chosen if section is not None] == ["csv", "tensorboard"]

@@ -86,7 +86,9 @@ def test_a_damaged_depth_table_is_left_out(needle_runs: Path) -> None:
 
 
 def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -> None:
-    run = run_experiment(tiny("task=associative_recall", "training.steps=2", "evaluation.lengths=[6,9]"))
+    run = run_experiment(
+        tiny("task=associative_recall", "training.steps=2", "evaluation.lengths=[6,9]").config
+    )
     assert {path.name for path in run.directory.path.glob("depth.*")} == {"depth.csv", "depth.png"}
     evaluate_run(run.directory.path, {"evaluation": {"lengths": [15], "examples": 20}})
     depth = load_runs(results).depth
@@ -95,5 +97,5 @@ def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -
 
 
 def test_a_task_without_depth_has_no_depth_table(tiny: Tiny) -> None:
-    run = run_experiment(tiny("task=copy", "training.steps=2", "evaluation.lengths=[6,9]"))
+    run = run_experiment(tiny("task=copy", "training.steps=2", "evaluation.lengths=[6,9]").config)
     assert not list(run.directory.path.glob("depth.*"))

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from pe_experiments.configuration.compose import Composer, compose_config
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.overrides import normalise_overrides
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -33,7 +33,7 @@ ROPE = "pe_experiments.encodings.rope.Rope"
     ],
 )
 def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], overrides: list[str]) -> None:
-    assert check(compose_config("config", keys)) == check(compose_config("config", overrides))
+    assert Config.checked(compose_config(keys)) == Config.checked(compose_config(overrides))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], override
 )
 def test_unknown_keys_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("?", r"\?")):
-        check(compose_config("config", keys))
+        Config.checked(compose_config(keys))
 
 
 def composer() -> Composer:
@@ -104,32 +104,32 @@ def test_changing_a_composed_configuration_changes_no_later_one() -> None:
 def test_interpolations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABEL", "my_run")
     overrides = ["training.batch_size=${training.steps}", "training.steps=30", "label=${oc.env:LABEL}"]
-    config = check(compose_config("config", overrides))
+    config = Config.checked(compose_config(overrides))
     assert (config.training.batch_size, config.label) == (30, "my_run")
     for override, reason in (("seed=${a.b}", "key 'a.b' not found$"), ("seed=${seed}", "Recursive")):
         with pytest.raises(UserError, match=f"^seed: .*{reason}"):
-            check(compose_config("config", [override]))
+            Config.checked(compose_config([override]))
 
 
 def test_command_options_are_not_part_of_a_run() -> None:
-    config = check(compose_config("config", ["dry_run=true", "bank/setting=s4"]))
+    config = Config.checked(compose_config(["dry_run=true", "bank/setting=s4"]))
     assert (config.dry_run, config.bank["symbols"], config.seed) == (True, 40, 4)
     assert not {"dry_run", "bank"} & set(config.model_dump())
 
 
 def test_a_class_is_named_in_three_ways() -> None:
     for overrides in (["pe=my.X"], ["pe._target_=my.X"], ["pe=custom", "pe._target_=my.X"]):
-        assert compose_config("config", overrides)["pe"] == {"_target_": "my.X"}
-    assert compose_config("config", ["pe=nope"])["pe"] == compose_config("config", ["pe=none"])["pe"]
-    model = compose_config("config", ["model=my.M", "+model.width=3"])["model"]
-    assert model == compose_config("config", ["model=custom"])["model"] | {"_target_": "my.M", "width": 3}
+        assert compose_config(overrides)["pe"] == {"_target_": "my.X"}
+    assert compose_config(["pe=nope"])["pe"] == compose_config(["pe=none"])["pe"]
+    model = compose_config(["model=my.M", "+model.width=3"])["model"]
+    assert model == compose_config(["model=custom"])["model"] | {"_target_": "my.M", "width": 3}
 
 
 def test_a_python_class_can_be_passed_directly() -> None:
     class Local(PositionalEncoding):
         pass
 
-    experiment = resolve(check(compose_config("config", {"pe": Local})))
+    experiment = resolve(Config.checked(compose_config({"pe": Local})))
     assert experiment.components["pe"].cls is Local
     assert experiment.label == "Local"
 
@@ -141,9 +141,9 @@ def test_yaml_files_of_the_working_directory_are_choices(
     file = tmp_path / "configs" / "pe" / "new.yaml"
     file.write_text("_target_: my.X\nslope: 0.1\n")
     monkeypatch.chdir(tmp_path)
-    assert compose_config("config", ["pe=new"])["pe"]["slope"] == 0.1
+    assert compose_config(["pe=new"])["pe"]["slope"] == 0.1
     file.write_text("_target_: my.X\nslope: 0.25\n")
-    assert compose_config("config", {"pe": "new"})["pe"]["slope"] == 0.25
+    assert compose_config({"pe": "new"})["pe"]["slope"] == 0.25
 
 
 def test_a_file_with_the_name_of_a_shipped_one_is_refused(

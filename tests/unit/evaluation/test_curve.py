@@ -66,7 +66,9 @@ def test_losses_that_are_not_finite_leave_metrics_open() -> None:
 
 @pytest.mark.slow
 def test_a_length_with_one_possible_answer_has_no_score(tiny: Callable[..., Experiment]) -> None:
-    result = run_experiment(tiny("task=sqrt", "training.max_length=8", "evaluation.lengths=[1,2,8,16]"))
+    result = run_experiment(
+        tiny("task=sqrt", "training.max_length=8", "evaluation.lengths=[1,2,8,16]").config
+    )
     assert [row["chance"] for row in result.curve[:2]] == [1.0, 1.0]
     assert result.status == "completed"
 

@@ -120,7 +120,7 @@ def test_a_language_model_is_summarised_by_its_loss() -> None:
 
 @pytest.mark.slow
 def test_a_run_saves_and_logs_its_text_metrics(experiment: Experiment) -> None:
-    run = run_experiment(experiment)
+    run = run_experiment(experiment.config)
     assert run.result["status"] == "completed"
     assert run.result["loss_extrapolation"] > 0
     folder = run.directory.path
@@ -132,4 +132,4 @@ def test_a_run_saves_and_logs_its_text_metrics(experiment: Experiment) -> None:
     history, _, _ = mirror(run.directory)
     logged = [row for row in history if "text/sliding_all_bits_per_byte" in row]
     assert [row["extrapolation/length"] for row in logged] == list(LENGTHS)
-    assert run_experiment(experiment).done == "found"
+    assert run_experiment(experiment.config).done == "found"

@@ -21,7 +21,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.status import run_status
+from pe_experiments.store.status import Run
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import text
 from pe_experiments.terminal.errors import UserError
@@ -164,11 +164,11 @@ def test_a_run_directory_that_is_a_link_is_refused(tiny: Tiny, tmp_path: Path) -
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").write_text("years")
-    run = run_status(experiment).run
+    run = Run(experiment.config).run
     run.path.parent.mkdir(parents=True, exist_ok=True)
     run.path.symlink_to(home)
     with pytest.raises(UserError, match="is a link"):
-        run_experiment(experiment)
+        run_experiment(experiment.config)
     run.path.unlink()
     finished = write_run(experiment, fading(1, 0))
     finished.path.with_name(f".{finished.name}.aside").symlink_to(home)
@@ -242,7 +242,7 @@ def test_an_accuracy_outside_0_to_1_is_refused(column: str, value: str, tiny: Ti
     run = write_run(tiny(), fading(1, 0))
     set_column(run, column, value)
     with pytest.raises(UserError, match=rf"csv is missing or damaged .*{column}={value}: expected a number"):
-        run_experiment(tiny())
+        run_experiment(tiny().config)
 
 
 CHECKPOINTS: dict[str, tuple[Callable[[Path], object], str]] = {

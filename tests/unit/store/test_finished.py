@@ -26,7 +26,7 @@ Tiny = Callable[..., Experiment]
 )
 def test_answers_agree_with_the_evaluation(tiny: Tiny, settings: tuple[str, ...]) -> None:
     experiment = tiny("pe=rope", "training.learning_rate=0.01", *settings)
-    result = run_experiment(experiment)
+    result = run_experiment(experiment.config)
     trained = load_model(result.directory.path)
     assert isinstance(trained.encoding, Rope)
     assert not trained.model.training

@@ -14,14 +14,14 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings import alibi
 from pe_experiments.models import attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store import identity
 from pe_experiments.store.identity import config_key, identify, source_text
 from pe_experiments.store.names import differences
-from pe_experiments.store.status import run_status
+from pe_experiments.store.status import Run
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
@@ -135,16 +135,16 @@ def test_edits_beside_and_inside_a_user_class_are_reported(
     tiny: Tiny, write_code: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_code(SOURCE)
-    assert run_experiment(tiny("pe._target_=user_code.Slope"), Lines()).done == "trained"
-    assert run_experiment(tiny("pe._target_=user_code.Slope"), Lines()).done == "found"
+    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "trained"
+    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "found"
     assert "the file of user_code" not in capsys.readouterr().out
     write_code(SOURCE.replace("FACTOR = 1.0", "FACTOR = 2.0"))
-    assert run_experiment(tiny("pe._target_=user_code.Slope"), Lines()).done == "found"
+    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "found"
     assert (
         "the file of user_code has changed since, outside the classes of this run" in capsys.readouterr().out
     )
     write_code(SOURCE.replace("return -self.slope", "return -2 * self.slope"))
-    assert run_experiment(tiny("pe._target_=user_code.Slope"), Lines()).done == "trained"
+    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "trained"
     out = capsys.readouterr().out
     assert "This is a new run, not the run copy-decoder-Slope-s0-" in out
     assert "user_code.Slope has been edited" in out
@@ -153,9 +153,9 @@ def test_edits_beside_and_inside_a_user_class_are_reported(
 def test_a_new_run_says_how_it_differs_from_the_nearest_cached_run(tiny: Tiny) -> None:
     write_run(tiny(), fading(1, 0))
     nearest = write_run(tiny("training.steps=13"), fading(1, 0))
-    difference = run_status(tiny("training.steps=13", "training.weight_decay=0.5")).difference_to_cached_run()
+    difference = Run(tiny("training.steps=13", "training.weight_decay=0.5").config).difference_to_cached_run()
     assert difference == f"not the run {nearest.name}: training.weight_decay=0.5 (cached run: 0.01)"
-    assert run_status(tiny("seed=1")).difference_to_cached_run() == ""
+    assert Run(tiny("seed=1").config).difference_to_cached_run() == ""
 
 
 def test_differences_name_defaults_and_numerics(tiny: Tiny) -> None:
@@ -235,9 +235,9 @@ def test_a_missing_data_file_is_refused() -> None:
 
 def test_a_relabelled_or_moved_run_is_cached(tiny: Tiny, results: Path, tmp_path: Path) -> None:
     write_run(tiny(), fading(1, 0))
-    assert run_status(tiny("label=other")).state == "finished"
+    assert Run(tiny("label=other").config).state == "finished"
     results.rename(tmp_path / "moved")
-    assert run_status(tiny(f"results_dir={tmp_path / 'moved'}")).state == "finished"
+    assert Run(tiny(f"results_dir={tmp_path / 'moved'}").config).state == "finished"
 
 
 def test_stating_defaults_keeps_the_name_and_no_two_encodings_share_one(tiny: Tiny) -> None:

@@ -17,7 +17,7 @@ from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.overrides import key_of, normalise_overrides
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope
@@ -49,7 +49,7 @@ def child(results: Path) -> Child:
 
     def make(parent: RunDirectory, *overrides: str) -> Experiment:
         overrides = (f"init_from={parent.path}", f"results_dir={results}", "logger=none", *overrides)
-        config = compose_config("config", list(overrides))
+        config = compose_config(list(overrides))
         return resolve(check(inherit_settings(config, map(key_of, normalise_overrides(list(overrides))))))
 
     return make
@@ -69,7 +69,7 @@ def test_settings_that_are_not_typed_are_the_parents(tiny: Tiny, child: Child) -
 
 def test_a_typed_setting_counts_even_if_it_is_the_default(tiny: Tiny, child: Child) -> None:
     run = trained(tiny("pe=rope", "seed=3", "trainer.precision=64-true"))
-    defaults = compose_config("config", [])
+    defaults = compose_config([])
     assert child(run, "pe=sinusoidal").config.pe == defaults["pe"]
     assert child(run, "seed=0").config.seed == defaults["seed"] == 0
     steps = child(run, "training.steps=2000").config.training.steps

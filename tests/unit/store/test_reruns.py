@@ -12,7 +12,7 @@ import pytest
 from pe_experiments.comparison import load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.status import run_status
+from pe_experiments.store.status import Run
 from tests.processes import killed_at
 from tests.synthetic import fading, write_run
 
@@ -62,7 +62,7 @@ def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
     shutil.copytree(finished.path, backup)
     for operation in count():
         killed = killed_at(operation, lambda: rerun(finished.path, status))
-        states.add(run_status(tiny()).state)  # as every command begins
+        states.add(Run(tiny().config).state)  # as every command begins
         now = content(finished.path)
         if now != before:
             assert status != "error"
@@ -83,13 +83,13 @@ def test_an_interrupted_rerun_keeps_the_old_result_and_can_continue(
     before = content(finished.path)
     with pytest.raises(KeyboardInterrupt):
         rerun(finished.path, "interrupted")
-    assert run_status(tiny()).state == "interrupted"
+    assert Run(tiny().config).state == "interrupted"
     aside = finished.path.with_name(f".{finished.name}.aside")
     assert content(aside) == before
     with finished.lock_for_training(rerun=True):  # a rerun from the start
         assert content(aside) == before
         assert not finished.checkpoint.exists()
-    assert run_status(tiny()).state == "finished"
+    assert Run(tiny().config).state == "finished"
     assert content(finished.path) == before
 
 
@@ -101,7 +101,7 @@ def test_the_traceback_of_a_failed_rerun_is_saved_with_the_earlier_result(
         finished.config.write_text(config)
         finished.error_log.write_text("boom")
         finished.result.write_text(result.replace("completed", "error"))
-    assert run_status(tiny()).state == "finished"
+    assert Run(tiny().config).state == "finished"
     assert finished.error_log.read_text() == "boom"
 
 
@@ -136,7 +136,7 @@ def test_a_rerun_killed_while_it_restarts_leaves_one_whole_run(
 
     for operation in count():
         killed = killed_at(operation, begin)
-        state = run_status(tiny()).state
+        state = Run(tiny().config).state
         assert content(finished.path) == (before if state == "finished" else interrupted)
         shutil.rmtree(runs)
         shutil.copytree(runs.parent / "backup", runs)

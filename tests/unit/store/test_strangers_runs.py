@@ -18,7 +18,7 @@ from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.run import RunResult, evaluate_run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.trained_model import TrainedModel, finished_status, load_model

@@ -112,7 +112,7 @@ def test_learned_positions_are_trained_at_every_evaluated_id(
     task: str, model: str, tiny: Callable[..., Experiment]
 ) -> None:
     experiment = tiny(f"task={task}", f"model={model}", "pe=learned", "positions=task")
-    result = run_experiment(experiment)
+    result = run_experiment(experiment.config)
     assert result.status == "completed"
     assert all(row["untrained_positions"] == 0 for row in result.curve)
     assert result.directory.path.name.count("+task") == 1

@@ -10,7 +10,7 @@ import pytest
 from pe_experiments.configuration import schema as config
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.data import batches as data
 from pe_experiments.data import randomness
 from pe_experiments.drawing import run_figure
@@ -37,7 +37,7 @@ def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None
     ],
 )
 def test_ordinary_configurations_fit_into_memory(overrides: list[str]) -> None:
-    experiment = resolve(check(compose_config("config", overrides)))
+    experiment = resolve(Config.checked(compose_config(overrides)))
     assert refuse_large(experiment) is None  # nothing is raised
 
 

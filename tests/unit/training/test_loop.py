@@ -31,7 +31,7 @@ def test_each_step_has_the_scheduled_learning_rate(
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     experiment = tiny("training.steps=40", "training.learning_rate=0.002", "training.warmup_steps=10")
-    result = run_experiment(experiment)
+    result = run_experiment(experiment.config)
     expected = [0.002 * learning_rate_factor(step, experiment.config.training) for step in range(40)]
     assert rates == expected
     recorded = {int(row["step"]): float(row["learning_rate"]) for row in read_csv(result.directory.metrics)}
@@ -71,7 +71,9 @@ def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Ex
 
 
 def test_training_stops_at_the_requested_exact_match(tiny: Callable[..., Experiment]) -> None:
-    result = run_experiment(tiny("task=majority", "training.steps=400", "training.stop_at_exact_match=0.4"))
+    result = run_experiment(
+        tiny("task=majority", "training.steps=400", "training.stop_at_exact_match=0.4").config
+    )
     steps = [int(row["step"]) for row in read_csv(result.directory.metrics)]
     assert max(steps) < 400
     assert max(steps) % 6 == 0
@@ -79,12 +81,12 @@ def test_training_stops_at_the_requested_exact_match(tiny: Callable[..., Experim
 
 
 def test_same_seed_twice_is_bit_identical_and_another_seed_is_not(tiny: Callable[..., Experiment]) -> None:
-    first = run_experiment(tiny("pe=learned")).directory
+    first = run_experiment(tiny("pe=learned").config).directory
     metrics, curve = first.metrics.read_text(), first.curve.read_text()
-    rerun = run_experiment(tiny("pe=learned", "rerun=true"))
+    rerun = run_experiment(tiny("pe=learned", "rerun=true").config)
     assert rerun.done == "trained"
     assert (rerun.directory.metrics.read_text(), rerun.directory.curve.read_text()) == (metrics, curve)
-    other_seed = run_experiment(tiny("pe=learned", "seed=1"))
+    other_seed = run_experiment(tiny("pe=learned", "seed=1").config)
     assert other_seed.directory.metrics.read_text() != metrics
 
 

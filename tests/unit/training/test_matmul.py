@@ -76,7 +76,9 @@ def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment])
         if backend == "onednn" and not onednn_keeps_float32():
             pytest.skip("oneDNN does not compute in float32 here")
         run = run_experiment(
-            tiny("training.steps=100", "model.activation=gelu", f"trainer.matmul={backend}", "rerun=true")
+            tiny(
+                "training.steps=100", "model.activation=gelu", f"trainer.matmul={backend}", "rerun=true"
+            ).config
         ).directory
         assert json.loads(run.environment.read_text())["matmul"] == backend
         losses[backend] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])

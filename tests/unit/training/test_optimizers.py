@@ -15,7 +15,7 @@ from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.configuration.schema import check
+from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
@@ -119,14 +119,14 @@ def test_the_class_and_arguments_of_a_user_optimizer_are_part_of_the_identity(ti
 def test_user_optimizers_train_and_need_trust(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_experiment(tiny(f"optimizer._target_={__name__}.Slowed", "+optimizer.slower=2.0"))
+    run = run_experiment(tiny(f"optimizer._target_={__name__}.Slowed", "+optimizer.slower=2.0").config)
     assert run.status == "completed", run.result["reason"]
     load_model(run.directory.path)  # the class is in the working directory
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="from outside this package"):
         load_model(run.directory.path)
     load_model(run.directory.path, trust=True)
-    load_model(run_experiment(tiny("optimizer=sgd")).directory.path)
+    load_model(run_experiment(tiny("optimizer=sgd").config).directory.path)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_bad_optimizers_and_arguments_are_refused(keys: Any, message: str, tiny:
     model = tiny().untrained_model()
 
     def build() -> None:
-        experiment = resolve(check(compose_config("config", keys)))
+        experiment = resolve(Config.checked(compose_config(keys)))
         TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
 
     with pytest.raises(UserError, match=message) as refusal:
@@ -166,6 +166,6 @@ def test_an_optimizer_that_needs_more_than_gradients_is_refused_before_training(
     name: str, tiny: Tiny, results: Path
 ) -> None:
     with pytest.raises(UserError, match=rf"optimizer._target_=torch.optim.{name}: .*; allowed: ") as refusal:
-        run_experiment(tiny(f"optimizer._target_=torch.optim.{name}"))
+        run_experiment(tiny(f"optimizer._target_=torch.optim.{name}").config)
     assert "\n" not in str(refusal.value)
     assert not list(results.glob("runs/*"))

@@ -16,7 +16,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.identity import identify
-from pe_experiments.store.status import run_status
+from pe_experiments.store.status import Run
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
@@ -66,10 +66,10 @@ CASES: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_resumed_run_equals_an_uninterrupted_one(case: str, tiny: Tiny, tmp_path: Path) -> None:
     options = (*CASES[case], "training.steps=25")
-    whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}"))
+    whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}").config)
     assert whole.status == "completed", whole.result
-    assert run_experiment(tiny(*options), StopAt(17, RuntimeError("boom"))).status == "error"
-    resumed = run_experiment(tiny(*options))
+    assert run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom"))).status == "error"
+    resumed = run_experiment(tiny(*options).config)
     assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 12)
     assert resumed.directory.metrics.read_text() == whole.directory.metrics.read_text()
     assert resumed.directory.curve.read_text() == whole.directory.curve.read_text()
@@ -80,7 +80,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case: str, tiny: Tiny, tmp_pa
 
 def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tiny) -> None:
     experiment = tiny("training.steps=1", "trainer.accumulate_grad_batches=2", "training.clip_norm=null")
-    (row,) = read_csv(run_experiment(experiment).directory.metrics)
+    (row,) = read_csv(run_experiment(experiment.config).directory.metrics)
     model = experiment.untrained_model()
     batches = [experiment.batches.batch(index) for index in range(2)]
     counts = [int((batch.labels_BT != IGNORE).sum()) for batch in batches]
@@ -98,7 +98,7 @@ def test_callbacks_run_are_part_of_the_identity_and_need_trust(
 ) -> None:
     callbacks = [f"trainer.callbacks=[{{_target_: {__name__}.Halved, factor: {n}}}]" for n in (0.5, 0.25)]
     plain = ("training.clip_norm=null", "optimizer=sgd")
-    runs = [run_experiment(tiny(*plain, *keys)) for keys in ([], [callbacks[0]])]
+    runs = [run_experiment(tiny(*plain, *keys).config) for keys in ([], [callbacks[0]])]
     norms = [float(read_csv(run.directory.metrics)[0]["gradient_norm"]) for run in runs]
     assert norms[1] < 0.8 * norms[0]
     assert len({identify(tiny(*keys)).name for keys in ([], [callbacks[0]], [callbacks[1]])}) == 3
@@ -113,12 +113,12 @@ def test_callbacks_run_are_part_of_the_identity_and_need_trust(
 def test_a_callback_whose_state_cannot_be_resumed_is_refused_at_the_first_checkpoint(tiny: Tiny) -> None:
     experiment = tiny(f"trainer.callbacks=[{{_target_: {__name__}.Best}}]")
     with pytest.raises(UserError, match="with the state of Best cannot be resumed"):
-        run_experiment(experiment)
-    assert not run_status(experiment).run.checkpoint.exists()
+        run_experiment(experiment.config)
+    assert not Run(experiment.config).run.checkpoint.exists()
 
 
 def test_an_evaluation_cannot_change_the_precision_of_the_training(tiny: Tiny) -> None:
-    run = run_experiment(tiny()).directory.path
+    run = run_experiment(tiny().config).directory.path
     trainer = tiny().config.trainer.model_dump()
     assert evaluate_run(run, {"trainer": trainer | {"threads": 2}}).done == "found"
     with pytest.raises(UserError, match=r"trainer\.precision is fixed by the training"):
@@ -126,18 +126,18 @@ def test_an_evaluation_cannot_change_the_precision_of_the_training(tiny: Tiny) -
 
 
 def test_the_validation_loss_is_that_of_the_training_and_infinite_after_a_divergence(tiny: Tiny) -> None:
-    loss = run_experiment(tiny()).validation_loss
-    evaluated = run_experiment(tiny("evaluation.lengths=[5,12]"))
+    loss = run_experiment(tiny().config).validation_loss
+    evaluated = run_experiment(tiny("evaluation.lengths=[5,12]").config)
     assert (evaluated.done, evaluated.validation_loss) == ("evaluated", loss)
     wild = ("optimizer=sgd", "training.clip_norm=null", "training.learning_rate=1e30", "training.steps=40")
-    diverged = run_experiment(tiny(*wild, "training.check_every=1"))
+    diverged = run_experiment(tiny(*wild, "training.check_every=1").config)
     assert (diverged.status, diverged.validation_loss) == ("diverged", math.inf)
 
 
 def test_a_completed_run_without_its_training_curve_has_no_validation_loss(tiny: Tiny) -> None:
-    run = run_experiment(tiny()).run
+    run = run_experiment(tiny().config).run
     run.metrics.unlink()
-    found = run_experiment(tiny())
+    found = run_experiment(tiny().config)
     assert found.status == "completed"
     assert math.isnan(found.validation_loss)
 
