@@ -20,6 +20,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from pe_experiments.configuration.compose import changed_keys, config_from_python
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
@@ -132,7 +133,8 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
 def _untrained_model(run: Run) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
     with _enough_memory():
-        if run.identity.classes:
+        optimizer = run.experiment.components["optimizer"].choice
+        if run.identity.classes or optimizer not in shipped("optimizer"):
             check_own_classes(run.experiment)
         return run.experiment.untrained_model()
 

@@ -22,7 +22,7 @@ from rich.table import Table
 
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import explain_error
+from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
@@ -57,6 +57,7 @@ def command(
         @wraps(main)
         def job(cfg: DictConfig) -> Any:
             try:
+                refuse_lists(HydraConfig.get().overrides.task)
                 return main(cfg)
             except Exception as error:
                 if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -66,6 +67,7 @@ def command(
         application = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)(job)
 
         def run() -> NoReturn:
+            errors.clear()
             arguments = sys.argv[1:]
             if arguments == ["--version"]:
                 say(f"pe_experiments {pe_experiments.__version__}")

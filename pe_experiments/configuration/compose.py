@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import groups_of
-from pe_experiments.configuration.hydra_errors import explain_error
+from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
 from pe_experiments.configuration.schema import SIZES
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -34,16 +34,16 @@ def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictC
         UserError: Hydra cannot compose the configuration.
     """
     overrides = list(overrides)
-    global_hydra = GlobalHydra.instance()
-    outer_application = global_hydra.hydra  # if this is called inside a Hydra application
-    global_hydra.hydra = None
+    refuse_lists(overrides)
+    outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
+    GlobalHydra.instance().hydra = None
     try:
         with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return hydra.compose(name, overrides=overrides)
     except Exception as error:
         raise explain_error(error, overrides, name) from error
     finally:
-        global_hydra.hydra = outer_application
+        GlobalHydra.instance().hydra = outer_application
 
 
 def config_from_python(keys: Mapping[str, Any]) -> DictConfig:

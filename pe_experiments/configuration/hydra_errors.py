@@ -22,7 +22,7 @@ from pe_experiments.configuration.groups import (
     read_choice,
 )
 from pe_experiments.configuration.hints import ALSO_CALLED, nearest
-from pe_experiments.configuration.schema import Config, not_a_setting, suggestion
+from pe_experiments.configuration.schema import Config, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
 
@@ -54,6 +54,14 @@ def explain_error(
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
 
 
+def refuse_lists(overrides: Iterable[str]) -> None:
+    """Raise an error for ``pe=[rope,none]``, of which Hydra would silently take the last choice."""
+    for text in overrides:
+        group, _, value = text.partition("=")
+        if group in COMPONENT_GROUPS and value.startswith("["):
+            raise UserError(_mistake(text, [text], "config"))
+
+
 def key_of(text: str) -> str:
     """Return the key of an override's text, without ``+``."""
     return text.partition("=")[0].lstrip("+~")
@@ -67,7 +75,7 @@ def _mistake(text: str, overrides: Sequence[str], command: str) -> str:
         return unreadable(text)
     key = key_of(text)
     group = key.partition("@")[0]
-    if choices := [*choices_of(group), *_user_choices(group)]:
+    if choices := list(dict.fromkeys([*choices_of(group), *_user_choices(group)])):
         if group == "pe":
             choices += ALIASES
         if problem := _unknown_choice(override, group, choices):
@@ -99,7 +107,7 @@ def _values(override: Override) -> list[str]:
 def _unknown_choice(override: Override, group: str, choices: Sequence[str]) -> str:
     """Return the error for the first value that is not a choice of the group, or an empty string."""
     value = override.value()
-    if group in COMPONENT_GROUPS and (value is None or isinstance(value, list)):
+    if group in COMPONENT_GROUPS and (not value or isinstance(value, list)):
         values = ",".join(map(str, value or []))
         how = f"; for several runs write -m {group}={values}" if values else ""
         return f"{shown(override.input_line)}: {group} takes one choice{how}.{nearest('', choices)}"
@@ -140,6 +148,8 @@ def _unknown_argument(key: str, text: str, overrides: Sequence[str]) -> str:
     """Return the error for an argument that the chosen class does not have, or an empty string."""
     section, _, argument = key.partition(".")
     chosen = [item.partition("=")[2] for item in overrides if key_of(item) == section]
+    if not chosen and any(item.startswith("init_from=") for item in overrides):
+        return f"{key}: an argument of the parent's {section} is written with two plus: ++{text.lstrip('+')}"
     choice = chosen[-1] if chosen else str(groups_of("config").get(section))
     choices = choices_of(section)
     if choice not in choices or choice == "custom":
@@ -148,9 +158,10 @@ def _unknown_argument(key: str, text: str, overrides: Sequence[str]) -> str:
     if argument.partition(".")[0] in arguments:
         plus = text.startswith("+") and not text.startswith("++")
         return f"{shown(text)}: the key already has a value; omit the +" if plus else ""
-    other_section = suggestion(Config, ["?", argument])
-    if "Did you mean" in other_section and "." in other_section:
-        return f"{key} is not a setting.{other_section}"
+    setting = ALSO_CALLED.get(argument, argument)
+    for name, field in Config.model_fields.items():
+        if name not in COMPONENT_GROUPS and setting in getattr(field.annotation, "model_fields", ()):
+            return f"{key} is not a setting. Did you mean {name}.{setting}?"
     names = [name for name in arguments if name != "_target_"]
     hint = nearest(argument, names) if names else " It takes no arguments."
     having = [other for other in choices if argument in read_choice(section, other)]

@@ -168,6 +168,8 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
             hint = " It takes no arguments."
             if parameters:
                 hint = nearest(name, [*parameters, *other_options])
+            if not cls.__module__.startswith("pe_experiments."):
+                hint += f" The class alone is chosen with {group}={target}."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
         if components := _nested_components(group, value):
             nested[name] = components

@@ -354,7 +354,7 @@ def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     for key in (where[0], ".".join(where)):
         if key in HINTS and schema is Config:  # that of train.py
             return f"{key} is not a setting; {HINTS[key]}"
-    return f"{'.'.join(where)} is not a setting.{suggestion(schema, where)}"
+    return f"{'.'.join(where)} is not a setting.{_suggestion(schema, where)}"
 
 
 def _fields_of(kind: Any) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def _fields_of(kind: Any) -> dict[str, Any]:
     return {}
 
 
-def suggestion(schema: type[BaseModel], where: list[str]) -> str:
+def _suggestion(schema: type[BaseModel], where: list[str]) -> str:
     """Return a hint with similar options of the same section or of other sections."""
     annotations: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
     sections = {

@@ -23,7 +23,7 @@ from pe_experiments.store.names import text_digest
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of installed libraries
 UNTRACKED = "no source"  # recorded for a class whose source is not available
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
 
 
 def code_digests(own_classes: Iterable[type]) -> dict[str, str]:
@@ -119,12 +119,12 @@ def _add_source(thing: Any, name: str, texts: dict[str, str]) -> None:
     if name in texts:
         return
     texts[name] = ""
-    with suppress(OSError):  # of a class in a notebook, only the source of its methods is available
+    with suppress(OSError, TypeError):  # of a class in a notebook, only the source of its methods is available
         texts[name] = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
     functions = [thing] if isinstance(thing, FunctionType) else [*_functions(thing)]
     if not texts[name]:
         sources = [textwrap.dedent(inspect.getsource(function)) for function in functions]
-        attributes = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN | tuple)}
+        attributes = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN)}
         attributes = {key: value for key, value in attributes.items() if key not in ("__module__", "__doc__")}
         texts[name] = str([ast.dump(ast.parse(source)) for source in sources]) + str(attributes)
     for function in functions:
@@ -133,7 +133,7 @@ def _add_source(thing: Any, name: str, texts: dict[str, str]) -> None:
             if isinstance(value, type | FunctionType):
                 if getattr(value, "__module__", "") == thing.__module__:
                     _add_source(value, global_name, texts)
-            elif isinstance(value, PLAIN | list | tuple | dict | set | frozenset):
+            elif isinstance(value, (*PLAIN, list, dict, set, frozenset)):
                 texts[f"global {global_name}"] = repr(value)
             elif value is not None and not isinstance(value, ModuleType):
                 texts[f"global {global_name}"] = type(value).__qualname__

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import user_errors
+from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
@@ -42,13 +42,13 @@ def check_own_classes(experiment: Experiment) -> None:
     if experiment.evaluation_component.own_classes:
         _refuse_wrong_answers(experiment.evaluation_task, experiment.evaluation_lengths)
     if own_groups:
-        model = _check_model(experiment)
-        if "optimizer" in own_groups:
-            _refuse_optimizer(experiment, model)
+        _check_model(experiment)
+    if experiment.components["optimizer"].choice not in shipped("optimizer"):
+        _refuse_optimizer(experiment)
 
 
-def _check_model(experiment: Experiment) -> Backbone:
-    """Return an untrained model of the experiment, or raise an error if its results would be wrong."""
+def _check_model(experiment: Experiment) -> None:
+    """Raise an error if the results of the model would be wrong."""
     source = experiment.source
     with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = experiment.batches.batch(0)
@@ -66,14 +66,13 @@ def _check_model(experiment: Experiment) -> Backbone:
             _require_finite(model.train(training), examples, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
         _refuse_looking_ahead(model.eval(), batch.rows(torch.arange(ROWS) % len(batch.tokens_BT)), source)
-    return model
 
 
-def _refuse_optimizer(experiment: Experiment, model: Backbone) -> None:
+def _refuse_optimizer(experiment: Experiment) -> None:
     """Raise an error if a step of the optimizer needs more than gradients, such as a closure."""
     component = experiment.components["optimizer"]
     try:
-        TrainingOptimizer(model, component, experiment.config.training).step()
+        TrainingOptimizer(experiment.untrained_model(), component, experiment.config.training).step()
     except UserError:
         raise
     except Exception as error:

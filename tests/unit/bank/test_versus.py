@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.bank.versus import Versus
+from pe_experiments.bank.baselines import tasks_in_bank
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.names import jsonable
-from pe_experiments.sweeps.jobs import Job
+from pe_experiments.store.record import Record
+from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]
@@ -28,24 +29,15 @@ def bank_of(**experiments: Experiment) -> Runs:
             content = experiment.evaluation_task.nearest_length(length)
             examples = experiment.config.evaluation.examples
             points.append({"name": name, "content_length": content, "examples": examples})
-    saved = {name: {"identity": {"trained": jsonable(e.trained)}} for name, e in experiments.items()}
+    saved = {name: Record(name, jsonable(e.trained), 1, {}) for name, e in experiments.items()}
     return Runs(runs, pd.DataFrame(points), saved=saved)
-
-
-def job_of(experiment: Experiment, name: str) -> Job:
-    job = Job((), config=jsonable(experiment.config.model_dump(by_alias=True)))
-    job.name = name
-    return job
 
 
 def test_tasks_of_one_class_are_told_apart_by_their_arguments(tiny: Tiny) -> None:
     names = ("addition", "addition_reversed")
-    experiments = {name: tiny(f"task={name}", "pe=none", LENGTHS) for name in names}
-    versus = Versus("small")
-    versus.bank_runs = bank_of(**experiments)
-    jobs = [job_of(tiny(f"task={name}", "pe=rope", LENGTHS), name) for name in names]
-    versus._require_settings(jobs)
-    assert [versus._task(job) for job in jobs] == ["addition", "addition_reversed"]
-    other = job_of(tiny("task=addition", "task.answer=reversed", "pe=rope", LENGTHS), "other")
+    bank = bank_of(**{name: tiny(f"task={name}", "pe=none", LENGTHS) for name in names})
+    runs = [Run(tiny(f"task={name}", "pe=rope", LENGTHS).config) for name in names]
+    assert tasks_in_bank("small", bank, runs) == dict(zip((run.name for run in runs), names, strict=True))
+    other = Run(tiny("task=addition", "task.answer=reversed", "pe=rope", LENGTHS).config)
     with pytest.raises(UserError, match="must be as in small"):
-        versus._require_settings([other])
+        tasks_in_bank("small", bank, [other])

@@ -22,6 +22,8 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.status import Run
+from pe_experiments.store.names import file_digest
+from pe_experiments.store.record import Record
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import text
 from pe_experiments.terminal.errors import UserError
@@ -62,8 +64,17 @@ def aliases(levels: int = 11) -> str:
     return "\n".join(lines) + "\n"
 
 
-def edit_result(run: RunDirectory, **entries: object) -> None:
-    run.result.write_text(json.dumps(json.loads(run.result.read_text()) | entries))
+def save_checkpoint(run: RunDirectory, weights: object) -> None:
+    """Save these weights as the checkpoint of a finished run."""
+    run.checkpoint.parent.mkdir()
+    checkpoint = {"state_dict": weights, "global_step": 1, "finished": True, "run": Record.read(run).hash}
+    torch.save(checkpoint, run.checkpoint)
+    edit_result(run, checkpoint=file_digest(run.checkpoint))
+
+
+def edit_result(directory: RunDirectory, **entries: object) -> None:
+    content = json.loads(directory.result.read_text()) | entries
+    directory.result.write_text(json.dumps(content))
 
 
 def edit_config(run: RunDirectory, **entries: object) -> None:
@@ -73,8 +84,8 @@ def edit_config(run: RunDirectory, **entries: object) -> None:
 
 
 def edit_task_section(run: RunDirectory, value: object) -> None:
-    trained = yaml.safe_load(run.config.read_text())["identity"]["trained"]
-    edit_config(run, trained=trained | {"task": value})
+    saved = yaml.safe_load(run.config.read_text())
+    run.config.write_text(yaml.safe_dump(saved | {"task": value}))
 
 
 def edit_curve(run: RunDirectory, change: Callable[[str], str]) -> None:
@@ -107,12 +118,11 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "half a result": (lambda run: run.result.write_text("{"), "damaged"),
     "bytes": (lambda run: run.result.write_bytes(b"\xff\xfe\x00{"), "damaged"),
     "error": (lambda run: edit_result(run, status="error", reason="boom"), "error: boom"),
-    "another run's result": (lambda run: edit_result(run, name="other"), "belongs to"),
-    "another seed": (lambda run: edit_result(run, seed=77), "seed 77"),
-    "a seed in words": (lambda run: edit_result(run, seed="one"), "seed one"),
+    "another run's result": (lambda run: edit_result(run, run="0" * 64), "belongs to another run"),
+    "a seed in words": (lambda run: edit_result(run, seed="one"), "damaged"),
     "no config": (lambda run: run.config.write_text("a: [1"), "config.yaml"),
     "a foreign config": (lambda run: run.config.write_text("lr: 0.1\n"), "config.yaml"),
-    "a section that is text": (lambda run: edit_task_section(run, "x"), "a section is not a mapping"),
+    "a section that is text": (lambda run: edit_task_section(run, "x"), "not a valid run directory"),
     "half a curve": (
         lambda run: edit_curve(run, lambda text: "".join(text.splitlines(keepends=True)[:3])),
         "its lengths differ from",
@@ -131,8 +141,8 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "deep JSON": (lambda run: run.result.write_text("[" * 200_000), "nested too deep"),
     "large JSON": (lambda run: write_huge_file(run.result), "MB are read"),
-    "an infinite seed": (lambda run: edit_result(run, seed=float("inf")), "belongs to|whole number"),
-    "nothing hashed": (lambda run: edit_config(run, hashed=2), "damaged"),
+    "an infinite seed": (lambda run: edit_result(run, seed=float("inf")), "damaged"),
+    "nothing hashed": (lambda run: edit_config(run, classes=2), "not a valid run directory"),
     "large CSV": (lambda run: write_huge_file(run.curve), "MB are read"),
     "a pipe": (lambda run: replace_by_pipe(run.curve), "not a regular file"),
     "a pipe as YAML": (lambda run: replace_by_pipe(run.config), "not a regular file"),
@@ -164,15 +174,11 @@ def test_a_run_directory_that_is_a_link_is_refused(tiny: Tiny, tmp_path: Path) -
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.tex").write_text("years")
-    run = Run(experiment.config).run
+    run = Run(experiment.config).directory
     run.path.parent.mkdir(parents=True, exist_ok=True)
     run.path.symlink_to(home)
     with pytest.raises(UserError, match="is a link"):
         run_experiment(experiment.config)
-    run.path.unlink()
-    finished = write_run(experiment, fading(1, 0))
-    finished.path.with_name(f".{finished.name}.aside").symlink_to(home)
-    assert finished.name in load_runs(finished.path.parents[1]).left_out
     assert (home / "thesis.tex").read_text() == "years"
 
 
@@ -209,8 +215,7 @@ def test_an_error_about_a_bad_run_is_printable(tiny: Tiny, script: Script) -> No
 @pytest.mark.parametrize("weights", [[], None, {1: 2}, {"model.x": "y"}])
 def test_weights_that_do_not_fit_are_refused(weights: object, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
-    run.checkpoint.parent.mkdir()
-    torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
+    save_checkpoint(run, weights)
     with pytest.raises(UserError, match="has different parameters than the trained encoding"):
         load_model(run.path)
 
@@ -221,8 +226,7 @@ def run_with_scaled_weights(experiment: Experiment, factor: float) -> RunDirecto
     weights = experiment.untrained_model().state_dict()
     name = next(iter(weights))
     weights[name] *= factor
-    run.checkpoint.parent.mkdir()
-    torch.save({"state_dict": weights, "global_step": 1, "finished": True}, run.checkpoint)
+    save_checkpoint(run, weights)
     return run
 
 
@@ -259,7 +263,7 @@ def test_a_bad_checkpoint_file_is_refused(bad: str, tmp_path: Path) -> None:
     run.checkpoint.parent.mkdir()
     spoil(run.checkpoint)
     with pytest.raises(UserError, match=rf"last.ckpt is damaged \(.*{sentence}"):
-        read_checkpoint(run.checkpoint)
+        read_checkpoint(run.checkpoint, "")
 
 
 def test_a_configuration_that_lists_every_length_is_not_too_large(tiny: Tiny) -> None:

@@ -6,6 +6,7 @@ import importlib
 import linecache
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings import alibi
 from pe_experiments.models import attention
-from pe_experiments.run import run_experiment
+from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store import identity
-from pe_experiments.store.identity import config_key, identify, source_text
-from pe_experiments.store.names import differences
+from pe_experiments.store.identity import config_key, identify
+from pe_experiments.store.names import differences, jsonable
+from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.store.status import Run
+from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
@@ -62,7 +65,7 @@ def write_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def name_of(experiment: Experiment) -> str:
-    return identify(experiment).name
+    return identify(experiment).name()
 
 
 def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
@@ -87,7 +90,7 @@ def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
 
 def test_two_ways_to_write_a_configuration_give_one_name(tiny: Tiny) -> None:
     assert name_of(tiny("task=repeat_copy")) == name_of(tiny("task=copy", "task.vocab_size=2"))
-    by_path = tiny("pe=none", "pe._target_=pe_experiments.encodings.PositionalEncoding")
+    by_path = tiny("pe=pe_experiments.encodings.PositionalEncoding")
     assert name_of(by_path) == name_of(tiny("pe=none"))
     assert name_of(tiny("label=my_label"))[-8:] == name_of(tiny())[-8:]
 
@@ -99,17 +102,20 @@ def test_names_change_with_numerics_and_not_with_edits_of_the_package(
     monkeypatch.setattr(attention, "BLOCK_LOGITS", 1 << 10)
     monkeypatch.setattr(alibi, "alibi_slopes", lambda heads: torch.ones(heads))
     assert name_of(tiny("pe=alibi")) == before
-    monkeypatch.setattr(identity, "NUMERICS", identity.NUMERICS + 1)
-    assert name_of(tiny("pe=alibi")) != before
+    now = identify(tiny("pe=alibi"))
+    assert replace(now, numerics=identity.NUMERICS + 1).name() != before
 
 
 def test_a_new_argument_with_a_default_keeps_the_names_of_earlier_runs(tiny: Tiny) -> None:
-    trained = identify(tiny("pe=fox")).trained
+    trained = jsonable(tiny("pe=fox").trained)
     key = config_key(trained, {})
     del trained["pe"]["initial_bias"]  # as in a run from before the argument existed
     assert config_key(trained, {}) == key
     trained["pe"]["initial_bias"] = 4.0
     assert config_key(trained, {}) != key
+
+
+HELPER = "def helper(distance):\n    return distance.abs()\n"
 
 
 @pytest.mark.parametrize(
@@ -118,36 +124,58 @@ def test_a_new_argument_with_a_default_keeps_the_names_of_earlier_runs(tiny: Tin
         (("slope: float = 0.1", "slope: float = 0.2"), True),
         (("return -self.slope", "return -2 * self.slope"), True),
         (("power = 1", "power = 2"), True),  # in its base class
-        (("FACTOR = 1.0", "FACTOR = 2.0"), False),
+        (("FACTOR = 1.0", "FACTOR = 2.0"), True),  # a constant beside it
+        (("FACTOR = 1.0", "FACTOR = 1.0  # a comment\n"), False),
     ],
 )
-def test_only_edits_of_a_user_class_make_a_new_run(
+def test_edits_of_the_file_of_a_user_class_make_a_new_run(
     tiny: Tiny, write_code: Callable[[str], None], edit: tuple[str, str], new: bool
 ) -> None:
     write_code(SOURCE)
-    before = name_of(tiny("pe._target_=user_code.Slope"))
+    before = name_of(tiny("pe=user_code.Slope"))
     write_code(SOURCE.replace(*edit))
-    assert (name_of(tiny("pe._target_=user_code.Slope")) != before) == new
+    assert (name_of(tiny("pe=user_code.Slope")) != before) == new
+
+
+@pytest.mark.parametrize(
+    "statement", ["import user_helper", "from user_helper import helper", "from user_helper import *"]
+)
+def test_edits_of_a_module_that_it_imports_make_a_new_run(
+    statement: str, tiny: Tiny, write_code: Callable[[str], None], tmp_path: Path
+) -> None:
+    helper = tmp_path / "user_helper.py"
+    helper.write_text(HELPER)
+    write_code(f"{statement}\n{SOURCE}")
+    before = name_of(tiny("pe=user_code.Slope"))
+    helper.write_text(HELPER + "\n\n# a comment\n")
+    write_code(f"{statement}\n{SOURCE}")
+    assert name_of(tiny("pe=user_code.Slope")) == before
+    helper.write_text(HELPER.replace("distance.abs()", "2 * distance.abs()"))
+    write_code(f"{statement}\n{SOURCE}")
+    assert name_of(tiny("pe=user_code.Slope")) != before
 
 
 @pytest.mark.slow
-def test_edits_beside_and_inside_a_user_class_are_reported(
+def test_an_edited_run_is_trained_and_evaluated_anew(
     tiny: Tiny, write_code: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_code(SOURCE)
-    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "trained"
-    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "found"
-    assert "the file of user_code" not in capsys.readouterr().out
+    first = run_experiment(tiny("pe=user_code.Slope").config, Lines())
+    assert first.done == "trained"
+    assert run_experiment(tiny("pe=user_code.Slope").config, Lines()).done == "found"
+    shipped_run = run_experiment(tiny("pe=none").config)
+    changes = {"pe": {"_target_": "user_code.Slope"}}
+    assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
+    assert evaluate_run(shipped_run.directory.path, changes).done == "found"
     write_code(SOURCE.replace("FACTOR = 1.0", "FACTOR = 2.0"))
-    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "found"
-    assert (
-        "the file of user_code has changed since, outside the classes of this run" in capsys.readouterr().out
-    )
-    write_code(SOURCE.replace("return -self.slope", "return -2 * self.slope"))
-    assert run_experiment(tiny("pe._target_=user_code.Slope").config, Lines()).done == "trained"
+    assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
+    capsys.readouterr()
+    assert run_experiment(tiny("pe=user_code.Slope").config, Lines()).done == "trained"
     out = capsys.readouterr().out
-    assert "This is a new run, not the run copy-decoder-Slope-s0-" in out
-    assert "user_code.Slope has been edited" in out
+    assert f"This is a new run, not the run {first.run.name}" in out
+    assert "user_code has been edited" in out
+    with pytest.raises(UserError, match="user_code changed since it was trained"):
+        load_model(first.run.path, trust=True)
 
 
 def test_a_new_run_says_how_it_differs_from_the_nearest_cached_run(tiny: Tiny) -> None:
@@ -169,29 +197,42 @@ def test_differences_name_defaults_and_numerics(tiny: Tiny) -> None:
 def test_a_class_typed_into_a_shell_is_not_tracked() -> None:
     scope: dict[str, Any] = {"__name__": "a_shell"}
     exec(SOURCE, scope)
-    assert source_text(scope["Slope"]) is None
-    assert identity.class_digests([scope["Slope"]])["a_shell.Slope"] == identity.UNTRACKED
+    assert code_digests([scope["Slope"]]) == {"a_shell.Slope": UNTRACKED}
 
 
-def test_a_class_typed_into_a_notebook_is_tracked() -> None:
+NOTEBOOK = SOURCE.replace("return -self.slope", "return helper() - self.slope").replace(
+    "class Base", "def helper():\n    return OFFSET\n\n\nOFFSET = 1.0\n\n\nclass Base"
+)
+
+
+@pytest.mark.parametrize(
+    ("edit", "new"),
+    [
+        (("- self.slope", "- 2 * self.slope"), True),
+        (("FACTOR = 1.0", "FACTOR = 2.0"), True),
+        (("OFFSET = 1.0", "OFFSET = 2.0"), True),  # read by a helper function
+        (("return OFFSET", "return 2 * OFFSET"), True),
+        (("OFFSET = 1.0", "OFFSET = 1.0\nUNUSED = 3"), False),
+    ],
+)
+def test_a_class_in_a_notebook_counts_with_the_globals_it_reads(edit: tuple[str, str], new: bool) -> None:
     """IPython keeps the text of its cells in `linecache`."""
-    texts = []
-    for number, text in enumerate((SOURCE, SOURCE.replace("-self.slope", "-2 * self.slope"))):
-        file = f"<ipython-input-{number}>"
+    digests = []
+    for number, text in enumerate((NOTEBOOK, NOTEBOOK.replace(*edit))):
+        file = f"<ipython-input-{number}-{hash(edit)}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         scope: dict[str, Any] = {"__name__": "a_shell"}
         exec(compile(text, file, "exec"), scope)
-        texts.append(source_text(scope["Slope"]))
-    assert texts[0] is not None
-    assert "-self.slope" in texts[0]
-    assert texts[0] != texts[1]
+        digests.append(code_digests([scope["Slope"]])["a_shell.Slope"])
+    assert UNTRACKED not in digests
+    assert (digests[0] != digests[1]) == new
 
 
 @pytest.mark.slow
 def test_a_class_of_an_installed_library_counts_by_name_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     from hypothesis.stateful import RuleBasedStateMachine
 
-    digests = identity.class_digests([type("Child", (RuleBasedStateMachine,), {"__module__": "builtins"})])
+    digests = code_digests([RuleBasedStateMachine])
     assert list(digests) == ["hypothesis"]
     assert digests["hypothesis"].count(".") == 2
 
@@ -211,9 +252,9 @@ def test_data_files_count_by_their_content(
     elsewhere.mkdir()
     texts.rename(elsewhere / "texts")
     monkeypatch.chdir(elsewhere)  # a moved project keeps its runs
-    assert identify(tiny(*overrides)).name == before.name
+    assert identify(tiny(*overrides)) == before
     (elsewhere / "texts" / "b.txt").write_text("c" * 60_000)
-    assert identify(tiny(*overrides)).name != before.name
+    assert identify(tiny(*overrides)) != before
 
 
 def test_files_that_an_argument_names_count_by_their_content(
@@ -222,7 +263,7 @@ def test_files_that_an_argument_names_count_by_their_content(
     write_code(SOURCE.replace("slope: float = 0.1", "slope: float = 0.1, table: str = ''"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table.txt").write_text("1")
-    overrides = ("pe._target_=user_code.Slope", "+pe.table=table.txt")
+    overrides = ("pe=user_code.Slope", "+pe.table=table.txt")
     before = name_of(tiny(*overrides))
     (tmp_path / "table.txt").write_text("2")
     assert name_of(tiny(*overrides)) != before
@@ -247,7 +288,7 @@ def test_stating_defaults_keeps_the_name_and_no_two_encodings_share_one(tiny: Ti
             continue
         experiment = tiny(f"pe={choice}", "model.d_model=32")
         stated = experiment.config.model_dump() | {"pe": experiment.components["pe"].section}
-        assert name_of(resolve(check(stated))) == name_of(experiment)
+        assert name_of(resolve(Config.checked(stated))) == name_of(experiment)
         names[choice] = name_of(experiment)[-8:]
     assert len(set(names.values())) == len(names)
 
@@ -259,6 +300,6 @@ def test_editing_a_file_does_not_change_the_digest_of_a_loaded_class(
     (tmp_path / "edited_later.py").write_text("class Slope:\n    slope = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     user_class = importlib.import_module("edited_later").Slope
-    before = identity.class_digests([user_class])
+    before = code_digests([user_class])
     (tmp_path / "edited_later.py").write_text("class Slope:\n    slope = 2\n")
-    assert identity.class_digests([user_class]) == before
+    assert code_digests([user_class]) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.overrides import key_of, normalise_overrides
+from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
 from pe_experiments.encodings import AttentionContext
@@ -25,7 +26,9 @@ from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.parent import copy_parent_weights, inherit_settings
+from pe_experiments.store.names import file_digest
+from pe_experiments.store.parent import copy_parent_weights, inherited
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
 
@@ -39,7 +42,10 @@ def trained(experiment: Experiment, steps: int = 12) -> RunDirectory:
     model = experiment.untrained_model()
     run.checkpoint.parent.mkdir()
     saved = {"state_dict": {f"model.{name}": value for name, value in model.state_dict().items()}}
-    torch.save(saved | {"global_step": steps, "finished": True}, run.checkpoint)
+    saved |= {"global_step": steps, "finished": True, "run": Record.read(run).hash}
+    torch.save(saved, run.checkpoint)
+    result = json.loads(run.result.read_text()) | {"checkpoint": file_digest(run.checkpoint)}
+    run.result.write_text(json.dumps(result))
     return run
 
 
@@ -50,7 +56,7 @@ def child(results: Path) -> Child:
     def make(parent: RunDirectory, *overrides: str) -> Experiment:
         overrides = (f"init_from={parent.path}", f"results_dir={results}", "logger=none", *overrides)
         config = compose_config(list(overrides))
-        return resolve(check(inherit_settings(config, map(key_of, normalise_overrides(list(overrides))))))
+        return resolve(Config.checked(inherited(config, map(key_of, overrides))))
 
     return make
 
@@ -83,7 +89,7 @@ def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> Non
     extended = child(run, "pe.base=40000.0").config.pe
     assert extended == run.read_config()["pe"] | {"base": 40000.0}
     assert child(run, "pe=rope_yarn").config.pe["rotary_fraction"] == extended["rotary_fraction"]
-    with pytest.raises(UserError, match=r"pe\.bas is not an argument of Rope\. Did you mean base\?"):
+    with pytest.raises(UserError, match=r"pe\.bas: an argument of the parent's pe is written with two plus: \+\+"):
         child(run, "pe.bas=40000.0")
 
 
@@ -227,15 +233,15 @@ def test_the_parent_is_part_of_the_identity_and_its_path_is_not(
 ) -> None:
     first = trained(tiny("pe=rope"))
     second = trained(tiny("pe=rope", "training.steps=13"))
-    name = identify(child(first, "training.steps=5")).name
-    assert name != identify(child(second, "training.steps=5")).name
+    name = identify(child(first, "training.steps=5")).name()
+    assert name != identify(child(second, "training.steps=5")).name()
     assert name.startswith("copy-decoder-rope-to-rope-s0-")
     moved = Path(shutil.move(first.path, tmp_path / "elsewhere"))
-    assert identify(child(RunDirectory(moved), "training.steps=5")).name == name
+    assert identify(child(RunDirectory(moved), "training.steps=5")).name() == name
 
 
 def test_runs_without_a_parent_keep_their_names(tiny: Tiny) -> None:
-    assert identify(tiny("pe=rope")).name == "copy-decoder-rope-s0-d4ee122f"
+    assert identify(tiny("pe=rope")).name() == "copy-decoder-rope-s0-d4ee122f"
 
 
 def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> None:
@@ -288,7 +294,7 @@ def test_a_parent_with_foreign_code_needs_trust(
     with pytest.raises(UserError, match=r"^init_from=.* names evil\.Evil, from outside .* add trust=true"):
         child(run, "pe=rope")
     assert not mark.exists()
-    with pytest.raises(UserError, match="changed since it was trained"):
+    with pytest.raises(UserError, match="changed after it was trained|changed since it was trained"):
         child(run, "trust=true")
     assert mark.exists()
 
@@ -301,12 +307,6 @@ def test_keys_of_a_python_mapping_count_as_typed(tiny: Tiny, results: Path) -> N
     config = result.experiment.config
     assert (config.seed, config.training.steps, config.training.batch_size) == (3, 2, 8)
     assert result.result["label"] == "rope -> none"
-
-
-def test_several_parents_are_a_sweep() -> None:
-    overrides = normalise_overrides(["init_from=a-b+c=1,d", "pe.base=1.0,2.0"])
-    assert overrides == ["init_from='a-b+c=1',d", "++pe.base=1.0,2.0"]
-    assert normalise_overrides(["init_from='a,b'"]) == ["init_from='a,b'"]
 
 
 def test_a_comparison_shows_children_beside_their_parents(tiny: Tiny, child: Child, results: Path) -> None:

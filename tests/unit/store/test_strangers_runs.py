@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -12,18 +13,20 @@ import pytest
 import torch
 import yaml  # type: ignore[import-untyped]
 
-from pe_experiments.commands.evaluate import allow_run_options, requested_evaluation
+from pe_experiments.commands.evaluate import changed_sections
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component
-from pe_experiments.configuration.schema import Config
-from pe_experiments.run import RunResult, evaluate_run
+from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.schema import resolved
+from pe_experiments.run import Result, evaluate_run
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.trained_model import TrainedModel, finished_status, load_model
+from pe_experiments.store.names import file_digest
+from pe_experiments.store.record import Record
+from pe_experiments.store.trained_model import TrainedModel, finished_run, load_model
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training.preflight import preflight
 from tests.conftest import Script
 from tests.synthetic import fading, write_run
 
@@ -73,7 +76,10 @@ def with_checkpoint(experiment: Experiment) -> RunDirectory:
     weights = experiment.untrained_model().state_dict()
     run.checkpoint.parent.mkdir()
     saved = {"state_dict": {f"model.{name}": value for name, value in weights.items()}}
-    torch.save(saved | {"global_step": 12, "finished": True}, run.checkpoint)
+    recorded = Record.read(run).hash
+    torch.save(saved | {"global_step": 12, "finished": True, "run": recorded}, run.checkpoint)
+    result = json.loads(run.result.read_text()) | {"checkpoint": file_digest(run.checkpoint)}
+    run.result.write_text(json.dumps(result))
     return run
 
 
@@ -96,7 +102,7 @@ def test_a_valid_run_is_loaded_and_evaluated(run: RunDirectory) -> None:
     model, other_lengths, other_task = (read() for read in readers(run))
     assert isinstance(model, TrainedModel)
     for evaluated, lengths in ((other_lengths, [7]), (other_task, [4, 6, 9])):
-        assert isinstance(evaluated, RunResult)
+        assert isinstance(evaluated, Result)
         assert evaluated.done == "evaluated"
         assert [row["content_length"] for row in evaluated.curve] == lengths
 
@@ -145,17 +151,16 @@ def test_code_and_files_from_outside_the_package_need_trust(
 STRANGER = {"wandb": {"mode": "online", "project": "strangers", "entity": "stranger", "tags": ["x"]}}
 
 
-def requested(run: RunDirectory, *typed: str) -> tuple[Path, dict[str, Any], bool]:
-    """Return the evaluation that evaluate.py would do with these overrides."""
-    settings = compose_config("evaluate", allow_run_options(list(typed)))
-    return requested_evaluation(settings | {"run": str(run.path)}, list(typed))
+def requested(run: RunDirectory, *typed: str) -> dict[str, Any]:
+    """Return the sections that evaluate.py would change with these overrides."""
+    settings = resolved(compose_config([*typed, f"run={run.path}"], "evaluate"))
+    return changed_sections(run.read_config(), settings, [*map(key_of, typed)])
 
 
 @pytest.mark.parametrize("typed", [[], ["logger.wandb.project=my_project"]])
 def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list[str]) -> None:
     edit_config(run, lambda saved: saved.update(logger=STRANGER))
-    path, changes, _ = requested(run, *typed)
-    logger = finished_status(RunDirectory(path), changes).experiment.config.logger
+    logger = finished_run(run, requested(run, *typed)).config.logger
     project = "my_project" if typed else "pe_experiments"
     assert {name for name, section in logger if section} == {"wandb"}
     assert logger.wandb
@@ -163,26 +168,67 @@ def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list
 
 
 def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
-    assert finished_status(run).experiment.config.logger.used is False
+    assert finished_run(run).config.logger.used is False
 
 
-def test_a_model_that_does_not_fit_is_refused_before_it_is_built(run: RunDirectory) -> None:
-    edit_config(run, lambda saved: saved["model"].update(d_model=10**7, num_heads=10))
-    saved = {key: value for key, value in run.read_config().items() if key not in ("derived", "identity")}
-    with pytest.raises(UserError, match=r"training needs about .* this machine has"):
-        preflight(resolve(check(saved)))
+def test_devices_and_callbacks_that_write_are_not_inherited(run: RunDirectory, tmp_path: Path) -> None:
+    edit_config(run, lambda saved: saved["trainer"].update(devices=6, num_nodes=2))
+    config = finished_run(run).config
+    assert (config.trainer.devices, config.trainer.num_nodes) == (1, 1)
+    checkpoint = {"_target_": "pytorch_lightning.callbacks.ModelCheckpoint", "dirpath": str(tmp_path)}
+    edit_config(run, lambda saved: saved["trainer"].update(callbacks=[checkpoint]))
+    for read in readers(run):
+        with pytest.raises(UserError, match=r"names pytorch_lightning.callbacks.ModelCheckpoint.*trust=true"):
+            read()
+
+
+@pytest.mark.parametrize("group", ["pe", "task", "optimizer", "model"])
+def test_a_module_in_the_runs_own_folder_needs_trust(
+    run: RunDirectory, marked: Path, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working directory is above it, and the run claims to have been trained with the class."""
+    monkeypatch.chdir(run.path.parents[2])
+    evil = ".".join(run.path.relative_to(Path.cwd()).parts)
+    (run.path / "evil.py").write_text((marked.parent / "evil.py").read_text())
+
+    def forge(saved: dict[str, Any]) -> None:
+        saved[group]["_target_"] = f"{evil}.evil.Evil"
+        saved["identity"]["classes"] = {group: {f"{evil}.evil": "0" * 12}}
+
+    edit_config(run, forge)
+    for read in readers(run):
+        with pytest.raises(UserError, match=r"from outside this package; .*add trust=true, which"):
+            read()
+    assert not marked.exists()
+
+
+@pytest.mark.parametrize("spoil", ["checkpoint", "config", "result"])
+def test_a_file_of_another_run_is_refused(run: RunDirectory, tiny: Tiny, spoil: str) -> None:
+    other = with_checkpoint(tiny("seed=1"))
+    file = {"checkpoint": run.checkpoint, "config": run.config, "result": run.result}[spoil]
+    replacement = other.path / file.relative_to(run.path)
+    file.write_bytes(replacement.read_bytes())
+    with pytest.raises(UserError, match=r"another run|changed"):
+        load_model(run.path)
+
+
+def test_a_flipped_bit_of_the_weights_is_noticed(run: RunDirectory) -> None:
+    weights = bytearray(run.checkpoint.read_bytes())
+    weights[len(weights) // 2] ^= 1
+    run.checkpoint.write_bytes(bytes(weights))
+    with pytest.raises(UserError, match="damaged"):
+        load_model(run.path)
 
 
 def test_trust_imports_the_class(run: RunDirectory, marked: Path) -> None:
     edit_config(run, lambda saved: saved["pe"].update(_target_="evil.Evil"))
-    with pytest.raises(UserError, match="changed since it was trained"):
+    with pytest.raises(UserError, match="changed after it was trained|changed since it was trained"):
         load_model(run.path, trust=True)
     assert marked.exists()
 
 
 def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
-    path, changes, trust = requested(run, "pe=custom", "pe._target_=evil.Evil")
-    evaluate_run(path, changes, trust=trust)
+    evaluate_run(run.path, requested(run, "pe=evil.Evil"))
     assert marked.exists()
 
 
@@ -211,5 +257,5 @@ def test_modules_outside_the_package_are_not_read_for_citations(
     runs = load_runs(run.path.parents[1])
     for module in ("rope.beside", "../../beside"):
         target = f"pe_experiments.encodings.{module}.Encoding"
-        runs.saved[run.name]["identity"]["trained"]["pe"]["_target_"] = target
+        runs.saved[run.name].trained["pe"]["_target_"] = target
         assert cite(runs)[0] == {"rope": []}

@@ -1,24 +1,19 @@
-"""Limits: what a configuration may ask for, the memory estimate, and where files are written."""
+"""Limits of values, of output folders and of messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from pe_experiments.configuration import schema as config
-from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import Config
-from pe_experiments.data import batches as data
+import pe_experiments.configuration.schema as config
+import pe_experiments.data.batches as data
 from pe_experiments.data import randomness
 from pe_experiments.drawing import run_figure
+from pe_experiments.run import _enough_memory
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.errors import UserError, one_line, shown
-from pe_experiments.training.preflight import needed_bytes, parameters, refuse_large
-
-Tiny = Callable[..., Experiment]
 
 
 def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None:
@@ -27,30 +22,11 @@ def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None
     assert config.MOST_BATCHES == 1 << randomness.INDEX_BITS
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["evaluation.lengths=[16384]", "evaluation.examples=1"],
-        ["evaluation.lengths=[500,1000]", "evaluation.examples=1000", "task=sqrt"],
-        ["model.d_model=512", "model.num_heads=8", "model.num_layers=6", "training.max_length=40"],
-        ["training.max_length=500", "training.batch_size=32"],
-    ],
-)
-def test_ordinary_configurations_fit_into_memory(overrides: list[str]) -> None:
-    experiment = resolve(Config.checked(compose_config(overrides)))
-    assert refuse_large(experiment) is None  # nothing is raised
-
-
-def test_the_memory_estimate_counts_parameters_batch_and_logits(tiny: Tiny) -> None:
-    experiment = tiny("model.d_model=64", "pe=none")
-    counted = sum(p.numel() for p in experiment.untrained_model().parameters())
-    assert parameters(experiment) == pytest.approx(counted, rel=0.05)
-    larger = needed_bytes(tiny("model.d_model=64", "pe=none", "training.batch_size=8000"))
-    assert larger > 100 * needed_bytes(experiment)
-    few, many = tiny("task.vocab_size=10000"), tiny("task.vocab_size=100000")
-    of_parameters = 16 * (parameters(many) - parameters(few))
-    logits = 8 * 90_000 * few.config.training.batch_size
-    assert needed_bytes(many) - needed_bytes(few) - of_parameters > logits
+def test_too_little_memory_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"too little memory for this run; lower model\.d_model"), _enough_memory():
+        torch.empty(1 << 60)
+    with pytest.raises(RuntimeError, match="another problem"), _enough_memory():
+        raise RuntimeError("another problem")
 
 
 @pytest.mark.parametrize("length", [1, 40])
