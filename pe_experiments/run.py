@@ -1,7 +1,7 @@
 """One run from top to bottom: train a model on short sequences, evaluate it on long ones, store results.
 
-A composed configuration becomes a `Config` (checked), then a `Run` (components built once, identity, directory
-and its state), then a `Result`.
+A composed configuration becomes a `Config` (checked), then a `Run` (components built once, identity,
+directory and its state), then a `Result`.
 """
 
 from __future__ import annotations

@@ -51,9 +51,8 @@ class Versus(ComparisonReport):
         if pending_tasks:
             first = pending_tasks[0]
             remaining = f"{pending_tasks.count(first)} of {len(pending_tasks)} remaining runs"
-            say(
-                f"{self.bank}: the page comes when {first} is finished ({remaining}), and grows with each task"
-            )
+            when = f"the page comes when {first} is finished ({remaining})"
+            say(f"{self.bank}: {when}, and grows with each task")
 
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Write the report of all finished tasks whenever another task has finished."""

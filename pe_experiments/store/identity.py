@@ -36,7 +36,7 @@ class Identity:
     config: dict[str, Any]  # the trained configuration without default arguments
     data: dict[str, str]  # digests of data files by name
     classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
-    numerics: int = NUMERICS
+    numerics: int
     stem: str = ""  # beginning of the run's name: task, model, label, seed
     hash: str = field(init=False)  # of everything but the stem, 64 hexadecimal digits
 
@@ -78,6 +78,7 @@ def identify(experiment: Experiment) -> Identity:
         config=_without_defaults(experiment.trained, components, experiment.callbacks),
         data=data_digests(experiment.task.data_files, components.values()),
         classes=classes,
+        numerics=NUMERICS,
         stem=f"{task}-{experiment.model_choice}-{label}-s{experiment.config.seed}",
     )
 

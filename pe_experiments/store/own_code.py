@@ -119,7 +119,7 @@ def _add_source(thing: Any, name: str, texts: dict[str, str]) -> None:
     if name in texts:
         return
     texts[name] = ""
-    with suppress(OSError, TypeError):  # of a class in a notebook, only the source of its methods is available
+    with suppress(OSError, TypeError):  # in a notebook only methods have a source
         texts[name] = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
     functions = [thing] if isinstance(thing, FunctionType) else [*_functions(thing)]
     if not texts[name]:

@@ -169,7 +169,7 @@ class MicroBatch(NamedTuple):
 
 
 class TrainingParts(IterableDataset[MicroBatch]):
-    """The parts of all steps from ``first`` on for the device ``rank``; a step has ``accumulated`` batches."""
+    """The parts of all steps from ``first`` on, for one device; a step has ``accumulated`` batches."""
 
     def __init__(self, batches: TrainingStream, first: int, accumulated: int, rank: int, world_size: int):
         self.batches = batches

@@ -14,6 +14,8 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from pe_experiments.sweeps.expansion import expand
+from pe_experiments.training.preflight import preflight
 
 from pe_experiments.configuration.compose import Composer, compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
@@ -23,13 +25,11 @@ from pe_experiments.data.batches import TrainingStream
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.published.archive import published_keys, read_table
 from pe_experiments.store.identity import config_key, identify
-from pe_experiments.sweeps.expansion import expand
 from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer
-from pe_experiments.training.preflight import preflight
 from tests.conftest import ROOT
 
 GROUPS = ("pe", "positions", "model", "training", "optimizer", "evaluation", "trainer", "logger")

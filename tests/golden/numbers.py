@@ -27,7 +27,8 @@ from pe_experiments.configuration.schema import Config
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import NotApplicable
-from pe_experiments.training.loop import train_model
+from pe_experiments.training.loop import fit
+from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import split_parameters
 
 FILE = Path(__file__).with_name("numbers.json")
@@ -105,7 +106,9 @@ def measured(overrides: list[str]) -> Numbers:
                 parameter.mul_(WIDER)
         rows: list[Numbers] = []
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
-        train_model(model, experiment, "cpu", checkpoint, 0, rows.append, lambda step: None)
+        observer = Observer()
+        observer.metrics = rows.append  # type: ignore[method-assign]
+        fit(model, experiment, "cpu", checkpoint, observer)
         curve, _ = evaluate_model(experiment, model, experiment.config.training.steps, Display())
     for row in rows:
         keys = ("loss", "gradient_norm", "learning_rate", "validation_loss")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from pe_experiments.training.ranks import Ranks
 from torch import Tensor, nn
 
 from pe_experiments.configuration.experiment import Experiment
@@ -26,7 +27,6 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import ranks
 from pe_experiments.training.device import prepare_device
-from pe_experiments.training.ranks import Ranks
 from tests.conftest import ROOT, TINY
 from tests.integration.test_tracking import check_mirror, run_record
 from tests.interrupted import StopAt

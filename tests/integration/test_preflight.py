@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pe_experiments.training.preflight import parameters, preflight
 
 from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training.preflight import parameters, preflight
 from tests.conftest import ROOT, TINY, Script, assert_one_sentence
 from tests.integration import faulty_encodings
 from tests.processes import Started, wait_for

@@ -25,6 +25,7 @@ from pe_experiments.bank.verdicts import (
 )
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
+from pe_experiments.store.record import Record
 
 RANDOM = np.random.default_rng(0)
 
@@ -131,7 +132,7 @@ def test_a_score_needs_configurations_and_lengths_that_all_encodings_have() -> N
         run = {"name": name, "seed": setting, "task": "kth"}
         is_better = rate == {"rope": 0.003, "none": 0.001}[label]
         loss = 0.1 if is_better else 0.5
-        saved[name] = {"identity": {"trained": {"training": {"learning_rate": rate}}}}
+        saved[name] = Record(name, {"training": {"learning_rate": rate}}, 1, {})
         rows.append(
             run
             | {"label": label, "max_length": 10, "loss_in_distribution": loss, "solved_in_distribution": True}

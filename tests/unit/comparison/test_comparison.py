@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
@@ -25,6 +27,7 @@ from pe_experiments.comparison.words import caveats, mean, number
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.store.manifest import write_manifest
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import tiny_in
 from tests.synthetic import Accuracies, fading, write_run, write_study
@@ -238,8 +241,11 @@ def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tin
 
 def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
-    saved = run.config.read_text()
-    run.config.write_text(saved.replace("classes: {}", "classes: {task: {mine.Copy: edited}}"))
+    edited = {"task": {"mine": "edited"}}
+    identity = replace(Record.read(run).identity, classes=edited)
+    saved = yaml.safe_load(run.config.read_text()) | {"identity": identity.section}
+    run.config.write_text(yaml.safe_dump(saved))
+    run.result.write_text(json.dumps(json.loads(run.result.read_text()) | {"run": identity.hash}))
     assert table_of(folder)["section"].nunique() == 2
     assert [protocol.slug for protocol in protocols_of(read_runs(folder))] == [
         "copy-decoder-code1",
@@ -444,9 +450,7 @@ def test_runs_of_the_latest_numerics_count(folder: Path, tiny: Tiny, monkeypatch
     write_study(tiny)
     comparison = write_compared(folder)
     assert set(comparison.table["encoding"]) == before
-    assert {saved["identity"]["hashed"]["numerics"] for saved in comparison.runs.saved.values()} == {
-        NUMERICS + 1
-    }
+    assert {saved.numerics for saved in comparison.runs.saved.values()} == {NUMERICS + 1}
     assert all(
         f"trained with NUMERICS {NUMERICS}, and " in reason for reason in comparison.runs.left_out.values()
     )

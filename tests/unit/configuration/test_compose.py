@@ -28,7 +28,10 @@ ROPE = "pe_experiments.encodings.rope.Rope"
         ({"pe": "rope", "pe.base": 500.0}, ["pe=rope", "pe.base=500.0"]),
         ({"pe": {"_target_": ROPE}}, [f"pe={ROPE}"]),
         ({"training": {"steps": 10}}, ["training.steps=10"]),
-        ({"results_dir": Path("x"), "evaluation": {"lengths": (4, 6)}}, ["results_dir=x", "evaluation.lengths=[4,6]"]),
+        (
+            {"results_dir": Path("x"), "evaluation": {"lengths": (4, 6)}},
+            ["results_dir=x", "evaluation.lengths=[4,6]"],
+        ),
         ({"logger": ["csv", "wandb"]}, ["logger=[csv,wandb]"]),
     ],
 )

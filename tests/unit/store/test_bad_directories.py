@@ -21,9 +21,9 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.status import Run
 from pe_experiments.store.names import file_digest
 from pe_experiments.store.record import Record
+from pe_experiments.store.status import Run
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import text
 from pe_experiments.terminal.errors import UserError

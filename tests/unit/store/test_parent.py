@@ -89,7 +89,7 @@ def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> Non
     extended = child(run, "pe.base=40000.0").config.pe
     assert extended == run.read_config()["pe"] | {"base": 40000.0}
     assert child(run, "pe=rope_yarn").config.pe["rotary_fraction"] == extended["rotary_fraction"]
-    with pytest.raises(UserError, match=r"pe\.bas: an argument of the parent's pe is written with two plus: \+\+"):
+    with pytest.raises(UserError, match=r"parent's pe is written with two plus: \+\+pe.bas"):
         child(run, "pe.bas=40000.0")
 
 
@@ -294,7 +294,7 @@ def test_a_parent_with_foreign_code_needs_trust(
     with pytest.raises(UserError, match=r"^init_from=.* names evil\.Evil, from outside .* add trust=true"):
         child(run, "pe=rope")
     assert not mark.exists()
-    with pytest.raises(UserError, match="changed after it was trained|changed since it was trained"):
+    with pytest.raises(UserError, match=r"changed (after|since) it was trained"):
         child(run, "trust=true")
     assert mark.exists()
 

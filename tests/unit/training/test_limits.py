@@ -23,7 +23,10 @@ def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None
 
 
 def test_too_little_memory_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"too little memory for this run; lower model\.d_model"), _enough_memory():
+    with (
+        pytest.raises(UserError, match=r"too little memory for this run; lower model\.d_model"),
+        _enough_memory(),
+    ):
         torch.empty(1 << 60)
     with pytest.raises(RuntimeError, match="another problem"), _enough_memory():
         raise RuntimeError("another problem")
