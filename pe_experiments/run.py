@@ -33,6 +33,7 @@ from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.own_code import UNTRACKED
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.status import Run
+from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.trained_model import finished_run, trained_model
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.terminal import process
@@ -119,6 +120,7 @@ def evaluate_run(
 
 def try_out(run: Run) -> None:
     """Build and check what training would use, without writing anything (``dry_run=true``)."""
+    require_installed(run.config.logger)
     with use_device(run.config):
         _untrained_model(run)
 
@@ -141,9 +143,11 @@ def _untrained_model(run: Run) -> Backbone:
 
 @contextmanager
 def _enough_memory() -> Iterator[None]:
-    """Turn PyTorch's error for too little memory into one sentence."""
+    """Turn PyTorch's error for too little memory into one sentence, and an exit of a part into an error."""
     try:
         yield
+    except SystemExit as error:
+        raise RuntimeError(f"a part ends the program with {error!r}") from error
     except (RuntimeError, MemoryError) as error:  # on a CPU it has no class of its own
         on_cpu = "not enough memory" in str(error) or "allocate memory" in str(error)
         if on_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError):

@@ -81,9 +81,9 @@ def _components(settings: ShowSettings) -> list[Component]:
     choices = shipped("pe")
     names = [ALIASES.get(name, name) for name in settings.encodings]
     for name in names:
-        if name not in choices:
+        if name not in choices and "." not in name:
             raise UserError(f"encodings: {name} is not a choice.{nearest(name, choices)}")
-    return [load_component("pe", choices[name]) for name in names]
+    return [load_component("pe", choices.get(name, {"_target_": name})) for name in names]
 
 
 def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEncoding:

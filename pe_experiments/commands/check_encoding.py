@@ -18,3 +18,6 @@ def main(cfg: DictConfig) -> None:
 
 
 run = main
+
+if __name__ == "__main__":
+    run()

@@ -44,3 +44,6 @@ def main(cfg: DictConfig) -> None:
 
 
 run = main
+
+if __name__ == "__main__":
+    run()

@@ -78,3 +78,6 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
 
 
 run = main
+
+if __name__ == "__main__":
+    run()

@@ -60,3 +60,6 @@ def _show(config: Config) -> None:
 
 
 run = main
+
+if __name__ == "__main__":
+    run()

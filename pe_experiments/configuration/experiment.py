@@ -114,7 +114,8 @@ class Experiment:
             config[group] = self.components[group].section
         sizes = {key: getattr(self.config.model, key) for key in SIZES}
         config["model"] = self.components["model"].section | sizes
-        config["trainer"]["callbacks"] = [callback.section for callback in self.callbacks]
+        trained_by = [callback for callback in self.callbacks if getattr(callback.cls, "trains", True)]
+        config["trainer"]["callbacks"] = [callback.section for callback in trained_by]
         return config
 
     @property

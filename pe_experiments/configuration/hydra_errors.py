@@ -125,8 +125,15 @@ def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) ->
     section, _, argument = key.partition(".")
     if section == "hydra" or (section.startswith("hydra/") and not choices_of(section)):
         plugin = "/".join(key.split(".")[:2])
-        installed = "; a launcher or sweeper needs its package installed" if section != "hydra" else ""
-        return f"{shown(text)} is not an option of {plugin} as it is installed{installed}"
+        if section == "hydra":
+            return (
+                f"{shown(text)} is not an option of the {plugin} in use; another is chosen with {plugin}=NAME"
+            )
+        kind = section.rpartition("/")[2]
+        name = text.partition("=")[2]
+        others = f"or one of a package such as hydra-{name}-{kind}"
+        ours = {"launcher": "processes, slurm, submitit_local, ray", "sweeper": "grid, basic"}.get(kind, "")
+        return f"{shown(text)}: no such {kind} is installed; allowed: {ours}, {others}"
     if command != "config":
         known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
         if section in known:

@@ -83,7 +83,8 @@ class Component:
         defaults = {key: _tuple_as_list(value) for key, value in signature_of(self.cls).defaults.items()}
         for key, argument in self.arguments.items():
             value = _tuple_as_list(argument)
-            if defaults.get(key, ...) != value:
+            default = defaults.get(key, ...)
+            if default != value or isinstance(default, bool) != isinstance(value, bool):
                 section[key] = value
         for key, components in self.nested.items():
             sections = [nested.section_without_defaults for nested in components]

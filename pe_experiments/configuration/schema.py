@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from omegaconf import DictConfig, OmegaConf
@@ -29,7 +30,7 @@ Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # does not start a spreadsheet formula
-RESERVED = ("runs", "comparison", "encodings")  # folders of results_dir that are not studies
+RESERVED = ("runs", "comparison", "encodings", "multirun")  # folders of results_dir that are not studies
 
 
 def _study_name(value: Any) -> Any:
@@ -42,7 +43,18 @@ def _study_name(value: Any) -> Any:
 # A name becomes part of paths and commands. The name of a study may contain one slash, as in bank/v2.
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
-Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
+
+
+def _require_local_path(path: str) -> str:
+    """Refuse paths that a shell or fsspec would read differently: ``~`` and ``memory:``."""
+    if path.startswith("~"):
+        raise ValueError(f"{path}: ~ is expanded by the shell alone; write the whole path")
+    if re.match(r"\w+:", path) and not re.match(r"[A-Za-z]:[\\/]", path):
+        raise ValueError(f"{path} is read as an address, not as a folder; allowed: a path without a colon")
+    return path
+
+
+Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE), AfterValidator(_require_local_path)]
 Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
 
 

@@ -19,7 +19,7 @@ from pe_experiments.published.archive import FILES, PROVENANCE, SHIPPED, read_ar
 from pe_experiments.published.blocks import fill_page
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import READY, finish_replacing, make_folder, replace_together
+from pe_experiments.terminal.files import finish_replacing, make_folder, replace_together
 
 DATA = (".csv", ".json")
 PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
@@ -71,7 +71,7 @@ def list_studies(results_dir: Path) -> list[Path]:
     candidates = {path.parent for pattern in patterns for path in results_dir.glob(pattern)}
     studies = []
     for folder in sorted(candidates):
-        if folder.name != READY and any(map(_is_published, folder.iterdir())):
+        if folder.name[0] != "." and any(map(_is_published, folder.iterdir())):
             studies.append(folder)
     for folder in studies:
         finish_replacing(folder)
@@ -140,9 +140,11 @@ def _is_published(path: Path) -> bool:
 
 def compare_archived(folder: Path) -> Comparison:
     """Write the comparison of a published study to its folder without changing the CSVs of `archive`."""
-    csv_contents = {folder / name: (folder / name).read_bytes() for name in FILES}
     comparison = build_comparison(read_archive(folder))
-    comparison = write_comparison(comparison, f"Comparison: {folder.name}", folder, Lines())
-    for path, content in csv_contents.items():
-        path.write_bytes(content)
+    with TemporaryDirectory() as scratch:
+        page = Path(scratch) / folder.name
+        comparison = write_comparison(comparison, f"Comparison: {folder.name}", page, Lines())
+        for name in FILES:
+            (page / name).unlink(missing_ok=True)
+        shutil.copytree(page, folder, dirs_exist_ok=True)
     return comparison

@@ -34,6 +34,10 @@ def publish(name: str, results_dir: Path) -> None:
         reasons = [f"{name}: {reason}" for name, reason in finished.left_out.items()]
         details = f": {few(reasons)}" if reasons else ""
         raise UserError(f"publish={study}: the study has no finished runs{details}")
+    damaged = [part for part in finished.left_out if part.endswith("/metrics.csv")]
+    if damaged:
+        reason = finished.left_out[damaged[0]]
+        raise UserError(f"publish={study}: {few(damaged)} would be published without its curve: {reason}")
     require_committed_code(study, finished)
     published = finished
     if (folder / archive.PROVENANCE).exists():

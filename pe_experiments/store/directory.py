@@ -124,8 +124,9 @@ class RunDirectory:
         """Return the content of ``environment.json``; empty if it is missing or damaged."""
         try:
             environment = read_json(self.environment)
-            return environment if isinstance(environment, dict) else {}
-        except (OSError, ValueError):
+            words = [*environment["libraries"].values(), *environment["command"]]
+            return environment if all(isinstance(word, str) for word in words) else {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
     @contextmanager

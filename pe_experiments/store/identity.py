@@ -70,12 +70,13 @@ def identify(experiment: Experiment) -> Identity:
     """Return the identity of the training of an experiment."""
     components = experiment.components
     own_classes = {group: component.own_classes for group, component in components.items()}
-    own_classes["trainer"] = [cls for callback in experiment.callbacks for cls in callback.own_classes]
+    callbacks = [callback for callback in experiment.callbacks if getattr(callback.cls, "trains", True)]
+    own_classes["trainer"] = [cls for callback in callbacks for cls in callback.own_classes]
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
     task = components["task"].choice
     return Identity(
-        config=_without_defaults(experiment.trained, components, experiment.callbacks),
+        config=_without_defaults(experiment.trained, components, callbacks),
         data=data_digests(experiment.task.data_files, components.values()),
         classes=classes,
         numerics=NUMERICS,

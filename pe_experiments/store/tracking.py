@@ -234,6 +234,13 @@ def _mlflow_logger(
     return logger
 
 
+def require_installed(config: LoggerConfig) -> None:
+    """Raise an error if a logger of the configuration is not installed."""
+    for kind in ("tensorboard", "mlflow"):
+        if getattr(config, kind) is not None:
+            _require(kind)
+
+
 def _require(package: str) -> None:
     """Raise an error if a package is not installed."""
     if not find_spec(package):

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import stat
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from glob import escape
@@ -37,18 +36,24 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     A symbolic link at ``path`` is replaced, not followed. Drafts of killed processes are removed.
     """
-    for draft in path.parent.glob(f".{escape(path.name)}.*.tmp"):
-        with suppress(FileNotFoundError):
-            if time.time() - draft.lstat().st_mtime > DRAFT_SECONDS:
-                draft.unlink()
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     draft.unlink(missing_ok=True)
     try:
         with draft.open("xb") as file:  # mode x does not follow a link
             file.write(content if isinstance(content, bytes) else content.encode())
+        _remove_abandoned(path, draft.lstat().st_mtime)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path, now: float) -> None:
+    """Remove drafts of a file that are older than `DRAFT_SECONDS`; ``now`` is the file system's time."""
+    drafts = path.parent.glob(f".{escape(path.name)}.*.tmp")
+    with suppress(FileNotFoundError):  # another process removes them, too
+        for draft in drafts:
+            if now - draft.lstat().st_mtime > DRAFT_SECONDS:
+                draft.unlink()
 
 
 def make_folder(folder: Path) -> Path:

@@ -270,14 +270,15 @@ class Checkpointer(Checkpoint):
     """Save a checkpoint every few seconds, which replaces the last one; at the end save only the weights.
 
     Args:
-        user_callbacks: the user's callbacks, whose states may be unreadable; checked at the first checkpoint.
+        parts: callbacks and the optimizer. The state of the user's own may be unreadable, which is checked at
+            the first checkpoint.
     """
 
-    def __init__(self, path: Path, training: TrainingConfig, user_callbacks: Sequence[Component] = ()):
+    def __init__(self, path: Path, training: TrainingConfig, parts: Sequence[Component] = ()):
         self.path = path
         self.training = training
         self.next_save = time.monotonic() + CHECKPOINT_SECONDS
-        self.unchecked_callbacks = user_callbacks
+        self.unchecked_parts = [part for part in parts if part.own_classes]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -287,8 +288,8 @@ class Checkpointer(Checkpoint):
         last = trainer.should_stop or trainer.global_step == self.training.steps
         if recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.next_save):
             started = time.monotonic()
-            save_atomically(trainer, self.path, callbacks=self.unchecked_callbacks)
-            self.unchecked_callbacks = ()
+            save_atomically(trainer, self.path, parts=self.unchecked_parts)
+            self.unchecked_parts = []
             seconds = time.monotonic() - started
             self.next_save = time.monotonic() + max(CHECKPOINT_SECONDS, seconds / CHECKPOINT_SHARE)
 
@@ -306,38 +307,38 @@ def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
 
 
 def save_atomically(
-    trainer: pl.Trainer, path: Path, weights_only: bool = False, callbacks: Sequence[Component] = ()
+    trainer: pl.Trainer, path: Path, weights_only: bool = False, parts: Sequence[Component] = ()
 ) -> None:
     """Save a checkpoint so that a kill at any moment leaves either the old or the new file.
 
     Args:
         weights_only: omit the state of the optimizer, two thirds of the file.
-        callbacks: callbacks of the user; with any of them, check that the checkpoint is readable.
+        parts: classes of the user; with any of them, check that the checkpoint is readable.
 
     Raises:
-        UserError: the state of a callback makes the checkpoint unreadable.
+        UserError: the state of a class makes the checkpoint unreadable.
     """
     path.parent.mkdir(exist_ok=True)
     draft = path.with_suffix(".tmp")
     try:
         trainer.save_checkpoint(draft, weights_only=weights_only)
         if trainer.is_global_zero:
-            if callbacks:
-                _require_readable(draft, callbacks)
+            if parts:
+                _require_readable(draft, parts)
             os.replace(draft, path)
     finally:
         if trainer.is_global_zero:
             draft.unlink(missing_ok=True)  # exists only after an error, such as a full disk
 
 
-def _require_readable(checkpoint: Path, callbacks: Sequence[Component]) -> None:
-    """Raise a UserError if a checkpoint with the states of these callbacks cannot be loaded."""
+def _require_readable(checkpoint: Path, parts: Sequence[Component]) -> None:
+    """Raise a UserError if a checkpoint with the states of these classes cannot be loaded."""
     try:
         torch.load(checkpoint, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        names = few([callback.cls.__name__ for callback in callbacks])
+        names = few([part.cls.__name__ for part in parts])
         raise UserError(
-            f"trainer.callbacks: a run with the state of {names} cannot be resumed; "
+            f"{parts[0].group}: a run with the state of {names} cannot be resumed; "
             f"allowed in state_dict: numbers, texts, tensors, lists and mappings"
         ) from error
 
@@ -376,7 +377,7 @@ def fit(
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
         Recorder(experiment, observer),
-        Checkpointer(checkpoint, training, experiment.callbacks),
+        Checkpointer(checkpoint, training, [*experiment.callbacks, experiment.components["optimizer"]]),
     ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f".*({KNOWN_WARNINGS})")

@@ -1,8 +1,9 @@
 """Every published configuration keeps its identity.
 
 `config_key` of each row of each ``provenance.csv`` is compared with ``published_keys.json``, which has one
-digest of all keys for each study. Where the name of a run still ends in the hash of its identity, that is compared, too.
-After a change that must alter keys: ``python -m tests.contracts.test_published_identity`` writes the file.
+digest of all keys for each study. Where the name of a run still ends in the hash of its identity, that is
+compared, too. After a change that must alter keys, as when the path of a text stopped to count (text/prose):
+``python -m tests.contracts.test_published_identity`` writes the file.
 """
 
 from __future__ import annotations
