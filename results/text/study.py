@@ -43,6 +43,13 @@ def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
     return {str(label): groups.get_group(label) for label in groups[LONGEST].mean().sort_values().index}
 
 
+def by_index(runs: Runs) -> pd.DataFrame:
+    """Return mean bits per byte [encodings, last indices] in parts of 64 bytes of windows of 2,048 bytes."""
+    rows = runs.text[runs.text["slice"] == "index"].merge(runs.runs[["name", "label"]], on="name")
+    rows = rows.assign(label=rows["label"].str.replace(ARGUMENTS, "", regex=True))
+    return rows.pivot_table("bits_per_byte", "label", "last_index")
+
+
 def pages(folder: Path) -> None:
     """Write the comparison and draw the figure of the page."""
     compare_archived(folder)
