@@ -4,8 +4,8 @@
 line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's format. A line must not begin
 with the mark of a number, because Markdown would treat the whole line as HTML.
 
-The project's README shows answers of studies. The table of its block ``results`` has a row for each page listed
-in ``results/README.md`` that marks a sentence of its answer with ``<!-- in short -->``.
+The project's README shows answers of studies. The table of its block ``results`` has a row for each page that
+``results/README.md`` lists and that has lines between ``<!-- in short -->`` and ``<!-- end of in short -->``.
 """
 
 import re
