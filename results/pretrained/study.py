@@ -57,7 +57,7 @@ def pages(folder: Path) -> None:
         axes.axvline(0, color="0.6", linewidth=0.8)
         axes.set_yticks(range(len(columns)), [*columns])
         axes.spines[["top", "right"]].set_visible(False)
-    enlarged.set_xlim(*ENLARGED)
+    enlarged.set(xlim=ENLARGED, xticks=[-0.05, 0, 0.05, 0.1])
     complete.set_title("all", fontsize=8)
     enlarged.set_title("enlarged", fontsize=8)
     figure.supxlabel(f"bits per byte minus those of the model on its last {TRUNCATED:,} tokens", fontsize=8)
