@@ -132,6 +132,19 @@ def ranking_table(rows: pd.DataFrame) -> str:
     return table(cells)
 
 
+def summary_table(rows: pd.DataFrame) -> str:
+    """Return the result of `rank` as a short Markdown table in two halves; tied means are bold."""
+    cells = pd.DataFrame({"encoding": [f"`{label}`" for label in rows.index]})
+    means = rows["mean"].map(number).to_numpy()
+    cells["mean score"] = np.where(rows["tied"], "**" + means + "**", means)
+    for name, column in (("at 2x", AT_2X), ("at 4x", AT_4X)):
+        cells[name] = rows[column].map(number).to_numpy()
+    cells["learned"] = rows["learned"].astype(str).to_numpy()
+    half = (len(cells) + 1) // 2
+    right = cells.iloc[half:].reset_index(drop=True).reindex(range(half), fill_value="")
+    return table(pd.concat([cells.iloc[:half], right], axis=1))
+
+
 def difference_table(rows: pd.DataFrame) -> str:
     """Return the differences from the best encoding as a Markdown table, with tasks fixed and random."""
     lines = []

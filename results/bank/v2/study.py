@@ -30,6 +30,7 @@ from .ranking import draw_means as draw_means
 from .ranking import draw_ranking as draw_ranking
 from .ranking import interval_of_mean as interval_of_mean
 from .ranking import ranking_table as ranking_table
+from .ranking import summary_table as summary_table
 from .ranking import verdict_table as verdict_table_of_all
 
 RESULTS = Path(__file__).parents[2]
@@ -254,6 +255,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         "seconds": (runs.runs["seconds_per_step"] * steps).mean(),
         "learned": scores["learned"].mean(),
         "falsely lower": verdicts.calibrated_p(ALPHA, 12, SETTINGS),
+        "summary": summary_table(rows),
         "ranking": ranking_table(rows),
         "differences": difference_table(rows),
         "first_places": verdict_table_of_all(together),
