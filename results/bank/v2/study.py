@@ -22,7 +22,7 @@ from pe_experiments.published import read_archive, table, with_settings
 from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
 
-from .ranking import AT_2X, AT_4X, over_task_tests, over_tasks, rank, resample
+from .ranking import AT_2X, AT_4X, against_best, over_task_tests, over_tasks, rank, resample
 from .ranking import TASKS as TELLING
 from .ranking import difference_table as difference_table
 from .ranking import draw_effects as draw_effects
@@ -296,6 +296,7 @@ def ranking_numbers(together: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any
         "rank/lower": len(rows) - len(tied),
         "rank/lowest tied": rows.loc[tied, "mean"].min(),
         "rank/highest lower": rows["mean"].drop(tied).max(),
+        "2x/tied": against_best(over_tasks(together, AT_2X))["tied"].sum(),
         "both/first": bootstrap.first()[tied].sum(),
         "both/on top": bootstrap.share_on_top(tied),
         "both/open": (rows["both_low"].iloc[len(tied) :] <= 0).sum(),
