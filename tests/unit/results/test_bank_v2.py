@@ -151,7 +151,7 @@ def test_independent_code_finds_the_ranking(together: recomputation.Bank) -> Non
     assert len(published) == len(together["copy"]) == 18
     scores = recomputation.over_tasks(together, TELLING, "score")
     best, differences = recomputation.best_against_others(scores)
-    assert list(published)[0] == best == "fox(initial_bias=4)"
+    assert next(iter(published)) == best == "fox(initial_bias=4)"
     for name, row in published.items():
         assert float(row["mean"]) == pytest.approx(np.mean([*scores[name].values()]))
         for task in TELLING:
