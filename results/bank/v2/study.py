@@ -379,12 +379,14 @@ def flip_flop_errors(errors: dict[Any, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def cost_numbers() -> dict[str, float]:
-    """Return the time of a training step relative to NoPE, and of an evaluation at 1,024 relative to RoPE."""
+    """Return the time of a training step relative to NoPE, and of a long evaluation relative to RoPE."""
     costs = pd.read_csv(RESULTS / "benchmark" / "table.csv", keep_default_na=False, na_values=[""])
     short = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
-    long = costs[costs["setting"] == "1024 tokens"].set_index("case")["milliseconds"]
     values = {f"cost/{case}": ratio for case, ratio in zip(short["case"], short["ratio"], strict=True)}
-    return values | {f"cost at 1024/{case}": value for case, value in (long / long["rope"]).items()}
+    for tokens in (1024, 16384):
+        long = costs[costs["setting"] == f"{tokens} tokens"].set_index("case")["milliseconds"]
+        values |= {f"cost at {tokens}/{case}": ratio for case, ratio in (long / long["rope"]).items()}
+    return values
 
 
 def verdict_table(compared: pd.DataFrame) -> str:
