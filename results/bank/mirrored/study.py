@@ -186,7 +186,7 @@ def pages(folder: Path) -> None:
     draw_halves(matrices(first), matrices(mirrored), folder / "figures")
     effects = main_effects(pd.concat([first.assign(half=0), mirrored.assign(half=1)]))
     order = matrices(first)[MEAN].mean().sort_values(ascending=False).index
-    bank.draw_effects(effects, [*map(str, order)], folder / "figures")
+    bank.ranking.draw_effects(effects, [*map(str, order)], folder / "figures")
 
 
 def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
@@ -196,7 +196,7 @@ def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
     for axes, task in zip(figure.subplots(1, len(first), sharey=True), first, strict=True):
         for half, shift, colour in ((first[task], 0.18, "0.6"), (mirrored[task], -0.18, "C0")):
             for place, label in enumerate(order):
-                low, high = bank.interval_of_mean(half[label].to_numpy())
+                low, high = bank.ranking.interval_of_mean(half[label].to_numpy())
                 axes.plot([low, high], [place + shift] * 2, color=colour, linewidth=1.2)
                 axes.plot(half[label].mean(), place + shift, "o", color=colour, markersize=3.2)
         axes.set(title=task, xlim=(-0.05, 1.05), xlabel="score", yticks=range(len(order)), yticklabels=order)
@@ -239,14 +239,14 @@ def blocks(folder: Path) -> dict[str, Any]:
         "ten/p": over_tasks["p"].max(),
         "ten/fox": mirrored_by_task[MEAN].drop(index=[*REPEATED])["fox"].mean(),
         "ten/kerple_log": mirrored_by_task[MEAN].drop(index=[*REPEATED])["kerple_log"].mean(),
-        "both/top": bank.resample(pd.concat([first, mirrored])).share_on_top(RECOMMENDED),
-        "mirrored/top": bank.resample(mirrored).share_on_top(RECOMMENDED),
+        "both/top": bank.ranking.resample(pd.concat([first, mirrored])).share_on_top(RECOMMENDED),
+        "mirrored/top": bank.ranking.resample(mirrored).share_on_top(RECOMMENDED),
     }
     for task in TASKS:
         without_it = confirmatory_without(mirrored_by_task, task)
         values[f"without {task}/confirmed"] = (without_it["verdict"] == CONFIRMED).sum()
     for metric, name in ((bank.AT_2X, "2x"), (bank.AT_4X, "4x")):
-        matrix = bank.over_tasks(mirrored, metric)
+        matrix = bank.ranking.over_tasks(mirrored, metric)
         others = [label for label in map(str, matrix) if label not in RECOMMENDED]
         tests_at = difference_rows(matrix, [(best, other) for best in RECOMMENDED for other in others])
         values[f"at {name}/confirmed"] = (tests_at["verdict"] == CONFIRMED).sum()

@@ -22,16 +22,9 @@ from pe_experiments.published import read_archive, table, with_settings
 from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
 
-from .ranking import AT_2X, AT_4X, against_best, over_task_tests, over_tasks, rank, resample
+from . import ranking
+from .ranking import AT_2X, AT_4X
 from .ranking import TASKS as TELLING
-from .ranking import difference_table as difference_table
-from .ranking import draw_effects as draw_effects
-from .ranking import draw_means as draw_means
-from .ranking import draw_ranking as draw_ranking
-from .ranking import interval_of_mean as interval_of_mean
-from .ranking import ranking_table as ranking_table
-from .ranking import summary_table as summary_table
-from .ranking import verdict_table as verdict_table_of_all
 
 RESULTS = Path(__file__).parents[2]
 QUESTIONS = {  # the tasks whose answers depend on the order of the input
@@ -123,11 +116,11 @@ def pages(folder: Path) -> None:
     """Draw the figures and write ``scores.csv``, ``verdicts.csv`` and ``ranking.csv``."""
     runs, scores = load(folder)
     together, newer = with_newer_encodings(scores)
-    rows = rank(together)
+    rows = ranking.rank(together)
     draw_curves(together, (runs, read_archive(RESULTS / "bank" / "new")), folder / "figures")
-    draw_ranking(together, newer, folder / "figures", "answer")
+    ranking.draw_ranking(together, newer, folder / "figures", "answer")
     draw_tasks(scores, together, newer, folder / "figures")
-    draw_effects(factor_effects(scores), [*views(scores)[0].index], folder / "figures")
+    ranking.draw_effects(factor_effects(scores), [*views(scores)[0].index], folder / "figures")
     scores.to_csv(folder / "scores.csv", index=False)
     best_against_others(scores).to_csv(folder / "verdicts.csv", index=False)
     rows.rename_axis("encoding").to_csv(folder / "ranking.csv")
@@ -139,7 +132,7 @@ def matrices(scores: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
     for task in [*TASKS, CONTROL]:
         for name, (column, unlearned) in MEASURES.items():
             by_measure[task, name] = scores_by_setting(scores[scores["task"] == task], column, unlearned)
-    by_measure[MEAN, AS_ZERO] = over_tasks(scores)
+    by_measure[MEAN, AS_ZERO] = ranking.over_tasks(scores)
     return by_measure
 
 
@@ -216,10 +209,10 @@ def draw_tasks(scores: pd.DataFrame, together: pd.DataFrame, newer: Sequence[str
     """Draw every configuration and the mean score by task, `kth` at the right without the newer encodings."""
     matrices = {task: scores_by_setting(together[together["task"] == task], SCORE, 0.0) for task in TELLING}
     matrices |= {"kth": scores_by_setting(scores[scores["task"] == "kth"], SCORE, 0.0)}
-    order = [*rank(together).index]
+    order = [*ranking.rank(together).index]
     figure = Figure(figsize=(7.2, 0.9 + 0.19 * len(order)), layout="constrained")
     panels = figure.subplots(1, len(matrices), sharey=True)
-    draw_means(panels, matrices, order, (), newer)
+    ranking.draw_means(panels, matrices, order, (), newer)
     panels[-1].set_facecolor("0.95")
     save(figure, folder, "tasks")
 
@@ -246,7 +239,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     runs, scores = load(folder)
     together, _ = with_newer_encodings(scores)
-    rows = rank(together)
+    rows = ranking.rank(together)
     steps = with_settings(runs, steps="training.steps")["steps"]
     values = numbers(scores) | ranking_numbers(together, rows) | half_numbers(together)
     values |= text_numbers() | flip_flop_numbers() | cost_numbers()
@@ -255,10 +248,10 @@ def blocks(folder: Path) -> dict[str, Any]:
         "seconds": (runs.runs["seconds_per_step"] * steps).mean(),
         "learned": scores["learned"].mean(),
         "falsely lower": verdicts.calibrated_p(ALPHA, 12, SETTINGS),
-        "summary": summary_table(rows),
-        "ranking": ranking_table(rows),
-        "differences": difference_table(rows),
-        "first_places": verdict_table_of_all(together),
+        "summary": ranking.summary_table(rows),
+        "ranking": ranking.ranking_table(rows),
+        "differences": ranking.difference_table(rows),
+        "first_places": ranking.verdict_table(together),
         "verdicts": verdict_table(best_against_others(scores)),
         "views": encoding_table("0 / left out", view_cells(*views(scores))),
         "missed": unlearned_table(scores),
@@ -288,7 +281,7 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
 def ranking_numbers(together: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any]:
     """Return the ranking by name, such as ``rank/fox/mean``, and what the bootstrap says of it."""
     tied = [*rows.index[rows["tied"]]]
-    bootstrap = resample(together)
+    bootstrap = ranking.resample(together)
     values: dict[str, Any] = {
         "rank/encodings": len(rows),
         "rank/others": len(rows) - 1,
@@ -296,11 +289,11 @@ def ranking_numbers(together: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any
         "rank/lower": len(rows) - len(tied),
         "rank/lowest tied": rows.loc[tied, "mean"].min(),
         "rank/highest lower": rows["mean"].drop(tied).max(),
-        "2x/tied": against_best(over_tasks(together, AT_2X))["tied"].sum(),
+        "2x/tied": ranking.against_best(ranking.over_tasks(together, AT_2X))["tied"].sum(),
         "both/first": bootstrap.first()[tied].sum(),
         "both/on top": bootstrap.share_on_top(tied),
         "both/open": (rows["both_low"].iloc[len(tied) :] <= 0).sum(),
-        "tasks/lower": (over_task_tests(together, bootstrap.best) <= ALPHA).sum(),
+        "tasks/lower": (ranking.over_task_tests(together, bootstrap.best) <= ALPHA).sum(),
         "rank/lower at 2x": rows.loc[tied, AT_2X].min(),
         "rank/highest lower at 4x": rows[AT_4X].drop(tied).max(),
         "rank/lowest tied at 4x": rows.loc[tied, AT_4X].min(),
@@ -321,7 +314,7 @@ def half_numbers(together: pd.DataFrame) -> dict[str, Any]:
     values: dict[str, Any] = {f"learned/{label}": count for label, count in learned.sum().items()}
     values["learned/cases"] = learned.size().max()
     for half, rows in (("first", together), ("mirrored", mirrored)):
-        means = over_tasks(rows).mean()
+        means = ranking.over_tasks(rows).mean()
         values |= {f"{half}/{label}": mean for label, mean in means.items()}
         copied = rows[(rows["task"] == "copy") & rows["learned"]]
         for name, column in (("2x", AT_2X), ("4x", AT_4X)):
@@ -334,7 +327,7 @@ def half_numbers(together: pd.DataFrame) -> dict[str, Any]:
                 for many_layers, layers in ((False, 2), (True, 4)):
                     share = at_level.loc[at_level["layers"] == many_layers, column].mean()
                     values[f"{half}/copy/kerple_log/{name}/trained to {lengths}, {layers} layers"] = share
-    values["mirrored/next"] = over_tasks(mirrored).mean().drop(["fox", "kerple_log"]).max()
+    values["mirrored/next"] = ranking.over_tasks(mirrored).mean().drop(["fox", "kerple_log"]).max()
     return values
 
 
