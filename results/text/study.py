@@ -128,9 +128,9 @@ def blocks(folder: Path) -> dict[str, Any]:
         values[f"{label}_rise"] = (rows[LONGEST] - rows[TRAINED]).mean()
         values[f"{label}_at_end"] = rows[LONGEST].mean()
         values |= {f"{label}_at_{length}": rows[length].mean() for length in LENGTHS}
-    for label, losses in by_index(runs).iterrows():
-        values |= {f"{label}_index_{index:g}": loss for index, loss in losses.items()}
-        values[f"{label}_later"] = losses[[128, 192, 256]].mean()
+    for encoding, losses in by_index(runs).iterrows():
+        values |= {f"{encoding}_index_{index:g}": loss for index, loss in losses.items()}
+        values[f"{encoding}_later"] = losses[[128, 192, 256]].mean()
     for name in ("depth", "prose"):
         further = by_encoding(read_archive(HERE / name))
         above_fox = (further["alibi"][TRAINED] - further["fox"][TRAINED]).to_numpy()
