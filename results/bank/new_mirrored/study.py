@@ -31,6 +31,7 @@ RUNS = len(NEW) * len(bank.TELLING) * 2  # of a configuration, at two learning r
 FEWEST = 9  # complete configurations needed for the tests if the computing time has ended
 TIME_HAS_ENDED = False  # set to True if no further configuration will be run
 METRICS = (SCORE, bank.AT_2X, bank.AT_4X)
+FIGURE = "![Scores of sixteen encodings over four tasks, and exact match at 2x and 4x](figures/answer.png)"
 NONE_YET = "No configuration is complete yet."
 
 
@@ -89,7 +90,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page, for any number of complete configurations."""
     scores = load(folder)
     complete = scores["setting"].nunique()
-    values: dict[str, Any] = {"settings": complete, "outcome": NONE_YET}
+    values: dict[str, Any] = {"settings": complete, "outcome": NONE_YET, "figure": NONE_YET}
     values |= dict.fromkeys(("means", "halves", "differences", "ranking"), NONE_YET)
     if scores.empty:
         return values
@@ -97,6 +98,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     means = rows["mean"]
     highest = join_names([f"`{label}` ({number(mean)})" for label, mean in means.head(6).items()])
     values["outcome"] = f"In these, the highest mean scores are those of {highest}."
+    values["figure"] = FIGURE
     values["means"] = bank.ranking.ranking_table(rows)
     values["halves"] = halves_table(scores)
     untested = f"No test is made before all {CONFIGURATIONS} configurations are complete."

@@ -48,7 +48,7 @@ def test_the_page_without_runs_says_so(tmp_path: Path) -> None:
     study.pages(tmp_path)
     assert not [*tmp_path.iterdir()]
     assert values["settings"] == 0
-    assert fill_page(PAGE, values).count(study.NONE_YET) == 5
+    assert fill_page(PAGE, values).count(study.NONE_YET) == 6
 
 
 def test_partial_results_are_means_of_complete_configurations_without_a_test(
@@ -59,6 +59,8 @@ def test_partial_results_are_means_of_complete_configurations_without_a_test(
     missing = runs.loc[runs["seed"] == 13, "name"].iloc[0]
     values = published(select_runs(stand_ins, (runs["seed"] < 14) & (runs["name"] != missing)), tmp_path)
     assert values["settings"] == 1
+    assert (tmp_path / "figures" / "answer.png").exists()
+    assert "figures/answer.png" in values["figure"]
     assert "No test is made" in values["outcome"]
     assert "No test is made" in values["differences"] == values["ranking"]
     assert "(lower)" not in values["means"]
