@@ -6,6 +6,7 @@ import csv
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -218,6 +219,15 @@ def measured(runs: dict[str, dict[int, Measures]], measure: str, as_zero: bool =
             elif as_zero:
                 values[name][setting] = 0.0
     return values
+
+
+def over_tasks(bank: Bank, tasks: Sequence[str], measure: str) -> Values:
+    """Return the mean of a measure over tasks; configurations that were not learned count as 0."""
+    by_task = [measured(bank[task], measure, as_zero=True) for task in tasks]
+    return {
+        name: {setting: float(np.mean([values[name][setting] for values in by_task])) for setting in first}
+        for name, first in by_task[0].items()
+    }
 
 
 def often_learned(values: Values, settings: int) -> Values:

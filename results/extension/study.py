@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import ALPHA, Interval, paired_t_tests, t_interval
-from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, save, styles
+from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
 from pe_experiments.published import (
     bits_per_byte,
     format_change,
@@ -42,6 +42,9 @@ FROM_SCRATCH = {
     ALIBI: "ALiBi at 256",
     FOX: "FoX at 256",
 }
+AGAINST_TRUNCATED = [*product(("rope_yarn", "rope_llama3", "rope(base=160000)"), (150, 450)), ALIBI, FOX]
+DRAWN_STEPS = [10, 30, 150, 450]  # `STEPS` on a logarithmic axis
+ENLARGED = (2.1, 2.7)  # bits per byte in the enlarged panel
 MODELS = [*product(WORDS, STEPS), *FROM_SCRATCH]
 SYMBOLS = [20, 40, 80, 160]  # lengths on copy and needle; parents are trained up to 20, children up to 80
 TASK_MODELS = [("parent", 2500), *product(("rope", "rope_linear", "rope_yarn", "none"), (0, 250))]
@@ -136,13 +139,19 @@ def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
     return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
 
 
-def task_values(folder: Path) -> dict[str, Any]:
-    """Return the table of exact match on copy and needle, and the number of parents that learned each."""
+def task_rows(folder: Path) -> pd.DataFrame:
+    """Return a row per run on copy and needle: model, steps and exact match by input length."""
     runs = read_archive(folder)
     curves = runs.curves.pivot(index="name", columns="content_length", values="exact_match")
     rows = with_settings(runs, steps="training.steps").join(curves, on="name")
     rows["model"] = [*map(model_name, rows["label"], rows["max_length"])]
     rows["steps"] = rows["steps"].replace(1, 0)
+    return rows
+
+
+def task_values(folder: Path) -> dict[str, Any]:
+    """Return the table of exact match on copy and needle, and the number of parents that learned each."""
+    rows = task_rows(folder)
     means = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean().T
     lines = []
     for task, (model, steps) in product(("copy", "needle"), TASK_MODELS):
@@ -153,6 +162,20 @@ def task_values(folder: Path) -> dict[str, Any]:
     counts = {f"{task}_learned": int(count) for task, count in learned.items()}
     headings = ["task", "change", "steps", *(f"at {length}" for length in SYMBOLS)]
     return counts | {"tasks": markdown_table(headings, lines)}
+
+
+def truncated_table(bits: pd.DataFrame) -> str:
+    """Return a table of losses minus those of the parents that read only their last `TRAINED` bytes.
+
+    The parents' windows of `TRAINED` bytes end with the scored bytes: a truncated model reads just these.
+    The p-values (paired t tests) are not adjusted: these differences were not planned.
+    """
+    lines = []
+    for model, length in product(AGAINST_TRUNCATED, (EXTENDED, LONGEST)):
+        values = (bits[(*model, length)] - bits[(*PARENT, TRAINED)]).to_numpy()
+        ((interval, p),) = paired_t_tests([values])
+        lines.append([describe_model(model), f"{length:,}", format_change(interval), f"{p:.2g}"])
+    return markdown_table(["model", "at bytes", "minus the parents on their last 256 bytes", "p"], lines)
 
 
 def blocks(folder: Path) -> dict[str, Any]:
@@ -185,26 +208,68 @@ def blocks(folder: Path) -> dict[str, Any]:
     for (name, steps), length in product(MODELS, LENGTHS):
         prefix = name if (name, steps) in FROM_SCRATCH else f"{name}_{steps}"
         values[f"{prefix}_at_{length}"] = means[name, steps, length]
+    values["truncated"] = truncated_table(bits)
+    for (name, steps), length in product(AGAINST_TRUNCATED, (EXTENDED, LONGEST)):
+        prefix = name if (name, steps) in FROM_SCRATCH else f"{name}_{steps}"
+        by_seed = bits[name, steps, length] - bits[(*PARENT, TRAINED)]
+        ((interval, p),) = paired_t_tests([by_seed.to_numpy()])
+        values |= {f"{prefix}_truncated_{length}": interval.estimate, f"{prefix}_p_{length}": p}
     return values | task_values(Path(__file__).parent / "tasks")
 
 
 def pages(folder: Path) -> None:
-    """Draw bits per byte over further steps at two context lengths."""
+    """Draw bits per byte over further steps, and exact match on copy and needle."""
     bits = bits_by_seed(read_models(folder))
+    draw_steps(bits, folder / "figures")
+    draw_tasks(Path(__file__).parent / "tasks", folder / "figures")
+
+
+def draw_steps(bits: pd.DataFrame, folder: Path) -> None:
+    """Draw bits per byte over further steps at two context lengths, with an enlarged panel in the middle.
+
+    The dotted line is the parent that reads only its last `TRAINED` bytes.
+    """
     style_by_change = styles(WORDS)
     looks = {words: style_by_change[change] for change, words in WORDS.items()}
-    figure = Figure(figsize=(7.2, 3.9), layout="constrained")
-    for axes, length in zip(figure.subplots(1, 2), (EXTENDED, LONGEST), strict=True):
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    panels = figure.subplots(1, 3)
+    truncated = float(bits[(*PARENT, TRAINED)].mean())
+    for axes, length in zip(panels, (EXTENDED, EXTENDED, LONGEST), strict=True):
         scratch = bits[(*SCRATCH, length)]
         axes.axhspan(scratch.min(), scratch.max(), color="0.85", zorder=0)
         axes.axhline(scratch.mean(), color="0.35", linestyle="--", linewidth=1.0, zorder=1)
-        positions = range(len(STEPS))
+        axes.axhline(truncated, color="black", linestyle=":", linewidth=1.3, zorder=1)
         for change in WORDS:
             columns = [(change, steps, length) for steps in STEPS]
-            draw_seeds(axes, positions, bits[columns], style_by_change[change])
-        axes.set_xticks(positions, [f"{steps}" for steps in STEPS])
-        axes.set(xlabel="further steps", ylabel=f"bits per byte at {length:,} bytes")
-        bits_axis(axes)
+            draw_seeds(axes, DRAWN_STEPS, bits[columns], style_by_change[change])
+        axes.set_xscale("log")
+        axes.set_xticks(DRAWN_STEPS, [f"{steps}" for steps in STEPS])
+        axes.minorticks_off()
+        axes.set_xlabel("further steps")
         axes.spines[["top", "right"]].set_visible(False)
+    for axes in (panels[0], panels[2]):
+        bits_axis(axes)
+    panels[0].set(title=f"at {EXTENDED:,} bytes", ylabel="bits per byte")
+    panels[1].set(title=f"at {EXTENDED:,} bytes, enlarged", ylim=ENLARGED)
+    panels[2].set(title=f"at {LONGEST:,} bytes")
     legend_below(figure, looks, looks)
-    save(figure, folder / "figures", "answer")
+    save(figure, folder, "answer")
+
+
+def draw_tasks(folder: Path, figures: Path) -> None:
+    """Draw exact match over input length on copy and needle, without and with further training."""
+    rows = task_rows(folder)
+    style_by_change = styles(WORDS)
+    changes = [model for model, steps in TASK_MODELS if steps == 0]
+    looks = {WORDS[change]: style_by_change[change] for change in changes}
+    figure = Figure(figsize=(7.2, 2.3), layout="constrained")
+    panels = figure.subplots(1, 4, sharey=True)
+    for axes, (task, steps) in zip(panels, product(("copy", "needle"), (0, 250)), strict=True):
+        for change in changes:
+            chosen = rows[(rows["task"] == task) & (rows["model"] == change) & (rows["steps"] == steps)]
+            draw_seeds(axes, SYMBOLS, chosen[SYMBOLS], style_by_change[change])
+        length_axis(axes, SYMBOLS, 80 if steps else 20, "exact match")
+        axes.set_title(f"{task}, {steps} further steps", fontsize=7.5)
+        axes.label_outer()
+    legend_below(figure, looks, looks)
+    save(figure, figures, "tasks")

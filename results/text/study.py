@@ -26,6 +26,7 @@ TRAINED = 256
 LENGTHS = [256, 512, 1024, 2048]
 LONGEST = LENGTHS[-1]
 ARGUMENTS = r"\([^)]*\)"  # in the label of an encoding; the labels of the bank have none
+ENLARGED = (2.0, 2.65)  # bits per byte in enlarged panels
 FLAT = 0.05  # bits per byte; a smaller rise counts as no rise
 RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
 FURTHER = ("rope", "depth", "prose")
@@ -43,33 +44,119 @@ def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
     return {str(label): groups.get_group(label) for label in groups[LONGEST].mean().sort_values().index}
 
 
+def by_index(runs: Runs) -> pd.DataFrame:
+    """Return mean bits per byte [encodings, last indices] in parts of 64 bytes of windows of 2,048 bytes."""
+    rows = runs.text[runs.text["slice"] == "index"].merge(runs.runs[["name", "label"]], on="name")
+    rows = rows.assign(label=rows["label"].str.replace(ARGUMENTS, "", regex=True))
+    return rows.pivot_table("bits_per_byte", "label", "last_index")
+
+
 def pages(folder: Path) -> None:
-    """Write the comparison and draw the figure of the page."""
+    """Write the comparison and draw the figures of the page."""
     compare_archived(folder)
-    groups = by_encoding(read_archive(folder))
+    runs = read_archive(folder)
+    groups = by_encoding(runs)
+    draw_lengths(groups, folder / "figures")
+    draw_context(runs, folder / "figures", "context")
+    draw_context(read_archive(HERE / "rope"), folder / "figures", "rescaled")
+
+
+def draw_lengths(groups: dict[str, pd.DataFrame], folder: Path) -> None:
+    """Draw bits per byte over context length: the low losses on a linear axis, and all on a logarithmic one.
+
+    The dashed line is RoPE that reads only the last `TRAINED` bytes.
+    """
     looks = styles(groups)
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for label, rows in groups.items():
-        draw_seeds(axes, LENGTHS, rows[LENGTHS], looks[label])
-    length_axis(axes, LENGTHS, TRAINED, "bits per byte, the same bytes at every length", accuracy=False)
-    axes.set_xlabel("context length (bytes)")
-    bits_axis(axes)
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    enlarged, complete = figure.subplots(1, 2)
+    truncated = groups["rope"][TRAINED].mean()
+    for axes in (enlarged, complete):
+        for label, rows in groups.items():
+            draw_seeds(axes, LENGTHS, rows[LENGTHS], looks[label])
+        axes.axhline(truncated, color=looks["rope"][0], linestyle="--", linewidth=1.2)
+        length_axis(axes, LENGTHS, TRAINED, "bits per byte", accuracy=False)
+        axes.set_xlabel("context length (bytes)")
+    bits_axis(complete)
+    enlarged.set(ylim=ENLARGED, title="enlarged")
+    complete.set(title="all")
     legend_below(figure, looks, looks)
-    save(figure, folder / "figures", "answer")
+    save(figure, folder, "answer")
+
+
+def draw_context(runs: Runs, folder: Path, slug: str) -> None:
+    """Draw bits per byte by index in windows of `LONGEST` bytes, and on repeated 4-grams by context."""
+    names = runs.runs.set_index("name")["label"].str.replace(ARGUMENTS, "", regex=True)
+    rows = runs.text.assign(label=runs.text["name"].map(names))
+    looks = styles(sorted(set(names)))
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    by_place, enlarged, repeated = figure.subplots(1, 3)
+    for label, losses in by_index(runs).iterrows():
+        for axes in (by_place, enlarged):
+            draw = {"color": looks[str(label)][0], "linewidth": 1.4, "marker": looks[str(label)][1]}
+            axes.plot(losses.index, losses, markersize=3.5, markevery=4 if axes is by_place else 1, **draw)
+    near, far = (
+        rows[rows["slice"] == name].groupby(["label", "length"])["bits_per_byte"].mean().unstack("label")
+        for name in ("repeated_near", "repeated_far")
+    )
+    for means, line in ((near, "-"), (far, "--")):
+        for label, (colour, marker) in looks.items():
+            repeated.plot(means.index, means[label], line, color=colour, marker=marker, markersize=3.5)
+    length_axis(by_place, [64, *LENGTHS], TRAINED, "bits per byte", accuracy=False)
+    length_axis(enlarged, [64, 128, 192, 256], TRAINED, "", accuracy=False)
+    length_axis(repeated, LENGTHS, TRAINED, "", accuracy=False)
+    for axes, title, x in (
+        (by_place, "by index", "index in the window"),
+        (enlarged, "by index, enlarged", "index in the window"),
+        (repeated, "last byte of repeated 4-grams", "context length (bytes)"),
+    ):
+        axes.set_title(title)
+        axes.set_xlabel(x)
+    enlarged.set_ylim(*ENLARGED)
+    legend_below(figure, looks, looks)
+    save(figure, folder, slug)
 
 
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     runs = read_archive(folder)
-    values: dict[str, Any] = {"table": rise_table(runs)}
+    groups = by_encoding(runs)
+    values: dict[str, Any] = {"table": rise_table(runs), "truncated": truncated_table(groups)}
     values |= {name: rise_table(read_archive(HERE / name)) for name in FURTHER}
     values["extension"] = extension_table(by_encoding(read_archive(HERE / "rope")))
     values["copied"] = runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max()
-    for label, rows in by_encoding(runs).items():
+    for label, rows in groups.items():
         values[f"{label}_rise"] = (rows[LONGEST] - rows[TRAINED]).mean()
         values[f"{label}_at_end"] = rows[LONGEST].mean()
-    return values
+        values |= {f"{label}_at_{length}": rows[length].mean() for length in LENGTHS}
+    for encoding, losses in by_index(runs).iterrows():
+        values |= {f"{encoding}_index_{index:g}": loss for index, loss in losses.items()}
+        values[f"{encoding}_later"] = losses[[128, 192, 256]].mean()
+    for name in ("depth", "prose"):
+        further = by_encoding(read_archive(HERE / name))
+        above_fox = (further["alibi"][TRAINED] - further["fox"][TRAINED]).to_numpy()
+        ((interval, p),) = paired_t_tests([above_fox])
+        values |= {f"{name}_alibi_above_fox": interval.estimate, f"{name}_alibi_p": p}
+        values[f"{name}_p"] = "< 0.001" if p < 0.001 else f"= {p:.2f}"
+    ((interval, p),) = paired_t_tests([(groups["alibi"][TRAINED] - groups["fox"][TRAINED]).to_numpy()])
+    return values | {"alibi_above_fox": interval.estimate, "alibi_p": p}
+
+
+def truncated_table(groups: dict[str, pd.DataFrame]) -> str:
+    """Return a table of losses at the longest context minus those of RoPE on its last `TRAINED` bytes.
+
+    RoPE's windows of `TRAINED` bytes end with the scored bytes, so they are what a truncated model reads. The
+    tests are paired t tests over seeds with Holm's correction.
+    """
+    truncated = groups["rope"][TRAINED]
+    differences = {label: rows[LONGEST] - truncated for label, rows in groups.items() if label != "rope"}
+    tests = paired_t_tests([values.to_numpy() for values in differences.values()])
+    rows = []
+    for label, (interval, p) in zip(differences, tests, strict=True):
+        rows.append(
+            [f"`{label}`", f"{groups[label][LONGEST].mean():.2f}", format_change(interval), f"{p:.2g}"]
+        )
+    heading = ["encoding", f"at {LONGEST:,} bytes", "minus RoPE on its last 256 bytes", "p"]
+    return markdown_table(heading, rows)
 
 
 def rise_table(runs: Runs) -> str:

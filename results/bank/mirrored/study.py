@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,14 @@ def confirmatory(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)
 
 
+def confirmatory_without(by_task: Matrices, left_out: str) -> pd.DataFrame:
+    """Return the tests over the tasks, without one of them."""
+    kept: Any = [by_task[task] for task in TASKS if task != left_out]
+    matrix = sum(kept) / len(kept)
+    others = [label for label in map(str, matrix) if label not in RECOMMENDED]
+    return difference_rows(matrix, [(best, other) for best in RECOMMENDED for other in others])
+
+
 def effect_rows(scores: pd.DataFrame) -> pd.DataFrame:
     """Return the planned tests of `EFFECTS`: the means at the better and at the other level, and p."""
     rows, ps = [], []
@@ -178,41 +186,22 @@ def pages(folder: Path) -> None:
     draw_halves(matrices(first), matrices(mirrored), folder / "figures")
     effects = main_effects(pd.concat([first.assign(half=0), mirrored.assign(half=1)]))
     order = matrices(first)[MEAN].mean().sort_values(ascending=False).index
-    draw_effects(effects, order, folder / "figures")
+    bank.ranking.draw_effects(effects, [*map(str, order)], folder / "figures")
 
 
 def draw_halves(first: Matrices, mirrored: Matrices, folder: Path) -> None:
-    """Draw the mean score of every encoding in both halves, one panel per task."""
+    """Draw the mean score of every encoding in both halves with its 95 % interval, one panel per task."""
     order = first[MEAN].mean().sort_values().index
-    figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(first), sharey=True), first, strict=True):
-        before, after = first[task].mean()[order], mirrored[task].mean()[order]
-        axes.hlines(range(len(order)), before, after, color="0.7", linewidth=1)
-        axes.plot(before, range(len(order)), "o", color="0.6", markersize=4)
-        axes.plot(after, range(len(order)), "o", color="C0", markersize=4)
+        for half, shift, colour in ((first[task], 0.18, "0.6"), (mirrored[task], -0.18, "C0")):
+            for place, label in enumerate(order):
+                low, high = bank.ranking.interval_of_mean(half[label].to_numpy())
+                axes.plot([low, high], [place + shift] * 2, color=colour, linewidth=1.2)
+                axes.plot(half[label].mean(), place + shift, "o", color=colour, markersize=3.2)
         axes.set(title=task, xlim=(-0.05, 1.05), xlabel="score", yticks=range(len(order)), yticklabels=order)
         axes.spines[["top", "right"]].set_visible(False)
     save(figure, folder, "answer")
-
-
-def draw_effects(effects: pd.DataFrame, order: Iterable[str], folder: Path) -> None:
-    """Draw the effect of each factor on the score, with its standard error; missing effects are grey."""
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    panels = figure.subplots(1, len(TASKS), sharey=True)
-    for axes, task in zip(panels, TASKS, strict=True):
-        of_task = effects[effects["task"] == task]
-        layout: Any = {"index": [*order], "columns": [*bank.FACTORS]}
-        effect = of_task.pivot(index="encoding", columns="factor", values="effect").reindex(**layout)
-        error = of_task.pivot(index="encoding", columns="factor", values="error").reindex(**layout)
-        bank.draw_matrix(axes, effect, "RdBu", -0.6, 0.6)
-        axes.set_title(task)
-        axes.tick_params(axis="x", rotation=90)
-        for (row, column), value in np.ndenumerate(effect.to_numpy(float)):
-            if np.isfinite(value):
-                text = f"{value:+.2f}\n±{error.to_numpy(float)[row, column]:.2f}"
-                axes.text(column, row, text, fontsize=4.5, ha="center", va="center", linespacing=0.9)
-    figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
-    save(figure, folder, "factors")
 
 
 def blocks(folder: Path) -> dict[str, Any]:
@@ -242,6 +231,29 @@ def blocks(folder: Path) -> dict[str, Any]:
     values |= {f"confirmed/{best}": confirmed["encoding"].eq(best).sum() for best in RECOMMENDED}
     (between,) = tests[tests["family"] == "FoX and KERPLE"].to_dict("records")
     values |= {f"between/{key}": between[key] for key in ("difference", "p")}
+    new_ones = confirmatory(mirrored[~mirrored["setting"].isin(REPEATED)])
+    over_tasks = new_ones[new_ones["family"] == "over the tasks"]
+    values |= {
+        "ten/confirmed": (over_tasks["verdict"] == CONFIRMED).sum(),
+        "ten/tests": len(over_tasks),
+        "ten/p": over_tasks["p"].max(),
+        "ten/fox": mirrored_by_task[MEAN].drop(index=[*REPEATED])["fox"].mean(),
+        "ten/kerple_log": mirrored_by_task[MEAN].drop(index=[*REPEATED])["kerple_log"].mean(),
+        "both/top": bank.ranking.resample(pd.concat([first, mirrored])).share_on_top(RECOMMENDED),
+        "mirrored/top": bank.ranking.resample(mirrored).share_on_top(RECOMMENDED),
+    }
+    for task in TASKS:
+        without_it = confirmatory_without(mirrored_by_task, task)
+        values[f"without {task}/confirmed"] = (without_it["verdict"] == CONFIRMED).sum()
+    for metric, name in ((bank.AT_2X, "2x"), (bank.AT_4X, "4x")):
+        matrix = bank.ranking.over_tasks(mirrored, metric)
+        others = [label for label in map(str, matrix) if label not in RECOMMENDED]
+        tests_at = difference_rows(matrix, [(best, other) for best in RECOMMENDED for other in others])
+        values[f"at {name}/confirmed"] = (tests_at["verdict"] == CONFIRMED).sum()
+        values |= {f"at {name}/{label}": mean for label, mean in matrix.mean().items()}
+    for key, rows in (("twelve", tests), ("ten", new_ones)):
+        alibi = rows[(rows["family"] == "induction") & (rows["other"] == "alibi")]
+        values[f"{key}/induction/alibi/p"] = alibi["p"].item()
     return values | {
         "overall": overall_table(tests),
         "tasks": task_table(tests),

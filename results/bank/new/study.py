@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from pe_experiments.bank import verdicts
 from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
+from pe_experiments.comparison.words import number
 from pe_experiments.drawing import save
 from pe_experiments.published import read_archive, table
 from pe_experiments.published.archive import select_runs
@@ -23,6 +25,7 @@ TASKS = ["copy", "lag", "induction", "flip_flop"]
 RUNS = len(TASKS) * bank.SETTINGS * 2  # per encoding, at two learning rates
 RECOMMENDED = ["fox", "kerple_log"]
 MEAN = "mean"  # over the tasks, unlearned configurations as 0
+SHADES = 25  # published images have a small palette
 
 
 def load(folder: Path) -> tuple[pd.DataFrame, list[str]]:
@@ -36,7 +39,7 @@ def load(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         counts = archive.runs[archive.runs["task"].isin(TASKS)].groupby("label").size()
         complete = archive.runs["label"].isin(counts[counts == RUNS].index)
         chosen = select_runs(archive, complete & archive.runs["task"].isin(TASKS))
-        tables.append(score_table(chosen, floors))
+        tables.append(score_table(chosen, floors, (SCORE, bank.AT_2X, bank.AT_4X)))
     return pd.concat(tables, ignore_index=True), sorted(set(tables[1]["label"]))
 
 
@@ -94,11 +97,28 @@ def pages(folder: Path) -> None:
     means = summary(scores)
     figure = Figure(figsize=(7.2, 0.8 + 0.2 * len(means)), layout="constrained")
     axes = figure.subplots()
-    bank.draw_matrix(axes, means, "Blues", 0, 1)
-    bank.write_values(axes, means)
+    draw_matrix(axes, means, "Blues", 0, 1)
+    write_values(axes, means)
     for tick_label, label in zip(axes.get_yticklabels(), means.index, strict=True):
         tick_label.set_fontweight("bold" if label in new else "normal")
     save(figure, folder / "figures", "answer")
+
+
+def draw_matrix(axes: Any, values: pd.DataFrame, colours: str, low: float, high: float) -> None:
+    """Draw values as colours; missing values are grey."""
+    axes.set_facecolor("0.75")
+    axes.imshow(values, cmap=colormaps[colours].resampled(SHADES), vmin=low, vmax=high, aspect="auto")
+    axes.set_xticks(range(len(values.columns)), values.columns)
+    axes.set_yticks(range(len(values)), values.index)
+
+
+def write_values(axes: Any, values: pd.DataFrame) -> None:
+    """Write the numbers into the cells of `draw_matrix`, in white on dark cells."""
+    for (row, column), value in np.ndenumerate(values.to_numpy()):
+        colour = "white" if value > 0.55 else "black"
+        axes.text(
+            column, row, number(value), color=colour, fontsize=7, ha="center", va="center", linespacing=0.9
+        )
 
 
 def blocks(folder: Path) -> dict[str, Any]:

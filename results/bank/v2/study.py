@@ -1,24 +1,30 @@
-"""Compare twelve encodings on six tasks in the same twelve settings (the second bank)."""
+"""Compare twelve encodings on six tasks in the same twelve settings (the second bank).
 
+`ranking` ranks them together with the newer encodings of bank/new.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from pe_experiments.bank import verdicts
-from pe_experiments.bank.report import curves_figure
 from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, bootstrap_ranks
 from pe_experiments.comparison.words import number
-from pe_experiments.drawing import save
+from pe_experiments.drawing import legend_below, length_axis, save, styles
 from pe_experiments.published import read_archive, table, with_settings
 from pe_experiments.published.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
+
+from . import ranking
+from .ranking import AT_2X, AT_4X
+from .ranking import TASKS as TELLING
 
 RESULTS = Path(__file__).parents[2]
 QUESTIONS = {  # the tasks whose answers depend on the order of the input
@@ -30,7 +36,7 @@ QUESTIONS = {  # the tasks whose answers depend on the order of the input
 }
 TASKS = [*QUESTIONS]
 CONTROL = "majority"  # does not depend on order; only in the CSVs
-MEAN = "mean"  # over `TASKS`
+MEAN = "mean"  # over `TELLING`; on `kth` nine of twelve encodings tie
 SETTINGS = 12
 FACTORS = {  # the keys of a factor, of which a task has exactly one, and its low and high level
     "layers": (["model.num_layers"], "2 layers", "4 layers"),
@@ -39,7 +45,6 @@ FACTORS = {  # the keys of a factor, of which a task has exactly one, and its lo
     "blocks": (["model.norm"], "GPT blocks", "Llama blocks"),
     "heads": (["model.num_heads"], "2 heads", "4 heads"),
 }
-AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
 AS_ZERO = "area, unlearned as 0"
 MEASURES = {  # the column, and its value in settings in which the task was not learned
     "area": (SCORE, np.nan),
@@ -47,9 +52,10 @@ MEASURES = {  # the column, and its value in settings in which the task was not 
     "at 2x": (AT_2X, np.nan),
     "at 4x": (AT_4X, np.nan),
 }
-IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "fox")
+GATE = "fox(initial_bias=4)"
+IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "fox", "cope", "cpb_log", GATE)
+GREY = "0.75"  # the other encodings
 SAMPLES = 20_000  # sequences per estimate
-SHADES = 25  # published images have a small palette
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -99,24 +105,34 @@ def with_factors(scores: pd.DataFrame, *archives: Runs) -> pd.DataFrame:
     return scores.assign(**columns)
 
 
+def with_newer_encodings(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the scores on `TELLING` with those of the newer encodings, and the names of the latter."""
+    newer = pd.read_csv(RESULTS / "bank" / "new" / "scores.csv")
+    together = pd.concat([scores[scores["task"].isin(TELLING)], newer], ignore_index=True)
+    return together, sorted(set(newer["label"]))
+
+
 def pages(folder: Path) -> None:
-    """Draw the figures and write ``scores.csv`` and ``verdicts.csv``."""
+    """Draw the figures and write ``scores.csv``, ``verdicts.csv`` and ``ranking.csv``."""
     runs, scores = load(folder)
-    draw_curves(runs, scores, folder / "figures")
-    draw_scores(scores, folder / "figures")
-    draw_factors(scores, folder / "figures")
+    together, newer = with_newer_encodings(scores)
+    rows = ranking.rank(together)
+    draw_curves(together, (runs, read_archive(RESULTS / "bank" / "new")), folder / "figures")
+    ranking.draw_ranking(together, newer, folder / "figures", "answer")
+    draw_tasks(scores, together, newer, folder / "figures")
+    ranking.draw_effects(factor_effects(scores), [*views(scores)[0].index], folder / "figures")
     scores.to_csv(folder / "scores.csv", index=False)
     best_against_others(scores).to_csv(folder / "verdicts.csv", index=False)
+    rows.rename_axis("encoding").to_csv(folder / "ranking.csv")
 
 
 def matrices(scores: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
-    """Return the scores [settings, encodings] by task and measure, and their mean over `TASKS`."""
+    """Return the scores [settings, encodings] by task and measure, and their mean over `TELLING`."""
     by_measure = {}
     for task in [*TASKS, CONTROL]:
         for name, (column, unlearned) in MEASURES.items():
             by_measure[task, name] = scores_by_setting(scores[scores["task"] == task], column, unlearned)
-    total: Any = sum(by_measure[task, AS_ZERO] for task in TASKS)
-    by_measure[MEAN, AS_ZERO] = total / len(TASKS)
+    by_measure[MEAN, AS_ZERO] = ranking.over_tasks(scores)
     return by_measure
 
 
@@ -145,7 +161,7 @@ def best_against_others(scores: pd.DataFrame) -> pd.DataFrame:
 def views(scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """Return mean scores with unlearned settings as 0, mean scores without them, and the number learned.
 
-    Each frame is [encodings, tasks], sorted by the mean over tasks; the first frame starts with that mean.
+    Each frame is [encodings, tasks], sorted by the mean over `TELLING`, with which the first frame starts.
     """
     by_measure = matrices(scores)
     as_zero = pd.DataFrame({task: by_measure[task, AS_ZERO].mean() for task in (MEAN, *TASKS)})
@@ -155,80 +171,87 @@ def views(scores: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFram
     return as_zero.loc[order], learned_alone.loc[order], learned_in.loc[order]
 
 
-def draw_curves(runs: Runs, scores: pd.DataFrame, folder: Path) -> None:
-    """Draw mean exact match over input length on the four tasks that separate the encodings."""
-    tasks = [task for task in TASKS if task != "kth"]
-    figure = curves_figure(runs, scores, dict.fromkeys(tasks, IN_COLOUR), shortest=1, columns=4)
-    figure.set_figheight(2.7)
-    for axes, task in zip(figure.axes, tasks, strict=True):
+def draw_curves(scores: pd.DataFrame, archives: Sequence[Runs], folder: Path) -> None:
+    """Draw mean exact match over input length, with standard errors over all configurations.
+
+    Configurations in which an encoding did not learn the task are contained.
+    """
+    curves = pd.concat([archive.curves for archive in archives])
+    points = curves.merge(scores[["name", "setting"]], on="name")
+    lengths = pd.concat([archive.runs[["name", "max_length"]] for archive in archives])
+    points = points.merge(lengths, on="name")
+    points["times"] = points["content_length"] / points["max_length"]
+    counts = points.groupby("times")["name"].transform("nunique")
+    points = points[(points["times"] >= 1) & (counts == scores["name"].nunique())]
+    style_of: Any = {"others": (GREY, "")} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}  # else as T5
+    figure = Figure(figsize=(7.2, 2.5), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(TELLING), sharey=True), TELLING, strict=True):
+        groups = points[points["task"] == task].groupby(["label", "times"])["exact_match"]
+        means, errors = groups.mean().unstack("label"), groups.sem().unstack("label")
+        grey = [str(label) for label in means if label not in IN_COLOUR]
+        for label in (*grey, *IN_COLOUR):
+            colour, marker = style_of[label if label in IN_COLOUR else "others"]
+            bars = errors[label] if label in IN_COLOUR else None
+            axes.errorbar(
+                means.index, means[label], bars, color=colour, marker=marker, markersize=3,
+                linewidth=1.2 if label in IN_COLOUR else 0.8, elinewidth=0.6,
+            )  # fmt: skip
+        length_axis(axes, [1, 2, 4, 8], 1, "exact match")
+        axes.xaxis.set_major_formatter(lambda times, _: f"{times:g}x")
         axes.set_title(f"{task}\n{QUESTIONS[task]}", fontsize=7)
         axes.set_xlabel("input length / training length", fontsize=7)
+        axes.label_outer()
+    legend_below(figure, style_of, [*reversed(IN_COLOUR), "others"])
     save(figure, folder, "curves")
 
 
-def draw_scores(scores: pd.DataFrame, folder: Path) -> None:
-    """Draw the mean scores with unlearned settings as 0 and without them."""
-    as_zero, learned_alone, learned_in = views(scores)
-    counts = learned_in.to_numpy()
-    figure = Figure(figsize=(7.2, 3.3), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=[6, 5])
-    left.set_title("unlearned configurations count as 0")
-    right.set_title("unlearned configurations left out")
-    for axes, values in ((left, as_zero), (right, learned_alone)):
-        draw_matrix(axes, values, "Blues", 0, 1)
-        axes.tick_params(axis="x", labelsize=6.5)
-        write_values(axes, values)
-    for (row, column), count in np.ndenumerate(counts):
-        if count < SETTINGS:
-            cell = right.texts[row * len(TASKS) + column]
-            cell.set(text=f"{cell.get_text()}\n{count} of {SETTINGS}", fontsize=5.5)
-    save(figure, folder, "answer")
+def draw_tasks(scores: pd.DataFrame, together: pd.DataFrame, newer: Sequence[str], folder: Path) -> None:
+    """Draw every configuration and the mean score by task, `kth` at the right without the newer encodings."""
+    matrices = {task: scores_by_setting(together[together["task"] == task], SCORE, 0.0) for task in TELLING}
+    matrices |= {"kth": scores_by_setting(scores[scores["task"] == "kth"], SCORE, 0.0)}
+    order = [*ranking.rank(together).index]
+    figure = Figure(figsize=(7.2, 0.9 + 0.19 * len(order)), layout="constrained")
+    panels = figure.subplots(1, len(matrices), sharey=True)
+    ranking.draw_means(panels, matrices, order, (), newer)
+    panels[-1].set_facecolor("0.95")
+    save(figure, folder, "tasks")
 
 
-def draw_factors(scores: pd.DataFrame, folder: Path) -> None:
-    """Draw the effect of each factor on the mean score of the learned settings."""
-    encodings = [*views(scores)[0].index]
-    figure = Figure(figsize=(7.2, 3.5), layout="constrained")
-    panels = figure.subplots(1, len(TASKS), sharey=True)
-    for axes, task in zip(panels, TASKS, strict=True):
-        learned = scores[(scores["task"] == task) & scores["learned"]]
-        effects = {}
+def factor_effects(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the effect of each factor on the mean score of the learned settings, with its standard error.
+
+    An effect is the difference of two means; its error follows from the variances at both levels (Welch). At
+    least two settings must be learned at each level.
+    """
+    rows = []
+    learned = scores[scores["learned"] & scores["task"].isin(TELLING)]
+    for (task, encoding), group in learned.groupby(["task", "label"]):
         for factor in FACTORS:
-            means = learned.groupby(["label", factor])[SCORE].mean().unstack()
-            effects[factor] = means[True] - means[False]
-        draw_matrix(axes, pd.DataFrame(effects).reindex(encodings), "RdBu", -0.6, 0.6)
-        axes.set_title(task)
-        axes.tick_params(axis="x", rotation=90)
-    figure.colorbar(panels[0].images[0], ax=panels, label="score: high level minus low level")
-    save(figure, folder, "factors")
-
-
-def draw_matrix(axes: Any, values: pd.DataFrame, colours: str, low: float, high: float) -> None:
-    """Draw values as colours; missing values are grey."""
-    axes.set_facecolor("0.75")
-    axes.imshow(values, cmap=colormaps[colours].resampled(SHADES), vmin=low, vmax=high, aspect="auto")
-    axes.set_xticks(range(len(values.columns)), values.columns)
-    axes.set_yticks(range(len(values)), values.index)
-
-
-def write_values(axes: Any, values: pd.DataFrame) -> None:
-    """Write the numbers into the cells of `draw_matrix`, in white on dark cells."""
-    for (row, column), value in np.ndenumerate(values.to_numpy()):
-        colour = "white" if value > 0.55 else "black"
-        axes.text(
-            column, row, number(value), color=colour, fontsize=7, ha="center", va="center", linespacing=0.9
-        )
+            low, high = group.loc[~group[factor], SCORE], group.loc[group[factor], SCORE]
+            if min(len(low), len(high)) >= 2:
+                error = np.sqrt(low.var() / len(low) + high.var() / len(high))
+                effect = {"effect": high.mean() - low.mean(), "error": error}
+                rows.append({"task": task, "encoding": encoding, "factor": factor, **effect})
+    return pd.DataFrame(rows)
 
 
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
     runs, scores = load(folder)
+    together, _ = with_newer_encodings(scores)
+    rows = ranking.rank(together)
     steps = with_settings(runs, steps="training.steps")["steps"]
-    return numbers(scores) | {
+    values = numbers(scores) | ranking_numbers(together, rows) | half_numbers(together)
+    values |= text_numbers() | flip_flop_numbers() | cost_numbers()
+    return values | {
         "runs": len(runs.runs),
         "seconds": (runs.runs["seconds_per_step"] * steps).mean(),
         "learned": scores["learned"].mean(),
         "falsely lower": verdicts.calibrated_p(ALPHA, 12, SETTINGS),
+        "summary": ranking.summary_table(rows),
+        "ranking": ranking.ranking_table(rows),
+        "differences": ranking.difference_table(rows),
+        "first_places": ranking.verdict_table(together),
         "verdicts": verdict_table(best_against_others(scores)),
         "views": encoding_table("0 / left out", view_cells(*views(scores))),
         "missed": unlearned_table(scores),
@@ -240,7 +263,6 @@ def blocks(folder: Path) -> dict[str, Any]:
 def numbers(scores: pd.DataFrame) -> dict[str, Any]:
     """Return the numbers in the text by name, such as ``copy/fox/score`` and ``copy/fox/score/2 layers``."""
     values: dict[str, Any] = {}
-    by_measure = matrices(scores)
     columns = {"score": SCORE, "2x": AT_2X, "4x": AT_4X}
     for (task, encoding), rows in scores[scores["learned"]].groupby(["task", "label"]):
         for name, column in columns.items():
@@ -253,58 +275,111 @@ def numbers(scores: pd.DataFrame) -> dict[str, Any]:
                 layers = FACTORS["layers"][1 + many_layers]
                 training_length = FACTORS["training length"][1 + long_training]
                 values[f"{task}/{encoding}/{name}/{layers}, {training_length}"] = at_levels[column].mean()
-    for (task, measure_name), matrix in by_measure.items():
-        if measure_name == AS_ZERO:
-            _, shares_first = bootstrap_ranks(matrix.to_numpy())
-            for encoding, share in zip(matrix, shares_first, strict=True):
-                values[f"{task}/{encoding}/0"] = matrix[encoding].mean()
-                values[f"{task}/{encoding}/first"] = share
-    means = by_measure[MEAN, AS_ZERO]
-    others = means.drop(columns=["fox", "kerple_log"])
-    values["ahead"] = min(others.lt(means[best], axis=0).sum().min() for best in ("fox", "kerple_log"))
-    without_kth: Any = sum(by_measure[task, AS_ZERO] for task in TASKS if task != "kth")
-    values |= {f"without kth/{name}": mean / (len(TASKS) - 1) for name, mean in without_kth.mean().items()}
-    copied = scores[scores["learned"] & (scores["task"] == "copy")].groupby("label")[AT_4X].mean()
-    values["copy/others/4x"] = copied.drop("kerple_log").max()
-    return values | text_numbers() | gate_numbers() | mirrored_numbers() | cost_numbers()
+    return values
+
+
+def ranking_numbers(together: pd.DataFrame, rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the ranking by name, such as ``rank/fox/mean``, and what the bootstrap says of it."""
+    tied = [*rows.index[rows["tied"]]]
+    bootstrap = ranking.resample(together)
+    values: dict[str, Any] = {
+        "rank/encodings": len(rows),
+        "rank/others": len(rows) - 1,
+        "rank/tied": len(tied),
+        "rank/lower": len(rows) - len(tied),
+        "rank/lowest tied": rows.loc[tied, "mean"].min(),
+        "rank/highest lower": rows["mean"].drop(tied).max(),
+        "2x/tied": ranking.against_best(ranking.over_tasks(together, AT_2X))["tied"].sum(),
+        "both/first": bootstrap.first()[tied].sum(),
+        "both/on top": bootstrap.share_on_top(tied),
+        "both/open": (rows["both_low"].iloc[len(tied) :] <= 0).sum(),
+        "tasks/lower": (ranking.over_task_tests(together, bootstrap.best) <= ALPHA).sum(),
+        "rank/lower at 2x": rows.loc[tied, AT_2X].min(),
+        "rank/highest lower at 4x": rows[AT_4X].drop(tied).max(),
+        "rank/lowest tied at 4x": rows.loc[tied, AT_4X].min(),
+        "rank/highest at 2x": rows[AT_2X].max(),
+        "rank/highest at 4x": rows[AT_4X].max(),
+    }
+    columns = {"mean": "mean", "2x": AT_2X, "4x": AT_4X, "learned": "learned"} | {t: t for t in TELLING}
+    for name, column in columns.items():
+        values |= {f"rank/{encoding}/{name}": value for encoding, value in rows[column].items()}
+    return values
+
+
+def half_numbers(together: pd.DataFrame) -> dict[str, Any]:
+    """Return how often encodings learned and copied in the first and the mirrored configurations."""
+    mirrored = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
+    both = pd.concat([together[together["label"].isin(mirrored["label"])], mirrored])
+    learned = both.groupby("label")["learned"]
+    values: dict[str, Any] = {f"learned/{label}": count for label, count in learned.sum().items()}
+    values["learned/cases"] = learned.size().max()
+    for half, rows in (("first", together), ("mirrored", mirrored)):
+        means = ranking.over_tasks(rows).mean()
+        values |= {f"{half}/{label}": mean for label, mean in means.items()}
+        copied = rows[(rows["task"] == "copy") & rows["learned"]]
+        for name, column in (("2x", AT_2X), ("4x", AT_4X)):
+            shares = copied.groupby("label")[column].mean()
+            values |= {f"{half}/copy/{label}/{name}": share for label, share in shares.items()}
+            kerple = copied[copied["label"] == "kerple_log"]
+            for long_training, lengths in ((False, 12), (True, 24)):
+                at_level = kerple[kerple["training length"] == long_training]
+                values[f"{half}/copy/kerple_log/{name}/trained to {lengths}"] = at_level[column].mean()
+                for many_layers, layers in ((False, 2), (True, 4)):
+                    share = at_level.loc[at_level["layers"] == many_layers, column].mean()
+                    values[f"{half}/copy/kerple_log/{name}/trained to {lengths}, {layers} layers"] = share
+    values["mirrored/next"] = ranking.over_tasks(mirrored).mean().drop(["fox", "kerple_log"]).max()
+    return values
 
 
 def text_numbers() -> dict[str, float]:
-    """Return the rises of the loss on text from 256 to 2,048 bytes, and ALiBi minus FoX at 256."""
+    """Return losses on text at 256 bytes, on the first and later bytes of a window, and rises to 2,048."""
     study = load_study(RESULTS / "text")
-    bits = study.scores(read_archive(RESULTS / "text"))
+    runs = read_archive(RESULTS / "text")
+    bits = study.scores(runs)
     rope_bits = study.scores(read_archive(RESULTS / "text" / "rope"))
     rises = (bits[2048] - bits[256]).groupby(bits["label"]).mean()
     rope_rises = (rope_bits[2048] - rope_bits[256]).groupby(rope_bits["label"]).mean()
-    trained = bits.groupby("label")[256].mean()
+    by_index = study.by_index(runs)
+    newer_study = load_study(RESULTS / "text" / "new")
+    newer = (
+        newer_study.at_best_rate(read_archive(RESULTS / "text" / "new")).groupby("label")[[256, 2048]].mean()
+    )
     return {
+        **{f"text/{encoding}/rise": loss for encoding, loss in (newer[2048] - newer[256]).items()},
+        **{f"text/{encoding}/at 2048": loss for encoding, loss in newer[2048].items()},
         **{f"text/{encoding}/rise": rise for encoding, rise in rises.combine_first(rope_rises).items()},
-        "text/alibi/above fox": trained["alibi"] - trained["fox"],
+        **{f"text/{encoding}/at 256": loss for encoding, loss in bits.groupby("label")[256].mean().items()},
+        **{f"text/{encoding}/at 2048": loss for encoding, loss in bits.groupby("label")[2048].mean().items()},
+        "text/fox/first 64": by_index.loc["fox", 64],
+        "text/fox/later": by_index.loc["fox", [128, 192, 256]].mean(),
         "text/flat/rise": rises[["fox", "kerple_log", "alibi"]].max(),
     }
 
 
-def gate_numbers() -> dict[str, float]:
-    """Return the mean scores of FoX with an initial gate bias of 4."""
-    scores = pd.read_csv(RESULTS / "bank" / "new" / "scores.csv")
-    scores = scores[scores["label"] == "fox(initial_bias=4)"]
-    by_task = scores["score"].where(scores["learned"], 0.0).groupby(scores["task"]).mean()
-    return {f"gate/{task}": score for task, score in by_task.items()} | {f"gate/{MEAN}": by_task.mean()}
+def flip_flop_numbers() -> dict[str, float]:
+    """Return the errors, in %, on flip-flop with 128 symbols and one layer, from the replications."""
+    errors = load_study(RESULTS / "replications").our_values()
+    return {f"long flip_flop/{name}": values.mean() for name, values in flip_flop_errors(errors).items()}
 
 
-def mirrored_numbers() -> dict[str, float]:
-    """Return the mean scores in the mirrored configurations, and their number."""
-    rows = pd.read_csv(RESULTS / "bank" / "mirrored" / "scores.csv")
-    scores = rows["score"].where(rows["learned"], 0.0).groupby(rows["label"]).mean()
-    values = {f"mirrored/{encoding}": score for encoding, score in scores.items()}
-    return values | {"mirrored/settings": rows["setting"].nunique()}
+def flip_flop_errors(errors: dict[Any, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the errors by seed of each encoding on flip-flop as trained."""
+    return {
+        encoding: values
+        for (_, task, setting, encoding), values in errors.items()
+        if (task, setting) == ("flip-flop", "as trained")
+    }
 
 
 def cost_numbers() -> dict[str, float]:
-    """Return the time of a training step with each encoding, relative to NoPE."""
-    costs = pd.read_csv(RESULTS / "benchmark" / "table.csv")
-    costs = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
-    return {f"cost/{case}": ratio for case, ratio in zip(costs["case"], costs["ratio"], strict=True)}
+    """Return the time of a training step relative to NoPE, and of a long evaluation relative to RoPE."""
+    costs = pd.read_csv(RESULTS / "benchmark" / "table.csv", keep_default_na=False, na_values=[""])
+    short = costs[(costs["part"] == "encodings") & (costs["setting"] == "defaults")]
+    values = {f"cost/{case}": ratio for case, ratio in zip(short["case"], short["ratio"], strict=True)}
+    for tokens in (1024, 16384):
+        long = costs[costs["setting"] == f"{tokens} tokens"].set_index("case")["milliseconds"]
+        values |= {f"cost at {tokens}/{case}": ratio for case, ratio in (long / long["rope"]).items()}
+    return values
 
 
 def verdict_table(compared: pd.DataFrame) -> str:

@@ -30,6 +30,7 @@ PREDICTIONS = Path(__file__).with_name("predictions.csv")
 TUNING_SEED, SEEDS = 100, 3
 TRAINED, LONGEST = transfer.TRAINED, transfer.LONGEST
 SMALLEST_DIFFERENCE = 0.05  # bits per byte; encodings whose rises differ by less are not compared
+SAME_RISE = 0.01  # bits per byte; lower rises are all the same
 FEWEST_PAIRS, FEWEST_ENCODINGS, FEWEST_CLASSES, ALPHA = 5, 6, 2, 0.05
 MAX_PERMUTATIONS = 50_000  # if there are more, this many are drawn at random
 # As in the plan. A higher class predicts a lower rise, as in `transfer.CLASSES`.
@@ -193,7 +194,8 @@ def blocks(folder: Path) -> dict[str, Any]:
     mean_rises, scores, classes = (rows[key].to_numpy(float) for key in ("rise", "score", "class"))
     main = within_classes(mean_rises, scores, classes)
     classes_rho, classes_p = rank_correlation(classes, mean_rises)
-    bank_rho, _ = rank_correlation(scores, mean_rises)
+    bank_rho, bank_p = rank_correlation(scores, mean_rises)
+    _, bank_p_with_ties = rank_correlation(scores, np.where(mean_rises < SAME_RISE, 0.0, mean_rises))
     earlier_scores, earlier_rises = earlier_scores_and_rises()
     all_scores = np.concatenate([scores, earlier_scores])
     all_classes = np.concatenate([classes, transfer.CLASSES.ravel()])
@@ -209,6 +211,8 @@ def blocks(folder: Path) -> dict[str, Any]:
         "classes_rho": classes_rho,
         "classes_p": classes_p,
         "bank_rho": bank_rho,
+        "bank_p": bank_p,
+        "bank_p_with_ties": bank_p_with_ties,
         **{f"{label}_rise": rise for label, rise in (rows["rise"].round(2) + 0.0).items()},
         "both_bank_rho": rank_correlation(all_scores, all_rises)[0],
         "both_classes_rho": rank_correlation(all_classes, all_rises)[0],

@@ -127,6 +127,60 @@ def test_independent_code_finds_the_published_means_and_verdicts() -> None:
     check_verdicts(pd.read_csv(MIRRORED / "verdicts.csv"), scores)
 
 
+def confirmed_over(
+    scores: dict[str, recomputation.Values], tasks: list[str], left_out: set[int]
+) -> list[float]:
+    """Return the adjusted p-values of FoX and KERPLE against the ten others that are significant."""
+    means = {
+        label: {
+            n: float(np.mean([scores[task][label][n] for task in tasks])) for n in values if n not in left_out
+        }
+        for label, values in scores["copy"].items()
+    }
+    pairs = itertools.product(("fox", "kerple_log"), set(means) - {"fox", "kerple_log"})
+    tests = [recomputation.sign_flip_p(means[best], means[other]) for best, other in pairs]
+    adjusted = recomputation.holm([p for _, p, _ in tests])
+    return [p for (difference, _, _), p in zip(tests, adjusted, strict=True) if p <= 0.05 and difference > 0]
+
+
+def test_independent_code_finds_the_analyses_beside_the_plan() -> None:
+    """Without the repeats or a task, at other lengths, and with tasks drawn like configurations."""
+    values = mirrored.blocks(MIRRORED)
+    runs = recomputation.bank_runs(MIRRORED)
+    scores = {task: recomputation.measured(runs[task], "score", as_zero=True) for task in mirrored.TASKS}
+    without_repeats = confirmed_over(scores, mirrored.TASKS, {22, 23})
+    assert values["ten/confirmed"] == len(without_repeats) == 20
+    assert values["ten/p"] == pytest.approx(max(without_repeats))
+    for task in mirrored.TASKS:
+        others = [other for other in mirrored.TASKS if other != task]
+        assert values[f"without {task}/confirmed"] == len(confirmed_over(scores, others, set()))
+    for times in ("2x", "4x"):
+        at_times = {task: recomputation.measured(runs[task], times, as_zero=True) for task in mirrored.TASKS}
+        assert values[f"at {times}/confirmed"] == len(confirmed_over(at_times, mirrored.TASKS, set()))
+    induction = {
+        label: {n: s for n, s in rows.items() if n < 22} for label, rows in scores["induction"].items()
+    }
+    against = recomputation.against_others(induction, "kerple_log", 10)
+    assert values["ten/induction/alibi/p"] == pytest.approx(against["alibi"][1])
+    assert values["ten/induction/alibi/p"] > 0.05 > values["twelve/induction/alibi/p"]
+    first = recomputation.bank_runs(mirrored.BANK)
+    halves = [
+        {**recomputation.measured(first[task], "score", as_zero=True)[label], **scores[task][label]}
+        for task in mirrored.TASKS
+        for label in scores["copy"]
+    ]
+    names = [*scores["copy"]]
+    stacked = np.array([[*half.values()] for half in halves]).reshape(4, len(names), 24)
+    random = np.random.default_rng(5)
+    best = [names.index(label) for label in ("fox", "kerple_log")]
+    on_top = []
+    for _ in range(4000):
+        tasks, settings = random.integers(4, size=4), random.integers(24, size=24)
+        means = stacked[tasks][:, :, settings].mean(axis=(0, 2))
+        on_top.append(means[best].min() > np.delete(means, best).max())
+    assert values["both/top"] == pytest.approx(np.mean(on_top), abs=0.03)
+
+
 def test_statements_written_by_hand_are_true() -> None:
     verdicts = pd.read_csv(MIRRORED / "verdicts.csv")
     by_family = {family: rows.set_index("other")["verdict"] for family, rows in verdicts.groupby("family")}

@@ -285,21 +285,29 @@ def test_filled_in_values_of_the_readme_are_those_of_the_csvs() -> None:
     assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
 
 
-@pytest.mark.parametrize(
-    ("study", "in_readme", "in_study"),
-    [
-        ("replications", "13 published values that could be judged", "13 could be judged"),
-        ("replications", "3 agree in value, 5 in order and 5 do not", "3 agree in value, 5 in their order"),
-        ("replications", "17 could not be judged", "30 published values"),
-        ("tutorial_claims", "Nine of 19 mathematical claims", "**9 of the 19 mathematical claims"),
-        ("precision", "by less than 0.1 on three tasks", "its mean changes by less than 0.1"),
-        ("implementations", "31 implementations in 14 libraries", "of 31 implementations in 14 libraries"),
-        ("implementations", "28 compute the encoding they are named after", "3 of 31"),
-        ("implementations", "9 fail at least one check", "9 fail at least one check"),
-    ],
-)
-def test_numbers_written_by_hand_in_the_readme_are_those_of_the_studies(
-    study: str, in_readme: str, in_study: str
-) -> None:
-    assert in_readme in (ROOT / "README.md").read_text()
-    assert in_study in answer_of((RESULTS / study / "README.md").read_text("utf-8"))
+def test_the_table_of_studies_shows_the_sentence_that_a_listed_page_marks(tmp_path: Path) -> None:
+    page = """<!-- answer -->
+<!-- in short -->
+It has **<!-- {runs:.1f} -->0.8<!-- end --> runs**.
+<!-- end of in short -->
+
+More.
+<!-- from a: make results -->
+| x |
+<!-- end -->
+<!-- end of answer -->
+"""
+    (tmp_path / "README.md").write_text("| [one](deep/one/README.md) | ? |\n| [two](two/README.md) | ? |\n")
+    for name, text in (("deep/one", page), ("two", "no answer in short"), ("unlisted", page)):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "README.md").write_text(text)
+    project = "<!-- from results: make results -->\n{}\n<!-- end -->\n"
+    table = "| study | answer |\n| --- | --- |\n| [one](results/deep/one/README.md) | It has 0.8 runs. |"
+    assert fill_project_readme(project.format("old"), tmp_path) == project.format(table)
+    assert answer_of(page) == "It has **0.8 runs**.\n\nMore.\n| x |\n"
+
+
+def test_the_readme_has_fewer_than_150_lines_and_one_footnote() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert len(readme.splitlines()) < 150
+    assert readme.count("\n[^") == 1

@@ -53,6 +53,13 @@ def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
     return rises
 
 
+def permutation_p(predicted: Sequence[float], measured: Sequence[float]) -> float:
+    """Return the one-sided p-value of Spearman's rho over all orders of the predictions."""
+    observed = stats.spearmanr(predicted, measured).statistic
+    rhos = [stats.spearmanr(order, measured).statistic for order in permutations(predicted)]
+    return float(np.mean(np.array(rhos) >= observed - 1e-9))
+
+
 def test_independent_code_finds_the_outcome() -> None:
     predictions = {row["encoding"]: row for row in recomputation.read_csv(FOLDER / "predictions.csv")}
     rises = rises_by_encoding(predictions)
@@ -75,6 +82,12 @@ def test_independent_code_finds_the_outcome() -> None:
     assert blocks["smallest_p"] == pytest.approx(np.mean(shares == shares.max()))
     falls = [-rise for rise in rises.values()]
     assert blocks["classes_rho"] == pytest.approx(stats.spearmanr(levels, falls).statistic)
+    bank = [float(row["score"]) for row in predictions.values()]
+    assert blocks["bank_p"] == pytest.approx(permutation_p(bank, falls))
+    with_ties = [0.0 if abs(fall) < 0.01 else fall for fall in falls]
+    assert blocks["bank_p_with_ties"] == pytest.approx(permutation_p(bank, with_ties))
+    assert blocks["classes_p"] == pytest.approx(permutation_p(levels, falls))
+    assert blocks["bank_p"] < 0.05 < blocks["bank_p_with_ties"]
     assert blocks["verdict"] == "not shown"
     assert blocks["smallest_p"] > 0.05
     assert blocks["classes_p"] > 0.05

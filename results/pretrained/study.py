@@ -1,0 +1,91 @@
+"""Compare rescalings of a pretrained model's RoPE past its training length with the model truncated."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.drawing import save, styles
+from pe_experiments.published import markdown_table
+
+TRUNCATED, TRAINED, LONGEST = 2048, 8192, 16384  # tokens
+# Each rescaling, and the encoding drawn in the same style.
+RESCALINGS = {
+    "as_is": "rope",
+    "linear": "rope_linear",
+    "ntk": "rope_ntk",
+    "llama3": "rope_llama3",
+    "yarn": "rope_yarn",
+}
+THETA = 100_000  # base of the model as it is; NTK raises it
+ENLARGED = (-0.06, 0.1)  # bits per byte
+
+
+def by_stretch(folder: Path) -> pd.DataFrame:
+    """Return bits per byte [stretches, (rescaling, length)]; up to `TRAINED` all rescalings are ``as_is``."""
+    rows = pd.read_csv(folder / "stretches.csv")
+    rows["bits_per_byte"] = rows["bits"] / rows["bytes"]
+    rows["rope"] = rows["block"].map(rescaling)
+    return rows.pivot(index="stretch", columns=["rope", "length"], values="bits_per_byte")
+
+
+def rescaling(block: str) -> str:
+    """Return the name of the rescaling that a RoPE block in JSON configures."""
+    options = json.loads(block)
+    if options["rope_type"] != "default":
+        return str(options["rope_type"])
+    return "as_is" if options["rope_theta"] == THETA else "ntk"
+
+
+def pages(folder: Path) -> None:
+    """Draw the differences from the model that reads only its last tokens, a dot per stretch of text."""
+    bits = by_stretch(folder)
+    truncated = bits["as_is", TRUNCATED]
+    columns = {f"last {TRAINED:,} tokens": ("as_is", TRAINED)}
+    columns |= {f"{name}, {LONGEST:,} tokens": (name, LONGEST) for name in reversed(RESCALINGS)}
+    looks = styles(RESCALINGS.values())
+    figure = Figure(figsize=(7.2, 2.3), layout="constrained")
+    complete, enlarged = figure.subplots(1, 2, sharey=True)
+    for axes in (complete, enlarged):
+        for place, (name, length) in enumerate(columns.values()):
+            differences = bits[name, length] - truncated
+            colour = looks[RESCALINGS[name]][0]
+            axes.plot(differences, [place] * len(differences), "o", color=colour, markersize=3.5, alpha=0.5)
+            axes.plot(differences.mean(), place, "|", color=colour, markersize=13, markeredgewidth=2)
+        axes.axvline(0, color="0.6", linewidth=0.8)
+        axes.set_yticks(range(len(columns)), [*columns])
+        axes.spines[["top", "right"]].set_visible(False)
+    enlarged.set(xlim=ENLARGED, xticks=[-0.05, 0, 0.05, 0.1])
+    complete.set_title("all", fontsize=8)
+    enlarged.set_title("enlarged", fontsize=8)
+    figure.supxlabel(f"bits per byte minus those of the model on its last {TRUNCATED:,} tokens", fontsize=8)
+    save(figure, folder / "figures", "answer")
+
+
+def blocks(folder: Path) -> dict[str, Any]:
+    """Return the tables of the page and the numbers in its text, such as ``yarn_16384``."""
+    table = pd.read_csv(folder / "bits_per_byte.csv").pivot(
+        index="length", columns="rope", values="bits_per_byte"
+    )
+    bits = by_stretch(folder)
+    values: dict[str, Any] = {
+        f"{rope}_{length}": table.loc[length, rope] for rope in RESCALINGS for length in table.index
+    }
+    means = [
+        [f"{length:,}", *(f"{row[rope]:.3f}" for rope in RESCALINGS)] for length, row in table.iterrows()
+    ]
+    differences = []
+    for rope in RESCALINGS:
+        for length in (TRAINED, TRUNCATED):
+            by_part = bits[rope, LONGEST] - bits["as_is", length]
+            differences.append([f"`{rope}`", f"{length:,}", *(f"{value:+.3f}" for value in by_part)])
+    names = [f"`{rope}`" for rope in RESCALINGS]
+    stretches = [f"stretch {stretch + 1}" for stretch in bits.index]
+    close = max(values[f"{rope}_{LONGEST}"] for rope in ("yarn", "llama3", "ntk"))
+    return values | {
+        "rise": close - values[f"as_is_{TRAINED}"],
+        "means": markdown_table(["context length", *names], means),
+        "differences": markdown_table(["at 16,384 tokens", "minus on the last", *stretches], differences),
+    }

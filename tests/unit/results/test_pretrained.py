@@ -1,0 +1,32 @@
+"""Test the page of the pretrained model against its CSVs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from results.pretrained import study as pretrained
+from tests import recomputation
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "results" / "pretrained"
+
+
+def test_losses_and_differences_are_those_of_the_csvs() -> None:
+    losses = {
+        (row["rope"], int(row["length"])): float(row["bits_per_byte"])
+        for row in recomputation.read_csv(FOLDER / "bits_per_byte.csv")
+    }
+    values = pretrained.blocks(FOLDER)
+    for (rope, length), loss in losses.items():
+        assert values[f"{rope}_{length}"] == loss
+    bits = pretrained.by_stretch(FOLDER)
+    sizes = {row["stretch"]: int(row["bytes"]) for row in recomputation.read_csv(FOLDER / "stretches.csv")}
+    for (rope, length), by_stretch in bits.items():
+        mean = np.average(by_stretch, weights=[sizes[str(stretch)] for stretch in by_stretch.index])
+        assert losses[rope, length] == pytest.approx(mean)
+    assert values["rise"] == pytest.approx(losses["ntk", 16384] - losses["as_is", 8192])
+    (cells,) = [line.split("|") for line in values["differences"].splitlines() if "`yarn` | 2,048" in line]
+    differences = (bits["yarn", 16384] - bits["as_is", 2048]).to_list()
+    assert [float(cell) for cell in cells[3:-1]] == pytest.approx(differences, abs=0.00051)
+    assert max(losses[rope, 16384] for rope in ("yarn", "llama3", "ntk")) < losses["linear", 16384]
