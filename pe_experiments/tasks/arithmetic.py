@@ -32,10 +32,11 @@ class Addition(TwoNumbers):
     reversed throughout: McLeish et al. 2024, arXiv:2405.17399 (to 20 digits, evaluated to 100); padded with a
     reversed answer: Cho et al. 2024, arXiv:2405.20671 (to 30 digits, evaluated to 200).
 
-    Padded numbers can have two further parts. A scratchpad writes the digit and the carry of each place, units
-    first, before the sum: 95+07 has 2 1, 0 1, then 102. With hints an index, the same at the same place value,
-    stands before each digit of a number and each step of the scratchpad. The index of the units is random, so
-    that short numbers show the indices of long ones. With four hints, symbols 11 to 14, the units have 12:
+    Padded numbers can have a scratchpad, which writes the digit and the carry of each place, units first,
+    before the sum: 95+07 has 2 1, 0 1, then 102. They can also have hints. An index then stands before each
+    digit of a number and each step of the scratchpad, the same index for the same place value. That of the
+    units is random, so that short numbers show the indices of long ones. With four hints, symbols 11 to 14,
+    the units have 12 here:
 
     >>> Addition(width="padded", scratchpad=True).solve(torch.tensor([[9, 5, 10, 0, 7]])).tolist()
     [[2, 1, 0, 1, 1, 0, 2]]

@@ -39,8 +39,8 @@ class Task(ABC):
             (BOS, SEP, EOS, SLOT) after them.
         answers: number of symbols that a target can take; None means all.
         order_sensitive: False when the answer does not depend on the order of the input (a control).
-        shortest, longest, step: lengths are ``shortest``, ``shortest + step``, ... up to ``longest``, in input
-            symbols unless `input_length` says otherwise.
+        shortest, longest, step: lengths are ``shortest``, ``shortest + step``, ... up to ``longest``. They
+            count input symbols unless `input_length` says otherwise.
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
             ``aligned`` (target t is predicted at input t).
         decoder_only: the reason why the task needs a decoder; None if an encoder can be used.

@@ -91,7 +91,5 @@ class WordProblem(Task):
 def is_even(permutation: Permutation) -> bool:
     """Return whether a permutation has an even number of inversions."""
     size = len(permutation)
-    inversions = [
-        (i, j) for i in range(size) for j in range(i + 1, size) if permutation[i] > permutation[j]
-    ]
+    inversions = [(i, j) for i in range(size) for j in range(i + 1, size) if permutation[i] > permutation[j]]
     return len(inversions) % 2 == 0

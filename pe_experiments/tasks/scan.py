@@ -15,8 +15,9 @@ from pe_experiments.tasks.base import IGNORE, Split, Task
 from pe_experiments.terminal.argument_checks import at_least
 
 WORDS = (
-    "walk", "look", "run", "jump", "turn", "left", "right", "opposite", "around", "twice", "thrice", "and", "after"
-)  # fmt: skip
+    *("walk", "look", "run", "jump", "turn", "left", "right"),
+    *("opposite", "around", "twice", "thrice", "and", "after"),
+)
 BLANK = len(WORDS)
 ACTIONS = ("WALK", "LOOK", "RUN", "JUMP", "LTURN", "RTURN")
 FIRST_ACTION = BLANK + 1
@@ -187,8 +188,9 @@ def interpret(words: list[str]) -> list[str]:
     for conjunction in ("and", "after"):
         if conjunction in words:
             place = words.index(conjunction)
-            parts = [_interpret_phrase(words[:place]), _interpret_phrase(words[place + 1 :])]
-            return sum(parts if conjunction == "and" else parts[::-1], [])
+            left = _interpret_phrase(words[:place])
+            right = _interpret_phrase(words[place + 1 :])
+            return left + right if conjunction == "and" else right + left
     return _interpret_phrase(words)
 
 

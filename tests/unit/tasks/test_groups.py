@@ -73,5 +73,5 @@ def test_states_are_uniform_at_every_length() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="group=s4 is not one of the choices: s5, a5"):
         WordProblem("s4")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="reveals=1.0 is outside 0 .. 1"):
+    with pytest.raises(ValueError, match=r"reveals=1\.0 is outside 0 \.\. 1"):
         WordProblem(reveals=1.0)
