@@ -15,8 +15,8 @@ class RePo(PositionalEncoding):
 
     Pair m of q and k rotates by z theta_m, theta_m = base^(-m/pairs). Positions are real numbers in any
     order. Position ids are not read, so order enters through the mask and the content; with small initial
-    weights all positions are near 0 at first (NoPE). The released model rotates by position ids in the first five of
-    its sixteen layers, as `ByLayer` does with `Rope` there.
+    weights all positions are near 0 at first (NoPE). The released model has plain RoPE in the first five of
+    its sixteen layers.
 
     Source: Li, Zhao and Sproat 2025, arXiv:2512.14391, and its released code (SakanaAI/repo, mode
     ``swigluex_multihead``). Parameters: ``(2 * d_model + num_heads) * width`` per layer, from N(0,
