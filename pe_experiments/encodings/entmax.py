@@ -121,13 +121,17 @@ class AdaptiveEntmax(PositionalEncoding):
             self.gamma_h = nn.Parameter(torch.empty(heads).normal_(0.0, 0.1))
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return entmax(self.logits(q_BHTK, k_BHSK, at), self.alpha)
+
+    def logits(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        """Return the scaled logits with the bias, BHTS; keys that a query does not see have `MASKED`."""
         logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         if self.scale != "none" and self.alibi_heads < self.shape.num_heads:
             factors_BhT1 = self._factors(at, q_BHTK.shape[2])
             biased, unbiased = logits_BHTS.tensor_split([self.alibi_heads], dim=1)
             logits_BHTS = torch.cat([biased, unbiased * factors_BhT1], dim=1)
         logits_BHTS = logits_BHTS + self.nape.bias(q_BHTK, k_BHSK, at)
-        return entmax(logits_BHTS.masked_fill(~at.visible_BTS[:, None], MASKED), self.alpha)
+        return logits_BHTS.masked_fill(~at.visible_BTS[:, None], MASKED)
 
     def _factors(self, at: AttentionContext, queries: int) -> Tensor:
         """Return the factor of each query in the heads without a bias, [B, h, T, 1] in float32 or better."""

@@ -104,9 +104,14 @@ def test_no_evaluated_command_was_trained(tiny: Callable[..., Experiment]) -> No
     experiment = tiny("task=scan", "training.max_length=12")
     batches = experiment.batches
     assert seen_in_training(batches, 50, experiment.source, [4, 12], 100) == {4: 0, 12: 0}
-    seen = {length for length, *_ in batches.examples(0)}
-    assert seen <= set(range(1, 13))
-    assert len(seen) > 5
+
+
+def test_seen_commands_are_counted(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scan, "for_split", lambda self, split: self)  # all commands in every split
+    experiment = tiny("task=scan", "training.max_length=12")
+    counts = seen_in_training(experiment.batches, 200, experiment.source, [1, 12], 100)
+    assert counts[1] == 100  # of six commands
+    assert 0 < counts[12] < 100  # of 1,578
 
 
 def test_blanks_fill_a_command_to_nine_words() -> None:
