@@ -54,14 +54,15 @@ class Dape(PositionalEncoding):
                 f"bias={bias_class.__name__} masks keys; DAPE needs an encoding that masks no key"
             )
         self.invariant_to = self.added.invariant_to
-        if kernel == 1:
-            layers = nn.Linear(2 * shape.num_heads, width), nn.Linear(width, shape.num_heads)
-        else:
-            layers = tuple(
-                nn.Conv2d(inputs, outputs, (1, kernel), padding=(0, kernel // 2))
-                for inputs, outputs in ((2 * shape.num_heads, width), (width, shape.num_heads))
-            )
-        self.mlp = nn.Sequential(layers[0], nn.LeakyReLU(), layers[1])
+        self.mlp = nn.Sequential(
+            self._map(2 * shape.num_heads, width), nn.LeakyReLU(), self._map(width, shape.num_heads)
+        )
+
+    def _map(self, inputs: int, outputs: int) -> nn.Module:
+        """Return a linear map across heads, or the convolution that replaces it."""
+        if self.kernel == 1:
+            return nn.Linear(inputs, outputs)
+        return nn.Conv2d(inputs, outputs, (1, self.kernel), padding=(0, self.kernel // 2))
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         a_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
