@@ -9,6 +9,7 @@ from itertools import product
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
 from pe_experiments.data.formats import format_for
@@ -54,7 +55,13 @@ def lengths_to_check(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
 def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return a mask of the targets that change if the symbols of each input are permuted."""
     orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
-    return task.solve(inputs.gather(1, orders)) != targets
+    return _solve(task, inputs.gather(1, orders), targets.shape[1]) != targets
+
+
+def _solve(task: Task, inputs: Tensor, width: int) -> Tensor:
+    """Return the targets of these inputs, cropped or padded to ``width``."""
+    answers = task.solve(inputs)
+    return F.pad(answers, (0, width - answers.shape[1]), value=IGNORE)
 
 
 @check("samples obey the rule", "solve or sample is off by one at an end of the input")
@@ -235,7 +242,7 @@ def layouts_score_targets(task: Task) -> Measurement:
         inputs, targets = draw_examples(task, length, 10)
         rows = layout.lay_out(inputs, targets)
         content = rows.labels_BT[(rows.labels_BT != IGNORE) & (rows.labels_BT != layout.eos)]
-        tokens = layout.tokens(length, task.target_length(length))
+        tokens = layout.tokens(task.input_length(length), task.target_length(length))
         if rows.tokens_BT.shape != (10, tokens) or not torch.equal(content, targets[targets != IGNORE]):
             where = "a decoder" if causal else "an encoder"
             return False, f"rows of shape {tuple(rows.tokens_BT.shape)} in {where}"
@@ -281,7 +288,7 @@ def examples_are_many(task: Task) -> Measurement:
     inputs, _ = draw_examples(task, length, rows, 5)
     num_distinct = len(inputs.unique(dim=0))
     num_symbols = len(inputs.unique())
-    num_possible = float(num_symbols) ** min(length, 9)
+    num_possible = min(float(num_symbols) ** min(length, 9), task.num_inputs(length))
     if num_distinct < min(FEWEST, rows / 10, num_possible / 100):
         return False, f"length {length}: {num_distinct} different inputs among {rows:,}"
     distinct_in_batch = len(inputs[:SEEDS].unique(dim=0))
@@ -297,7 +304,7 @@ def examples_are_many(task: Task) -> Measurement:
 
 @check("evaluation is not in training", "both are drawn from one list of examples (see for_split)")
 def evaluation_is_not_in_training(task: Task) -> Measurement:
-    length = lengths_to_check(task, (LONG, 100))[-1]
+    length = lengths_to_check(task.for_split("training"), (LONG, 100))[-1]
     rows = min(SPLITS, MOST_TOKENS // length)
     trained, _ = draw_examples(task.for_split("training"), length, rows, 11)
     evaluated, _ = draw_examples(task.for_split("evaluation"), length, rows, 12)
@@ -318,7 +325,7 @@ def no_symbol_leaks(task: Task) -> Measurement:
             shuffled[:, symbol] = inputs[order, symbol]
             changed = (shuffled[:, symbol] != inputs[:, symbol]).nonzero().flatten()[:200]
             try:
-                solved = task.solve(shuffled[changed])
+                solved = _solve(task, shuffled[changed], targets.shape[1])
             except Exception:  # such an input does not exist
                 continue
             if len(changed) and torch.equal(solved[:, target], targets[changed, target]):

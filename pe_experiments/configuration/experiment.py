@@ -198,7 +198,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         if not config.model.causal and (why := task.decoder_only):
             raise NotApplicable(f"task: {type(task).__name__} needs a decoder, because {why}")
     train_lengths = _train_lengths(config.training, task)
-    train_length = max(layout.tokens(n, task.target_length(n)) for n in train_lengths)
+    train_length = max(layout.tokens(task.input_length(n), task.target_length(n)) for n in train_lengths)
     with user_errors("positions"):
         positions.check(task, train_lengths)
         train_positions = positions.train_positions(train_length)

@@ -127,7 +127,7 @@ class TrainingStream:
         labels_RT = torch.full((rows, source.train_length), IGNORE)
         lengths_R, declared_R = torch.zeros(2, rows, dtype=torch.long)
         ids_RT = torch.zeros_like(tokens_RT) if source.positions.task_ids else None
-        for rows_B, inputs_BN, targets_BM in self.examples(draw):
+        for _, rows_B, inputs_BN, targets_BM in self.examples(draw):
             sequences = source.sequences(inputs_BN, targets_BM)
             width = sequences.tokens_BT.shape[1]
             tokens_RT[rows_B, :width] = sequences.tokens_BT
@@ -147,15 +147,15 @@ class TrainingStream:
         by_batch = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
         return by_batch.repeat_interleave(self.batch_size)
 
-    def examples(self, draw: int, longest: int | None = None) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield row indices, inputs and targets of a draw, together for each length up to ``longest``."""
+    def examples(self, draw: int, longest: int | None = None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+        """Yield length, row indices, inputs and targets of a draw for each length up to ``longest``."""
         generator = stream(self.source.seed, self.split, self.first_draw + draw)
         lengths_R = self._lengths(generator)
         task = self.source.task.for_split(self.split)
         for length in lengths_R.unique().tolist():
             if longest is None or length <= longest:
                 rows_B = (lengths_R == length).nonzero()[:, 0]
-                yield rows_B, *task.sample(length, len(rows_B), generator)
+                yield length, rows_B, *task.sample(length, len(rows_B), generator)
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:

@@ -29,8 +29,7 @@ def seen_in_training(
     training_examples = min(trained_batches * batches.batch_size, MOST_EXAMPLES)
     per_draw = BATCHES_PER_DRAW * batches.batch_size
     for draw in range(-(-training_examples // per_draw)):
-        for rows_B, inputs_BN, _ in batches.examples(draw, max(trained_lengths)):
-            length = inputs_BN.shape[1]
+        for length, rows_B, inputs_BN, _ in batches.examples(draw, max(trained_lengths)):
             if length in distinct_inputs:
                 compared_BN = inputs_BN[rows_B < training_examples - draw * per_draw]
                 training_inputs = map(bytes, compared_BN.numpy())
@@ -43,5 +42,6 @@ def seen_in_training(
 def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
     """Return the bytes of the input of each evaluation example."""
     blocks = [source.evaluation_block(length, block) for block in range(-(-examples // BLOCK_EXAMPLES))]
-    inputs_EN = torch.cat([source.format.inputs(block.tokens_BT, length) for block in blocks])
+    input_length = source.task.input_length(length)
+    inputs_EN = torch.cat([source.format.inputs(block.tokens_BT, input_length) for block in blocks])
     return list(map(bytes, inputs_EN[:examples].numpy()))

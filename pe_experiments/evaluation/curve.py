@@ -239,7 +239,8 @@ class _Blocks:
             batch = self.source.evaluation_block(self.length, block)
             self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
             rows = batch.rows(slice(self.examples - start))
-            depth_B = self.source.task.depth(self.source.format.inputs(rows.tokens_BT, self.length))
+            input_length = self.source.task.input_length(self.length)
+            depth_B = self.source.task.depth(self.source.format.inputs(rows.tokens_BT, input_length))
             if depth_B is not None:
                 self.depths.append(depth_B)
             yield rows
@@ -255,7 +256,7 @@ def point(source: Source, length: int, content_length: int, max_length: int, lar
         "split": "in_distribution" if content_length <= max_length else "extrapolation",
         "chance": source.task.chance(content_length),
         "answer_tokens": answer_tokens,
-        "tokens": source.format.tokens(content_length, answer_tokens),
+        "tokens": source.format.tokens(source.task.input_length(content_length), answer_tokens),
         "largest_position": largest_id,
         "untrained_positions": max(0, math.ceil(largest_id - largest_trained_id)),
     }

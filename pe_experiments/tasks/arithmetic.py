@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from pe_experiments.tasks.base import OneAnswer, PositionIds
 from pe_experiments.tasks.digits import TwoNumbers
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.argument_checks import at_least, one_of
 
 Order = Literal["forward", "reversed"]
 Width = Literal["free", "padded"]
@@ -32,10 +32,29 @@ class Addition(TwoNumbers):
     reversed throughout: McLeish et al. 2024, arXiv:2405.17399 (to 20 digits, evaluated to 100); padded with a
     reversed answer: Cho et al. 2024, arXiv:2405.20671 (to 30 digits, evaluated to 200).
 
+    Padded numbers can have a scratchpad, which writes the digit and the carry of each place, units first,
+    before the sum: 95+07 has 2 1, 0 1, then 102. They can also have hints. An index then stands before each
+    digit of a number and each step of the scratchpad, the same index for the same place value. That of the
+    units is random, so that short numbers show the indices of long ones. With four hints, symbols 11 to 14,
+    the units have 12 here:
+
+    >>> Addition(width="padded", scratchpad=True).solve(torch.tensor([[9, 5, 10, 0, 7]])).tolist()
+    [[2, 1, 0, 1, 1, 0, 2]]
+    >>> hinted = [[13, 9, 12, 5, 10, 13, 0, 12, 7]]
+    >>> Addition(width="padded", hints=4).solve(torch.tensor(hinted)).tolist()
+    [[14, 1, 13, 0, 12, 2]]
+
+    With hints inputs of d digits have 4d+1 symbols, and d+1 is at most ``hints``. Sources: scratchpad: Lee et
+    al. 2023, arXiv:2307.03381 (their simplified scratchpad, ``A->2 , C->1`` for a place, here two symbols);
+    hints: Zhou et al. 2023, arXiv:2310.16028, as in the released code of Cho et al. 2024 (reversed answer, to
+    40 digits, evaluated to 100; there the indices count from the first digit).
+
     Args:
         operands: ``forward``, most significant digit first, or ``reversed``.
         answer: order of the digits of the sum, likewise.
         width: ``free`` or ``padded``.
+        scratchpad: whether the answer spells out digit and carry of each place first; needs ``padded``.
+        hints: number of indices, at least 2, or 0 for no hints; needs ``padded``.
     """
 
     vocab_size = 11
@@ -43,13 +62,33 @@ class Addition(TwoNumbers):
     mark = 10  # the plus
     shortest = 3
 
-    def __init__(self, operands: Order = "forward", answer: Order = "forward", width: Width = "free"):
+    def __init__(
+        self,
+        operands: Order = "forward",
+        answer: Order = "forward",
+        width: Width = "free",
+        scratchpad: bool = False,
+        hints: int = 0,
+    ):
         self.forward = one_of(Order, "operands", operands) == "forward"
         self.answer_forward = one_of(Order, "answer", answer) == "forward"
         self.is_padded = one_of(Width, "width", width) == "padded"
         self.step = 2 if self.is_padded else 1
+        self.scratchpad = scratchpad
+        self.hints = at_least(2, "hints", hints) if hints else 0
+        for option in ("scratchpad", "hints"):
+            if getattr(self, option) and not self.is_padded:
+                raise ValueError(f"{option}={getattr(self, option)} needs width=padded, and width={width}")
+        if hints:
+            self.vocab_size += hints
+            self.answers = 10 + hints
+            self.shortest = 5
+            self.step = 4
+            self.longest = 4 * (hints - 1) + 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        if self.hints:
+            return self._sample_hinted(length, batch_size, generator)
         size = length - 2  # digits of the longest number
         first_BW, second_BW = torch.randint(10, (2, batch_size, size), generator=generator)
         if self.is_padded:
@@ -61,11 +100,45 @@ class Addition(TwoNumbers):
             inputs_BN = leading_BN.where(self._is_leading(inputs_BN), inputs_BN)
         first_BD, second_BD = self.operands(inputs_BN)
         total_BD = self.propagate_carries(first_BD + second_BD)
-        width = self.target_length(length)
         if not self.is_padded:
-            return inputs_BN, self.to_targets(total_BD, width, self.answer_forward)
-        targets_BM = total_BD[:, :width]
-        return inputs_BN, targets_BM.flip(1) if self.answer_forward else targets_BM
+            return inputs_BN, self.to_targets(total_BD, self.target_length(length), self.answer_forward)
+        digits = length // 2
+        total_BP = total_BD[:, : digits + 1]
+        targets_BM = total_BP.flip(1) if self.answer_forward else total_BP
+        if self.scratchpad:
+            carries_BD = (first_BD + second_BD > total_BD)[:, :digits].long()  # a digit is reduced by ten
+            steps_BM = torch.stack([total_BP[:, :digits], carries_BD], dim=-1).flatten(1)
+            targets_BM = torch.cat([steps_BM, targets_BM], dim=1)
+        return inputs_BN, targets_BM
+
+    def _sample_hinted(
+        self, length: int, batch_size: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return examples of d digits with the hint of its place before each digit and step."""
+        digits = length // 4
+        plain = Addition(
+            "forward" if self.forward else "reversed",
+            "forward" if self.answer_forward else "reversed",
+            "padded",
+            self.scratchpad,
+        )
+        inputs_BN, targets_BM = plain.sample(2 * digits + 1, batch_size, generator)
+        places_D = torch.arange(digits)
+        places_P = torch.arange(digits + 1)
+        units_B1 = 11 + torch.randint(self.hints - digits, (batch_size, 1), generator=generator)
+        operand_hints_BD = units_B1 + (places_D.flip(0) if self.forward else places_D)
+        answer_hints_BP = units_B1 + (places_P.flip(0) if self.answer_forward else places_P)
+        numbers_BN = [inputs_BN[:, :digits], inputs_BN[:, digits + 1 :]]
+        first_BN, second_BN = (
+            torch.stack([operand_hints_BD, number], dim=-1).flatten(1) for number in numbers_BN
+        )
+        plus_B1 = inputs_BN[:, digits : digits + 1]
+        parts = [torch.stack([answer_hints_BP, targets_BM[:, -(digits + 1) :]], dim=-1).flatten(1)]
+        if self.scratchpad:
+            steps_BD2 = targets_BM[:, : 2 * digits].unflatten(1, (digits, 2))
+            step_hints_BD1 = (units_B1 + places_D)[..., None]
+            parts.insert(0, torch.cat([step_hints_BD1, steps_BD2], dim=-1).flatten(1))
+        return torch.cat([first_BN, plus_B1, second_BN], dim=1), torch.cat(parts, dim=1)
 
     def _is_leading(self, inputs_BN: Tensor) -> Tensor:
         """Return True at the most significant digit of a number of several digits, [B, N]."""
@@ -74,28 +147,51 @@ class Addition(TwoNumbers):
         return (places_BN > padded_BN[:, :-2]) & (places_BN > padded_BN[:, 2:]) & (places_BN > 0)
 
     def solve_row(self, row: list[int]) -> list[int]:
-        width = self.target_length(len(row))
-        text = "".join("+" if symbol == self.mark else str(symbol) for symbol in row)
-        total = 0
+        hints = [symbol for symbol in row if symbol > self.mark]
+        text = "".join("+" if symbol == self.mark else str(symbol) for symbol in row if symbol <= self.mark)
+        numbers = []
         for digits in text.split("+"):
             number = digits if self.forward else digits[::-1]
-            total += int(number or "0")
-        answer = str(total)
-        if self.is_padded:
-            answer = answer.zfill(width)
-        if not self.answer_forward:
-            answer = answer[::-1]
-        return [int(digit) for digit in answer][:width]
+            numbers.append(int(number or "0"))
+        answer = str(sum(numbers))
+        if not self.is_padded:
+            width = self.target_length(len(row))
+            return _digits(answer if self.answer_forward else answer[::-1])[:width]
+        places = len(text) // 2
+        answer = answer.zfill(places + 1)[: places + 1]
+
+        def hint_of(place: int) -> list[int]:
+            return [min(hints) + place] if hints else []
+
+        steps = []
+        if self.scratchpad:
+            for place in range(places):
+                below = 10 ** (place + 1)
+                carry = sum(number % below for number in numbers) // below
+                steps += [*hint_of(place), int(answer[-1 - place]), carry]
+        spelled = []  # the digits of the sum, each with its hint
+        for place in reversed(range(places + 1)) if self.answer_forward else range(places + 1):
+            spelled += [*hint_of(place), int(answer[-1 - place])]
+        return [*steps, *spelled]
 
     def target_length(self, length: int) -> int:
-        return length // 2 + 1 if self.is_padded else length - 1
+        if not self.is_padded:
+            return length - 1
+        digits = length // 4 if self.hints else length // 2
+        symbols_per_digit = 2 if self.hints else 1
+        sum_length = symbols_per_digit * (digits + 1)
+        if not self.scratchpad:
+            return sum_length
+        return (symbols_per_digit + 1) * digits + sum_length  # each step has a carry, too
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """Return ``coupling`` (one id per place value) and ``abacus`` (index of a digit in its number).
 
         There is no ``coupling`` if the answer is ``forward`` and ``free``, because the id of its first digit
-        would reveal whether the sum has one more digit.
+        would reveal whether the sum has one more digit. There are no ids with a scratchpad or with hints.
         """
+        if self.scratchpad or self.hints:
+            return {}
         index_1M = torch.arange(targets_BM.shape[1])[None]
         ids = {"abacus": PositionIds(1 + self.digit_index(inputs_BN, from_end=False), 1 + index_1M)}
         places_BN = self.significance(inputs_BN)
@@ -105,6 +201,11 @@ class Addition(TwoNumbers):
             width = targets_BM.shape[1]
             ids["coupling"] = PositionIds(places_BN + 2, width + 1 - index_1M, separator=width + 2)
         return ids
+
+
+def _digits(number: str) -> list[int]:
+    """Return the digits of a number as integers."""
+    return [int(digit) for digit in number]
 
 
 class Polynomial(OneAnswer):

@@ -5,6 +5,7 @@ Shapes: B examples, N input symbols, M target symbols.
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -38,7 +39,8 @@ class Task(ABC):
             (BOS, SEP, EOS, SLOT) after them.
         answers: number of symbols that a target can take; None means all.
         order_sensitive: False when the answer does not depend on the order of the input (a control).
-        shortest, longest, step: inputs have ``shortest``, ``shortest + step``, ... up to ``longest`` symbols.
+        shortest, longest, step: lengths are ``shortest``, ``shortest + step``, ... up to ``longest``. They
+            count input symbols unless `input_length` says otherwise.
         formats: token layouts (see `formats`): ``causal`` and ``slots`` (the answer after the input), or
             ``aligned`` (target t is predicted at input t).
         decoder_only: the reason why the task needs a decoder; None if an encoder can be used.
@@ -63,7 +65,7 @@ class Task(ABC):
 
     @abstractmethod
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return random examples: inputs [B, N] with N = ``length`` and targets [B, M], int64.
+        """Return random examples: inputs [B, N] with N = ``input_length(length)`` and targets [B, M], int64.
 
         Targets of -100 are not scored; under ``causal`` and ``slots`` they may only stand at the end.
         """
@@ -90,9 +92,17 @@ class Task(ABC):
         length = min(length, self.longest)
         return length - (length - self.shortest) % self.step if length >= self.shortest else None
 
-    def target_length(self, length: int) -> int:
-        """Return M at this input length, the maximum if it varies, so that slots do not reveal it."""
+    def input_length(self, length: int) -> int:
+        """Return N at this length: ``length`` itself, unless a task's length does not count its inputs."""
         return length
+
+    def target_length(self, length: int) -> int:
+        """Return M at this length, the maximum if it varies, so that slots do not reveal it."""
+        return length
+
+    def num_inputs(self, length: int) -> float:
+        """Return the number of different inputs of this length if a list holds them, infinity otherwise."""
+        return math.inf
 
     def chance(self, length: int) -> float:
         """Return the token accuracy of a uniform guess over the possible target symbols."""

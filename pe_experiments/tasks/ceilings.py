@@ -63,3 +63,15 @@ def coin_flips(length: int, share: float = 0.5) -> np.ndarray:
     log_factorial = log_factorials(length)
     log_ways = log_factorial[-1] - log_factorial[heads] - log_factorial[length - heads]
     return np.exp(log_ways + heads * np.log(share) + (length - heads) * np.log1p(-share))
+
+
+def mean_signs(length: int, first: int) -> np.ndarray:
+    """Return E[(-1)^h], h heads in the ``first`` of ``length`` coin flips, given 0 .. ``length`` heads.
+
+    Where so many heads are too rare for a float64, it is 0.
+    """
+    ways_first = coin_flips(first)
+    ways_later = coin_flips(length - first)
+    signed = ways_first * (-1.0) ** np.arange(first + 1)
+    ways = np.convolve(ways_first, ways_later)
+    return np.divide(np.convolve(signed, ways_later), ways, out=np.zeros(length + 1), where=ways > 0)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task
+from pe_experiments.tasks.ceilings import coin_flips, mean_mode_share, mean_signs
 from pe_experiments.terminal.argument_checks import at_least
 
 
@@ -144,27 +145,93 @@ class InterleavedMajority(Task):
         return float(total)
 
 
-class Parity(OneAnswer):
+class Parity(Task):
     """Is the number of ones even or odd? 1 0 1 1 -> "odd" (3); "even" is 2.
 
     >>> Parity().solve(torch.tensor([[1, 0, 1, 1], [0, 1, 1, 0]])).tolist()
     [[3], [2]]
 
-    Bits are independent and uniform. A control: order carries no information. Sources: Delétang et al. 2022,
+    With a scratchpad the answer is the parity of the first bit, of the first two, and so on:
+
+    >>> Parity(scratchpad=True).solve(torch.tensor([[1, 0, 1, 1]])).tolist()
+    [[3, 3, 2, 3]]
+
+    With hints an index stands before each bit and each parity of the scratchpad. Indices are consecutive from
+    a random start, so that short inputs show the indices of long ones. With four hints, symbols 4 to 7:
+
+    >>> Parity(scratchpad=True, hints=4).solve(torch.tensor([[5, 1, 6, 0, 7, 1]])).tolist()
+    [[5, 3, 6, 3, 7, 2]]
+
+    Bits are independent and uniform. Without a scratchpad this is a control: order carries no information.
+    With hints an input of n bits has 2n symbols, and n is at most ``hints``. Sources: Delétang et al. 2022,
     arXiv:2207.02098 (parity check; trained to 40, evaluated to 500), whose classes 0 and 1 are 2 and 3 here;
-    Kazemnejad et al. 2023, arXiv:2305.19466 (trained to 8, evaluated to 16).
+    Kazemnejad et al. 2023, arXiv:2305.19466 (trained to 8, evaluated to 16). Scratchpad: Anil et al. 2022,
+    arXiv:2207.04901, as in the released code of Cho et al. 2024, arXiv:2405.20671. Hints: Zhou et al. 2023,
+    arXiv:2310.16028, in the form of Cho et al.'s code for addition; Zhou et al. write a parity only where it
+    changes.
+
+    Args:
+        scratchpad: whether the answer spells out the parity after each bit.
+        hints: number of indices; 0 means no hints.
     """
 
-    vocab_size = 4
     answers = 2
-    order_sensitive = False
+
+    def __init__(self, scratchpad: bool = False, hints: int = 0):
+        self.scratchpad = self.order_sensitive = scratchpad
+        self.hints = at_least(0, "hints", hints)
+        self.first_hint = 4
+        self.vocab_size = self.first_hint + hints
+        if hints:
+            self.shortest = self.step = 2
+            self.longest = 2 * hints
+        if scratchpad:
+            self.answers = 2 + hints
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        inputs_BN = torch.randint(2, (batch_size, length), generator=generator)
-        return inputs_BN, 2 + inputs_BN.sum(dim=1, keepdim=True) % 2
+        bits = self._bits(length)
+        bits_BN = torch.randint(2, (batch_size, bits), generator=generator)
+        if self.scratchpad:
+            parities_BM = 2 + bits_BN.cumsum(dim=1) % 2
+        else:
+            parities_BM = 2 + bits_BN.sum(dim=1, keepdim=True) % 2
+        if not self.hints:
+            return bits_BN, parities_BM
+        start_B1 = torch.randint(self.hints - bits + 1, (batch_size, 1), generator=generator)
+        hints_BN = self.first_hint + start_B1 + torch.arange(bits)
+        inputs_BN = torch.stack([hints_BN, bits_BN], dim=-1).flatten(1)
+        if not self.scratchpad:
+            return inputs_BN, parities_BM
+        return inputs_BN, torch.stack([hints_BN, parities_BM], dim=-1).flatten(1)
 
     def solve_row(self, row: list[int]) -> list[int]:
-        return [2 + row.count(1) % 2]
+        if not self.scratchpad:
+            return [2 + row.count(1) % 2]
+        bits = [symbol for symbol in row if symbol < self.first_hint]
+        parities = [2 + sum(bits[: end + 1]) % 2 for end in range(len(bits))]
+        if not self.hints:
+            return parities
+        first = min(symbol for symbol in row if symbol >= self.first_hint)
+        return [symbol for index, parity in enumerate(parities) for symbol in (first + index, parity)]
+
+    def target_length(self, length: int) -> int:
+        return length if self.scratchpad else 1
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
+        if not self.scratchpad:
+            return 1.0
+        bits = self._bits(length)
+        if prefix:  # earlier parities tell the earlier bits, so a bag of the later ones is left
+            share = mean_mode_share(1, bits, 2)
+        else:
+            chance_of_count = coin_flips(bits)
+            signs = [chance_of_count @ np.abs(mean_signs(bits, first)) for first in range(1, bits + 1)]
+            share = float(1 + np.mean(signs)) / 2
+        return (1 + share) / 2 if self.hints else share  # the bag tells the hints
+
+    def _bits(self, length: int) -> int:
+        """Return the number of bits in an input of this length."""
+        return length // 2 if self.hints else length
 
 
 class CycleNavigation(OneAnswer):

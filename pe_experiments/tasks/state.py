@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task, distinct_symbols
-from pe_experiments.tasks.ceilings import coin_flips, mode_shares
+from pe_experiments.tasks.ceilings import coin_flips, mean_signs, mode_shares
 from pe_experiments.terminal.argument_checks import at_least
 
 
@@ -263,14 +263,6 @@ class VariableAssignment(OneAnswer):
         if len(queried) == 1:
             return 1.0
         # E[(-1)^(minuses up to the variable)], given the number of minuses in the whole chain.
-        means = np.mean([_mean_sign(clauses, index + 1) for index in queried[:-1]], axis=0)
+        means = np.mean([mean_signs(clauses, index + 1) for index in queried[:-1]], axis=0)
         expected = float(coin_flips(clauses) @ np.abs(means))
         return 1 / len(queried) + (1 - 1 / len(queried)) * (1 + expected) / 2
-
-
-def _mean_sign(clauses: int, first: int) -> np.ndarray:
-    """Return E[(-1)^h], h minuses in the ``first`` clauses, given 0 .. ``clauses`` minuses in all."""
-    later = clauses - first
-    ways_first, ways_later = coin_flips(first), coin_flips(later)
-    signed = ways_first * (-1.0) ** np.arange(first + 1)
-    return np.convolve(signed, ways_later) / np.convolve(ways_first, ways_later)

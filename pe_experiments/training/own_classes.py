@@ -103,7 +103,7 @@ def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str
     unknown_formats = set(task.formats) - set(FORMATS)
     if unknown_formats:
         return f"formats {allowed(sorted(unknown_formats))}, expected {allowed(FORMATS)}"
-    if inputs.shape != (len(targets), length):
+    if inputs.shape != (len(targets), task.input_length(length)):
         return f"inputs of shape {tuple(inputs.shape)}"
     if targets.shape != (len(inputs), width):
         return f"targets of shape {tuple(targets.shape)}, M={width}"

@@ -27,19 +27,20 @@ def subject(name: str, causal: bool = True) -> Subject:
     return Subject(COMPONENTS[name].build, causal)
 
 
-# A convolution reads the neighbours in memory; scaled_index divides by the largest id of the row.
+# These read the neighbours in memory; scaled_index divides by the largest id of the row.
 CONVOLVED = {
     "decoding with cached keys agrees with the whole row",  # after left padding
     "left padding changes nothing",
     "packed documents change nothing",
 }
 EXPECTED_FAILURES = {
-    **dict.fromkeys(("path", "path_fox", "selective_rope"), CONVOLVED),
+    **dict.fromkeys(("path", "path_fox", "selective_rope", "key_offset"), CONVOLVED),
+    "dape_v2": {"in an encoder only the ids tell order"},
     "scaled_index": {"packed documents change nothing"},
 }
 
 
-SLOW_ENCODINGS = ("cope", "dape", "path", "path_fox")
+SLOW_ENCODINGS = ("cope", "dape", "dape_v2", "path", "path_fox")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,10 @@ SLOW_ENCODINGS = ("cope", "dape", "path", "path_fox")
 def test_the_contract_holds(name: str, causal: bool) -> None:
     findings = {promise: check(subject(name, causal)) for promise, check in CHECKS.items()}
     broken = {promise: finding for promise, finding in findings.items() if finding.holds is False}
-    assert broken.keys() == EXPECTED_FAILURES.get(name, set()), broken
+    expected = EXPECTED_FAILURES.get(name, set())
+    if causal:
+        expected = {promise for promise in expected if "encoder" not in promise}
+    assert broken.keys() == expected, broken
 
 
 @encodings

@@ -80,6 +80,7 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "fox": [{"initial_bias": 3.0}],
     "stick_breaking": [{"remainder": "self"}],
     "dape": [{"width": 3}],
+    "dape_v2": [{"width": 3, "kernel": 5}],
     "path": [{"rank": 2}],
     "scale_invariant": [{"tau": 300.0}],
     "sandwich": [{"width": 6}],
@@ -94,6 +95,13 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "rope_clipped": [{"clipped": 0}, {"clipped": 2, "base": 500.0}, {"clipped": 3, "rotary_fraction": 0.75}],
     "fope": [{"original_length": 300}, {"original_length": 70, "base": 100.0, "gain": 1.0}],
     "rope_pp": [{"base": 500.0}, {"kept_frequencies": 0.5}],
+    "key_offset": [{"base": 500.0, "rotary_fraction": 0.75}],
+    "nape": [{"alibi_heads": 1, "slopes": "exponential"}, {"alibi_heads": 2}],
+    "asentmax": [
+        {"alpha": 1.3, "scale": "learned", "alibi_heads": 0},
+        {"alpha": 2.0, "scale": "none", "slopes": "exponential"},
+    ],
+    "repo": [{"base": 20.0, "width": 3}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps
 

@@ -17,6 +17,7 @@ from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias, Distance
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.deberta import Deberta
+from pe_experiments.encodings.entmax import entmax
 from pe_experiments.encodings.forgetting import Forgetting
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.learned_relative import LearnedRelative
@@ -104,6 +105,24 @@ def test_pope_equals_x_transformers() -> None:
     q = library.apply_polar_pos_emb(given.q_BHTK, freqs)
     k = library.apply_polar_pos_emb(given.k_BHTK, freqs + delta)
     assert_equal_logits(encoding, given, q @ k.mT / math.sqrt(32))
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.3, 1.5, 1.75, 2.0])
+def test_entmax_and_its_gradient_equal_the_authors_package(alpha: float) -> None:
+    library = pytest.importorskip("entmax")
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(4, 5, 90, dtype=torch.float64, generator=generator)
+    weighting = torch.randn(logits.shape, dtype=torch.float64, generator=generator)
+    results = []
+    for function in (entmax, lambda z, alpha: library.entmax_bisect(z, alpha, n_iter=100)):
+        z = logits.clone().requires_grad_()
+        weights = function(z, alpha)
+        results.append((weights.detach(), *torch.autograd.grad((weights * weighting).sum(), z)))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    if alpha in (1.5, 2.0):
+        exact = library.entmax15 if alpha == 1.5 else library.sparsemax
+        torch.testing.assert_close(results[0][0], exact(logits, dim=-1), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("max_position", [3, 40])

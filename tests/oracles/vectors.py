@@ -31,7 +31,7 @@ CONVENTIONS = {
 def document(choice: str) -> dict[str, Any]:
     """All vectors of an encoding."""
     kind = "vectors" if choice in VECTORS else "logits"
-    if choice == "stick_breaking":
+    if choice in ("stick_breaking", "asentmax"):
         kind = "weights"
     cases = [_entry(arguments, causal, choice, kind) for arguments, causal in specifications(choice)]
     return {"encoding": choice, "conventions": CONVENTIONS, "cases": cases}

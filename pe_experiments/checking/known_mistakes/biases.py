@@ -113,6 +113,14 @@ def windows_from_two(encoding, original, at):
     return window_mask(at, windows)
 
 
+# NAPE.
+
+
+def slopes_from_one_half(encoding, original, at):
+    heads = torch.arange(1, encoding.shape.num_heads + 1)
+    return original(at) * (heads / (heads + 1))[:, None, None]
+
+
 MISTAKES: dict[str, dict[str, Change]] = {
     "alibi": {
         "no interleaving where the number of heads is no power of two": as_convention(
@@ -177,6 +185,11 @@ MISTAKES: dict[str, dict[str, Change]] = {
     "hard_alibi": {
         "windows start at 2 tokens": change_method("_bias", windows_from_two),
         "the last heads have the windows": change_result("_bias", lambda bias: bias.flip(1)),
+    },
+    "nape": {
+        "the last heads have the bias": change_result("_bias", lambda bias: bias.flip(1)),
+        "slopes from 1/2 on": change_method("_bias", slopes_from_one_half),
+        "all heads have a bias": change_attribute("alibi_heads", lambda e: e.shape.num_heads),
     },
     "shaw": {
         "sign of the distance before clipping": change_positions("bias", negate_ids),

@@ -40,6 +40,14 @@ def count_earlier_keys(encoding, original, q, k, at):
     return q * encoding.scale_H[:, None, None] * earlier_keys.log(), k
 
 
+# DAPE.
+
+
+def leave_later_units(encoding, original, inputs, at):
+    """Zero the logits of keys that the query does not see, but not the hidden units that read them."""
+    return encoding.mlp(inputs.masked_fill(~at.visible_BTS[:, None], 0))
+
+
 # Transformer-XL and DeBERTa.
 
 
@@ -160,6 +168,31 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         "ReLU in place of leaky ReLU": change_attribute(
             "mlp", lambda e: nn.Sequential(e.mlp[0], nn.ReLU(), e.mlp[2])
+        ),
+    },
+    "dape_v2": {
+        "hidden units of later keys are left in": reported_in(
+            "chuanyang-Zheng/DAPE", change_method("_convolved", leave_later_units)
+        ),
+        "later keys are not zeroed": change_method(
+            "_convolved", lambda e, original, inputs, at: e.mlp(inputs)
+        ),
+    },
+    "asentmax": {
+        "softmax in place of entmax": change_method(
+            "weights", lambda e, original, q, k, at: e.logits(q, k, at).softmax(-1)
+        ),
+        "logits do not grow with the number of keys": change_attribute("scale", lambda e: "none"),
+        "no head has a bias": change_method(
+            "logits", lambda e, original, q, k, at: original(q, k, at) - e.nape.bias(q, k, at)
+        ),
+    },
+    "repo": {
+        "every head has the position of the first": change_result(
+            "positions", lambda positions: positions[:, :1].expand_as(positions)
+        ),
+        "positions are counted on from token to token": change_result(
+            "positions", lambda positions: positions.cumsum(-1)
         ),
     },
     "path": {

@@ -201,6 +201,29 @@ def frequencies_of_rope_twice(encoding, original, at):
     return cos_and_sin(at.q_positions_BT, theta), cos_and_sin(at.k_positions_BS, theta)
 
 
+# Partial key offset.
+
+
+def zero_first_key(encoding, original, q, k, at):
+    q, k = original(q, k, at)
+    k = k.clone()
+    k[:, :, 0, 2 * encoding.pairs :] = 0
+    return q, k
+
+
+def offset_all_channels(encoding, original, q, k, at):
+    q, k = Rope.rotate(encoding, q, k, at)
+    return q, torch.cat([k[:, :, :1], k[:, :, :-1]], dim=2)
+
+
+def offset_queries(encoding, original, q, k, at):
+    q, k = original(q, k, at)
+    still = slice(2 * encoding.pairs, None)
+    q = q.clone()
+    q[:, :, 1:, still] = q[:, :, :-1, still].clone()
+    return q, k
+
+
 MISTAKES: dict[str, dict[str, Change]] = {
     "rope_nope": {
         "the layers are exchanged": as_convention(
@@ -332,6 +355,14 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         "queries and keys have centres of their own": change_method("_rotations", separate_centres),
         "logits grow with distance": change_result("_scales", torch.reciprocal),
+    },
+    "key_offset": {
+        "the other channels are those of the key itself": change_method(
+            "rotate", lambda e, original, q, k, at: Rope.rotate(e, q, k, at)
+        ),
+        "all channels are those of the key before": change_method("rotate", offset_all_channels),
+        "the first key is zero in the other channels": change_method("rotate", zero_first_key),
+        "the channels of queries are offset, too": change_method("rotate", offset_queries),
     },
     "pope": {
         "the sign of delta": change_method("rotate", negate_delta),

@@ -51,6 +51,7 @@ LOGITS: dict[str, Logit] = {
     "fox": of_content.fox,
     "stick_breaking": of_content.stick_breaking,
     "dape": of_content.dape,
+    "dape_v2": of_content.dape,
     "path": of_content.path,
     "scale_invariant": biases.scale_invariant,
     "sandwich": biases.sandwich,
@@ -69,4 +70,8 @@ LOGITS: dict[str, Logit] = {
     "rope_llama3": rotations.rope_llama3,
     "rope_longrope": rotations.rope_longrope,
     "rope_hf": rotations.rope_hf,
+    "key_offset": rotations.key_offset,
+    "nape": biases.nape,
+    "asentmax": of_content.asentmax,
+    "repo": of_content.repo,
 }

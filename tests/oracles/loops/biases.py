@@ -148,3 +148,18 @@ def sandwich(case: Case, h: int, i: int, j: int) -> float:
     half = case.arguments["width"] // 2
     product = sum(math.cos(steps_back(case, i, j) / 10_000 ** (m / half)) for m in range(1, half + 1))
     return content(case, h, i, j) + (product - half) / ((h + 1) * 8 / case.shape["num_heads"])
+
+
+def nape_heads(case: Case) -> int:
+    heads = case.arguments["alibi_heads"]
+    return case.shape["num_heads"] // 2 if heads is None else heads
+
+
+def nape_slope(case: Case, h: int) -> float:
+    if h >= nape_heads(case):
+        return 0.0
+    return 1 / (h + 1) if case.arguments["slopes"] == "linear" else 2.0**-h
+
+
+def nape(case: Case, h: int, i: int, j: int) -> float:
+    return content(case, h, i, j) - nape_slope(case, h) * abs(steps_back(case, i, j))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tests.oracles.loops.biases import slope
+from tests.oracles.loops.biases import nape_heads, nape_slope, slope
 from tests.oracles.loops.case import Array, Case, content, dot, steps_back
 
 
@@ -45,18 +45,39 @@ def stick_breaking(case: Case, h: int, i: int, j: int) -> float:
 
 
 def dape(case: Case, h: int, i: int, j: int) -> float:
+    """With a kernel, each map reads neighbouring keys that the query sees."""
     heads = case.shape["num_heads"]
-    reads = [content(case, head, i, j) for head in range(heads)]
-    for head in range(heads):
-        p, a = (max(0.01, float(case.parameters[f"added.{name}"][head])) for name in ("p_H", "a_H"))
-        reads.append(-p * math.log(1 + a * abs(steps_back(case, i, j))))
-    answer = float(case.parameters["mlp.2.bias"][h])
-    for unit in range(case.arguments["width"]):
-        before = dot(case.parameters["mlp.0.weight"][unit], reads) + float(
-            case.parameters["mlp.0.bias"][unit]
+    kernel = case.arguments.get("kernel", 1)
+    weights = [
+        case.parameters[f"mlp.{layer}.weight"].reshape(outputs, inputs, kernel)
+        for layer, outputs, inputs in (
+            (0, case.arguments["width"], 2 * heads),
+            (2, heads, case.arguments["width"]),
         )
-        answer += float(case.parameters["mlp.2.weight"][h, unit]) * (before if before > 0 else 0.01 * before)
-    return reads[h] + reads[heads + h] + answer
+    ]
+    last = i if case.causal else len(case.positions) - 1
+
+    def neighbours(key: int) -> list[tuple[int, int]]:
+        """The taps of the kernel and the keys they read."""
+        keys = [(tap, key + tap - kernel // 2) for tap in range(kernel)]
+        return [(tap, other) for tap, other in keys if 0 <= other <= last]
+
+    def reads(key: int) -> list[float]:
+        values = [content(case, head, i, key) for head in range(heads)]
+        for head in range(heads):
+            p, a = (max(0.01, float(case.parameters[f"added.{name}"][head])) for name in ("p_H", "a_H"))
+            values.append(-p * math.log(1 + a * abs(steps_back(case, i, key))))
+        return values
+
+    answer = float(case.parameters["mlp.2.bias"][h])
+    for tap, key in neighbours(j):
+        for unit in range(case.arguments["width"]):
+            before = float(case.parameters["mlp.0.bias"][unit])
+            for inner, other in neighbours(key):
+                before += dot(weights[0][unit, :, inner], reads(other))
+            answer += float(weights[1][h, unit, tap]) * (before if before > 0 else 0.01 * before)
+    own = reads(j)
+    return own[h] + own[heads + h] + answer
 
 
 def path(case: Case, h: int, i: int, j: int) -> float:
@@ -142,3 +163,51 @@ def selective_rope(case: Case, h: int, i: int, j: int) -> float:
         key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
         total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).real
     return total / math.sqrt(dim)
+
+
+def repo(case: Case, h: int, i: int, j: int) -> float:
+    """RoPE at positions that a network reads from the hidden state."""
+    gate, mixed, out = (case.parameters[f"{name}.weight"] for name in ("gate", "content", "position"))
+
+    def position(t: int) -> float:
+        hidden = []
+        for unit in range(len(gate)):
+            opened = dot(gate[unit], case.x[t])
+            hidden.append(opened * sigmoid(opened) * dot(mixed[unit], case.x[t]))
+        return dot(out[h], hidden)
+
+    pairs = case.head_dim // 2
+    total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
+    for m in range(pairs):
+        angle = (position(i) - position(j)) * case.arguments["base"] ** (-m / pairs)
+        query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
+        key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
+        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).real
+    return total / math.sqrt(case.head_dim)
+
+
+def asentmax(case: Case, h: int, i: int, j: int) -> float:
+    """A weight, not a logit."""
+    biased = nape_heads(case)
+    seen = range(i + 1 if case.causal else len(case.positions))
+    factor = 1.0
+    if h >= biased:
+        scale = case.arguments["scale"]
+        if scale == "adaptive":
+            beta = math.log1p(math.exp(dot(case.parameters["strength.weight"][h - biased], case.x[i])))
+            gamma = 2 * math.tanh(dot(case.parameters["exponent.weight"][h - biased], case.x[i]))
+        elif scale == "learned":
+            beta, gamma = (float(case.parameters[name][h - biased]) for name in ("beta_h", "gamma_h"))
+        if scale != "none":
+            factor = 1 + beta * math.log(len(seen) + 1) ** gamma
+    slope_of_head = nape_slope(case, h)
+    power = case.arguments["alpha"] - 1
+    z = [
+        power * (content(case, h, i, s) * factor - slope_of_head * abs(steps_back(case, i, s))) for s in seen
+    ]
+    low, high = max(z) - 1, max(z)
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = sum(max(0.0, value - middle) ** (1 / power) for value in z)
+        low, high = (middle, high) if total >= 1 else (low, middle)
+    return max(0.0, z[j] - low) ** (1 / power)

@@ -241,3 +241,12 @@ def rope_nope_temperature(case: Case, h: int, i: int, j: int) -> float:
         return rotary(case, h, i, j, lambda m, pairs: 1e4 ** (-m / pairs))
     steps = math.floor((case.positions[i] + 1) / case.shape["train_length"])
     return content(case, h, i, j) * (1 + 0.1 * math.log(1 + steps))
+
+
+def key_offset(case: Case, h: int, i: int, j: int) -> float:
+    """The channels that do not rotate are those of the key before; the first key keeps its own."""
+    still = 2 * (int(case.arguments["rotary_fraction"] * case.head_dim) // 2)
+    before = max(0, j - 1)
+    own = dot(case.q[h, i, still:], case.k[h, j, still:])
+    earlier = dot(case.q[h, i, still:], case.k[h, before, still:])
+    return rotary(case, h, i, j, plain_theta(case)) + (earlier - own) / math.sqrt(case.head_dim)

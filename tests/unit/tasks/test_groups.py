@@ -1,0 +1,77 @@
+"""The word problems: groups that are not solvable, products of matrices, reveals of the state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pe_experiments.tasks import IGNORE
+from pe_experiments.tasks.groups import Group, WordProblem
+
+
+def matrices(task: WordProblem) -> np.ndarray:
+    """Return the permutation matrices of all elements: column i has its one in row p(i)."""
+    result = np.zeros((task.order, 5, 5), dtype=int)
+    for element, permutation in enumerate(task.elements):
+        result[element, list(permutation), range(5)] = 1
+    return result
+
+
+@pytest.mark.parametrize(("group", "order"), [("s5", 120), ("a5", 60)])
+def test_the_table_is_the_product_of_permutation_matrices(group: Group, order: int) -> None:
+    task = WordProblem(group)
+    elements = matrices(task)
+    assert task.order == len({element.tobytes() for element in elements}) == order
+    assert set(np.linalg.det(elements).round()) == ({1.0} if group == "a5" else {1.0, -1.0})
+    table = task.product_GG.numpy()
+    for y in range(order):
+        assert np.array_equal(elements[table[y]], elements[y] @ elements)
+
+
+@pytest.mark.parametrize("group", ["s5", "a5"])
+def test_the_group_is_not_solvable(group: Group) -> None:
+    """Commutators of S5 generate A5, and those of A5 all of A5."""
+    table = WordProblem(group).product_GG
+    order = len(table)
+    inverse = (table == 0).long().argmax(dim=0)
+    x, y = torch.meshgrid(torch.arange(order), torch.arange(order), indexing="ij")
+    generated = table[table[x, y], table[inverse[x], inverse[y]]].unique()
+    while len(larger := table[generated][:, generated].unique()) > len(generated):
+        generated = larger
+    assert len(generated) == 60
+
+
+@pytest.mark.parametrize("group", ["s5", "a5"])
+@pytest.mark.parametrize("reveals", [0.0, 0.3])
+def test_states_are_products_of_the_elements_so_far(group: Group, reveals: float) -> None:
+    task = WordProblem(group, reveals)
+    inputs, targets = task.sample(40, 200, torch.Generator().manual_seed(0))
+    elements = matrices(task)
+    for row, answer in zip(inputs.tolist(), targets.tolist(), strict=True):
+        state = np.eye(5, dtype=int)
+        for symbol, target in zip(row, answer, strict=True):
+            if symbol < task.order:
+                state = elements[symbol] @ state
+                assert np.array_equal(elements[target - task.order], state)
+            else:
+                assert target == IGNORE
+                assert np.array_equal(elements[symbol - task.order], state)
+    revealed = inputs >= task.order
+    assert not revealed[:, 0].any()
+    assert revealed[:, 1:].float().mean().item() == pytest.approx(reveals, abs=0.02)
+
+
+def test_states_are_uniform_at_every_length() -> None:
+    task = WordProblem("a5")
+    _, targets = task.sample(7, 30_000, torch.Generator().manual_seed(1))
+    for states in targets.T:
+        shares = (states - task.order).bincount(minlength=task.order) / 30_000
+        torch.testing.assert_close(shares, torch.full((60,), 1 / 60), rtol=0, atol=0.005)
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="group=s4 is not one of the choices: s5, a5"):
+        WordProblem("s4")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"reveals=1\.0 is outside 0 \.\. 1"):
+        WordProblem(reveals=1.0)

@@ -1,0 +1,98 @@
+"""Recall of overwritten keys, among noise and over several hops: what their inputs look like."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pe_experiments.tasks import Task
+from pe_experiments.tasks.recall import MultiHop, NoisyRecall, OverwrittenRecall
+
+
+def draw(task: Task, length: int, rows: int = 4000) -> tuple[torch.Tensor, torch.Tensor]:
+    return task.sample(length, rows, torch.Generator().manual_seed(length))
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 10])
+def test_the_queried_key_was_written_at_least_twice(pairs: int) -> None:
+    inputs, targets = draw(OverwrittenRecall(keys=40), 2 * pairs + 1)
+    written = inputs[:, :-1:2] == inputs[:, -1:]
+    times = written.sum(dim=1).double()
+    assert times.min() == 2
+    assert times.mean().item() == pytest.approx(2 + (pairs - 2) / 40, abs=0.02)
+    last = torch.tensor([max(i for i, hit in enumerate(row) if hit) for row in written.tolist()])
+    assert torch.equal(inputs[:, 1::2].gather(1, last[:, None]), targets)
+    first = written.long().argmax(dim=1)
+    stale = (inputs[:, 1::2].gather(1, first[:, None]) == targets).double().mean().item()
+    assert stale == pytest.approx(1 / 10, abs=0.03)  # the first value is right by chance only
+
+
+@pytest.mark.parametrize(
+    ("row", "depth"), [([0, 4, 1, 3, 0, 5, 0], 1.0), ([0, 4, 0, 5, 1, 3, 0], 0.5), ([1, 4, 1, 5, 1], 1.0)]
+)
+def test_depth_is_where_the_last_value_stands(row: list[int], depth: float) -> None:
+    assert OverwrittenRecall(keys=3, values=3).depth(torch.tensor([row])).tolist() == [depth]
+
+
+@pytest.mark.parametrize("noise", [0.2, 0.8])
+def test_noise_has_the_stated_share_and_leaves_a_pair(noise: float) -> None:
+    task = NoisyRecall(keys=20, values=10, fillers=16, noise=noise)
+    inputs, targets = draw(task, 41)
+    is_noise = inputs[:, :-1] >= 30
+    assert torch.equal(is_noise[:, ::2], is_noise[:, 1::2])
+    assert is_noise[:, ::2].double().mean().item() == pytest.approx(noise * 19 / 20, abs=0.01)
+    assert (~is_noise).any(dim=1).all()
+    fillers = inputs[:, :-1][is_noise].unique()
+    assert fillers.tolist() == list(range(30, 46))
+    asked = (inputs[:, :-1:2] == inputs[:, -1:]) & ~is_noise[:, ::2]
+    assert asked.sum(dim=1).eq(1).all()
+    assert torch.equal(inputs[:, 1::2][asked], targets[:, 0])
+
+
+@pytest.mark.parametrize("hops", [1, 2, 5])
+def test_links_join_to_one_cycle_and_the_answer_is_so_many_links_away(hops: int) -> None:
+    task = MultiHop(hops, variables=12)
+    for length in (2 * hops + 3, 25):
+        inputs, targets = draw(task, length, 300)
+        for row, (answer,) in zip(inputs.tolist(), targets.tolist(), strict=True):
+            leads_to = dict(zip(row[:-1:2], row[1:-1:2], strict=True))
+            assert len(leads_to) == length // 2
+            walk = [row[-1]]
+            while leads_to[walk[-1]] != row[-1]:
+                walk.append(leads_to[walk[-1]])
+            assert len(walk) == length // 2  # one cycle
+            assert walk[hops] == answer
+
+
+def test_the_place_of_a_link_says_nothing_about_the_answer() -> None:
+    inputs, targets = draw(MultiHop(2, variables=6), 13)
+    shares = (inputs[:, :-1] == targets).double().mean(dim=0)
+    torch.testing.assert_close(shares, torch.full((12,), 1 / 6).double(), rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: MultiHop(hops=0), "hops=0 must be at least 1"),
+        (lambda: MultiHop(hops=3, variables=3), "variables=3 must be more than hops=3"),
+        (lambda: NoisyRecall(noise=0.0), "noise=0.0 is outside 0 .. 1"),
+        (lambda: NoisyRecall(fillers=0), "fillers=0 must be at least 1"),
+        (lambda: OverwrittenRecall(keys=1), "keys=1 must be at least 2"),
+    ],
+)
+def test_bad_arguments_are_refused(build, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("task", "lengths"),
+    [
+        (OverwrittenRecall(), [5, 7, 9]),
+        (NoisyRecall(keys=3), [3, 5, 7]),
+        (MultiHop(hops=2, variables=4), [7, 9]),
+        (MultiHop(hops=1, variables=3), [5, 7]),
+    ],
+)
+def test_possible_input_lengths(task: Task, lengths: list[int]) -> None:
+    assert [length for length in range(1, 10) if task.nearest_length(length) == length] == lengths

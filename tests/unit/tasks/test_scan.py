@@ -1,0 +1,118 @@
+"""SCAN: the commands of the released data set, and which commands belong to which split."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.data.seen import seen_in_training
+from pe_experiments.tasks.base import Split
+from pe_experiments.tasks.scan import BLANK, Scan, all_phrases, interpret
+from pe_experiments.terminal.errors import UserError
+
+# Commands by number of actions in tasks.txt of brendenlake/SCAN.
+PUBLISHED_COUNTS = {
+    1: 6, 2: 88, 3: 398, 4: 860, 5: 1184, 6: 1178, 7: 1104, 8: 1450, 9: 1256, 10: 1696, 11: 1072, 12: 1578,
+    13: 432, 14: 848, 15: 688, 16: 304, 17: 512, 18: 784, 19: 448, 20: 464, 21: 64, 22: 576, 24: 336, 25: 448,
+    26: 512, 27: 448, 28: 448, 30: 576, 32: 448, 33: 256, 36: 64, 40: 256, 48: 128,
+}  # fmt: skip
+# SHA-256 of the sorted lines "command -> actions" of that file, with the actions' names of its README.
+PUBLISHED_DIGEST = "7fb62387ead052a263c4ea6cd3788572b343067ad72cb3e92620b7c1ca32ca2c"
+TESTED_BY_KAZEMNEJAD = [26, 27, 28, 30, 32, 33, 36, 40, 48]
+
+
+def commands(task: Scan, length: int) -> set[bytes]:
+    """Return all commands of a length, by drawing until none is missing."""
+    inputs, _ = task.sample(length, 20_000, torch.Generator().manual_seed(length))
+    return set(map(bytes, inputs.numpy()))
+
+
+def test_the_grammar_makes_the_commands_of_the_released_data_set() -> None:
+    phrases = all_phrases()
+    assert len(phrases) == 20_910 == sum(PUBLISHED_COUNTS.values())
+    assert Counter(map(len, phrases.values())) == PUBLISHED_COUNTS
+    lines = sorted(f"{' '.join(words)} -> {' '.join(actions)}" for words, actions in phrases.items())
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == PUBLISHED_DIGEST
+
+
+def test_reading_a_command_gives_the_actions_it_was_made_with() -> None:
+    assert all(interpret(list(words)) == list(actions) for words, actions in all_phrases().items())
+
+
+NO_COMMANDS = ["", "turn", "jump jump", "twice", "jump and", "walk left opposite", "and run"]
+
+
+@pytest.mark.parametrize("words", NO_COMMANDS)
+def test_other_words_are_no_command(words: str) -> None:
+    with pytest.raises(ValueError, match="no "):
+        interpret(words.split())
+
+
+def test_splits_share_no_command_and_lose_none() -> None:
+    task = Scan()
+    splits: tuple[Split, ...] = ("training", "validation", "evaluation")
+    for length in (1, 2, 13, 25):
+        parts = [commands(task.for_split(split), length) for split in splits]
+        assert all(parts)
+        assert len(set.union(*parts)) == sum(map(len, parts)) == PUBLISHED_COUNTS[length]
+        assert len(parts[0]) >= 0.6 * PUBLISHED_COUNTS[length]
+    assert [n for n in PUBLISHED_COUNTS if n > 25] == TESTED_BY_KAZEMNEJAD
+    for length in TESTED_BY_KAZEMNEJAD:
+        assert len(commands(task.for_split("evaluation"), length)) == PUBLISHED_COUNTS[length]
+        assert task.for_split("training").nearest_length(length) == 25
+
+
+@pytest.mark.parametrize(
+    ("split", "length", "message"),
+    [
+        (None, 29, "SCAN has no command of 29 actions; the nearest length below is 28"),
+        (None, 0, "SCAN has no command of 0 actions$"),
+        ("training", 30, r"SCAN has no command of 30 actions for training \(trained_to=25\); the nearest"),
+    ],
+)
+def test_a_length_without_commands_is_one_sentence(split: Split | None, length: int, message: str) -> None:
+    task = Scan() if split is None else Scan().for_split(split)
+    with pytest.raises(ValueError, match=message):
+        task.sample(length, 1, torch.Generator())
+
+
+def test_the_nearest_length_has_commands() -> None:
+    task = Scan()
+    lengths = [task.nearest_length(length) for length in range(60)]
+    assert lengths[0] is None
+    assert set(lengths[1:]) == set(PUBLISHED_COUNTS)
+    assert all(length is not None and length <= wanted for wanted, length in enumerate(lengths) if wanted)
+    assert Scan(trained_to=48).for_split("training").nearest_length(48) == 48
+
+
+def test_an_experiment_has_the_split_by_length(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("task=scan", "training.max_length=25", "evaluation.lengths=null")
+    assert max(experiment.train_lengths) == 25
+    assert experiment.source.train_length == 1 + 9 + 1 + 25
+    block = experiment.source.evaluation_block(48, 0)
+    assert block.tokens_BT.shape == (100, 1 + 9 + 1 + 48)
+    with pytest.raises(UserError, match="cannot make an input of length 49; its longest is 48"):
+        tiny("task=scan", "evaluation.lengths=[49]")
+
+
+def test_no_evaluated_command_was_trained(tiny: Callable[..., Experiment]) -> None:
+    experiment = tiny("task=scan", "training.max_length=12")
+    batches = experiment.batches
+    assert seen_in_training(batches, 50, experiment.source, [4, 12], 100) == {4: 0, 12: 0}
+
+
+def test_seen_commands_are_counted(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scan, "for_split", lambda self, split: self)  # all commands in every split
+    experiment = tiny("task=scan", "training.max_length=12")
+    counts = seen_in_training(experiment.batches, 200, experiment.source, [1, 12], 100)
+    assert counts[1] == 100  # of six commands
+    assert 0 < counts[12] < 100  # of 1,578
+
+
+def test_blanks_fill_a_command_to_nine_words() -> None:
+    assert Scan().encode("jump twice").tolist() == [[3, 9, *[BLANK] * 7]]
