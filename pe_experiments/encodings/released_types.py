@@ -15,17 +15,23 @@ SLIDING = "sliding_attention"
 
 # Rotary models whose files say everything, apart from the defaults below.
 PLAIN = (
-    "arcee", "aria_text", "bailing_moe", "bitnet", "deepseek_v2", "deepseek_v3", "deepseek_v32",
-    "diffllama", "doge", "eurobert", "falcon_h1", "gemma", "glm4_moe_lite", "glm4v_text", "glm_image_text",
+    "arcee", "aria_text", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+    "diffllama", "eurobert", "falcon_h1", "gemma", "glm4_moe_lite", "glm4v_text", "glm_image_text",
     "glm_moe_dsa", "glm_ocr_text", "granite", "granite_docling_text", "granitemoe", "granitemoeshared",
     "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v4", "hyperclovax", "internlm3", "iquestcoder", "jais2",
-    "jetmoe", "kimi_k2", "llama", "minicpm3", "moonshine", "nanochat", "olmo", "olmo2", "olmo_hybrid",
-    "olmoe", "phi3", "phi4_multimodal", "seed_oss", "starcoder2", "timesfm2_5", "youtu",
+    "jetmoe", "kimi_k2", "llama", "minicpm3", "nanochat", "olmo", "olmo2", "olmo_hybrid",
+    "olmoe", "phi3", "seed_oss", "starcoder2", "youtu",
 )  # fmt: skip
 
 HALF: Block = {"partial_rotary_factor": 0.5}
 QUARTER: Block = {"partial_rotary_factor": 0.25}
 NO_WINDOW: Block = {"use_sliding_window": False}
+LLAMA3: Block = {
+    "rope_type": "llama3",
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
 
 
 def by_kind(sliding: Block | None, full: Block | None) -> Block:
@@ -42,23 +48,20 @@ DEFAULTS: dict[str, Block] = {
     **dict.fromkeys(("dots1", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), NO_WINDOW),
     **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl_text"), {**NO_WINDOW, "rope_theta": 1e6}),
     **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "cohere", "ernie4_5"), {"rope_theta": 5e5}),
-    **dict.fromkeys(("ernie4_5_moe", "flex_olmo"), {"rope_theta": 5e5}),
-    **dict.fromkeys(("mixtral", "phimoe", "lfm2", "lfm2_moe", "minimax", "solar_open"), {"rope_theta": 1e6}),
+    **dict.fromkeys(("bitnet", "ernie4_5_moe", "flex_olmo"), {"rope_theta": 5e5}),
+    **dict.fromkeys(("mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"), {"rope_theta": 1e6}),
     **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 64}),
     **dict.fromkeys(("jamba", "nemotron_h", "kimi_linear", "zamba"), {}),
     "afmoe": {"sliding_window": 1024, "global_attn_every_n_layers": 4},
-    "apertus": {
-        "rope_theta": 12e6,
-        "rope_parameters": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "original_max_position_embeddings": 8192,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-        },
-    },
+    "apertus": {"rope_theta": 12e6, "rope_parameters": {"factor": 8.0, **LLAMA3}},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
-    "cwm": {"sliding_window": 8192, "global_attn_every_n_layers": 4, "first_layer_is_full": True},
+    "cwm": {
+        "sliding_window": 8192,
+        "global_attn_every_n_layers": 4,
+        "first_layer_is_full": True,
+        "rope_theta": 1e6,
+        "rope_parameters": {"factor": 16.0, **LLAMA3},
+    },
     "exaone4": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "exaone_moe": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "gemma2": {"sliding_window": 4096, "sliding_window_pattern": 2},
@@ -97,11 +100,15 @@ DEFAULTS: dict[str, Block] = {
     },
     "granite_swa": {"sliding_window": 128, "global_attn_every_n_layers": 4, "first_layer_is_full": True},
     "granitemoe_swa": {"sliding_window": 128, "global_attn_every_n_layers": 4, "first_layer_is_full": True},
-    "granitemoehybrid": {"position_embedding_type": "none"},
+    "granitemoehybrid": {"position_embedding_type": "none"},  # not Granite's default, but transformers'
     "gte": {"rope_theta": 160_000.0},
     "helium": {"rope_theta": 1e5},
     "hy_v3": {"rope_theta": 11_158_840.0},
-    "laguna": by_kind({"rope_theta": 1e4}, {"rope_theta": 5e5, "partial_rotary_factor": 0.5}),
+    "laguna": {
+        "layer_types": [FULL],
+        "sliding_window": 512,
+        **by_kind({"rope_theta": 1e4}, {"rope_theta": 5e5, "partial_rotary_factor": 0.5}),
+    },
     "llama4_text": {
         "no_rope_layer_interval": 4,
         "rope_theta": 5e5,
@@ -143,20 +150,16 @@ DEFAULTS: dict[str, Block] = {
     "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 5e5},
     "recurrent_gemma": {"sliding_window": 2048, **HALF},
     "smollm3": {"no_rope_layer_interval": 4, "rope_theta": 2e6, **NO_WINDOW},
-    "step3p5": {},
-    "step3p7_text": {},
+    "step3p5": {"layer_types": [FULL]},
+    "step3p7_text": {"layer_types": [FULL]},
     "vaultgemma": {"sliding_window": 4096, "sliding_window_pattern": 2},
-    "zamba2": {"use_mem_rope": False},
 }
-# Keys without a usable default.
-NEEDED_KEYS: dict[str, tuple[str, ...]] = {
-    "laguna": ("layer_types",),
-    "mimo_v2_flash": ("hybrid_layer_pattern",),
-    "ministral3": ("rope_parameters",),
-    "mistral4": ("rope_parameters",),
-    "muse_glimmer_text": ("layer_types", "layer_rope_theta"),
-    "step3p5": ("layer_types", "rope_theta"),
-    "step3p7_text": ("layer_types", "rope_theta"),
+# Keys without a usable default: of each group one is needed.
+NEEDED_KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "mimo_v2_flash": (("layer_types", "hybrid_layer_pattern"),),
+    "ministral3": (("rope_parameters",),),
+    "mistral4": (("rope_parameters",),),
+    "muse_glimmer_text": (("layer_types",), ("layer_rope_theta",)),
 }
 # Types in which a block for all kinds of layers scales only layers with full attention.
 SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "gemma3n_text", "olmo3", "step3p5", "step3p7_text")

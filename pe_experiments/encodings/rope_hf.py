@@ -43,6 +43,10 @@ IGNORED_KEYS = (
 )
 
 
+# Without effect beside Hunyuan's alpha.
+IGNORED_BESIDE_ALPHA = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+
+
 class RopeHf(ByLayer):
     """The positions of a released model, from its ``config.json`` or from its block of RoPE parameters.
 
@@ -205,7 +209,7 @@ def _check(block: Block, rope_type: str) -> None:
     keys, required = KEYS[rope_type]
     allowed_keys = (*COMMON_KEYS, *keys)
     for key, value in block.items():
-        if key in IGNORED_KEYS:
+        if key in IGNORED_KEYS or (key in IGNORED_BESIDE_ALPHA and rope_type == "dynamic" and "alpha" in block):
             continue
         if key not in allowed_keys:
             raise ValueError(

@@ -1,0 +1,176 @@
+"""Released configurations against attention in transformers: what queries, keys and masks are in each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.released_types import DEFAULTS
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import ScaledRope
+from pe_experiments.encodings.rope_hf import RopeHf
+from pe_experiments.encodings.softmax import is_masked
+from pe_experiments.models.attention_scores import Inputs, attention_scores
+from tests.oracles.released import FILES, text_part, written
+from tests.oracles.test_released import context
+from tests.oracles.small_models import Seen, attention_inputs, half_split, known_keys, small_fields
+
+TOKENS = 48
+LAYERS = 12
+ROTARY_PART = 8  # of the 24 channels of a head with latent attention
+TOLERANCE = 2e-5  # of the largest logit; transformers computes angles in float32
+
+SAME_CODE = {"kimi_k2": "deepseek_v3", "step3p7_text": "step3p5"}  # types without a class in transformers
+# Their attention cannot be recorded, or has no positions to record.
+NOT_RECORDED = ("codegen", "gptj", "granitemoehybrid")
+
+
+def logits_of(encoding: RopeHf, seen: Seen, layer: int, offset: int, rotated: int) -> Tensor:
+    """Logits of the first query and key, placed at all positions; masked keys are NaN.
+
+    The first token is at position 0, where channels are only multiplied by the factor of cosines, which is
+    removed here; `test_released` compares it.
+    """
+    width = encoding.shape.head_dim
+    rope = rope_of(encoding, layer)
+    q_K, k_K = (part[0, offset : offset + width].clone() for part in (seen.q_TK, seen.k_TK))
+    if isinstance(rope, ScaledRope):
+        for part in (q_K, k_K):
+            part[: 2 * rope.pairs] /= float(rope.attention_factor_B(context(TOKENS)))
+    if rotated:
+        q_K, k_K = half_split(q_K, rotated), half_split(k_K, rotated)
+    q, k = (part.expand(1, 1, TOKENS, width) for part in (q_K, k_K))
+    positions = torch.arange(TOKENS)[None]
+    scores = attention_scores(encoding, Inputs(q, k, torch.zeros(1, TOKENS, width), positions), layer)[0, 0]
+    return scores.masked_fill(is_masked(scores), torch.nan) * width**0.5
+
+
+def rope_of(encoding: RopeHf, layer: int) -> Rope | None:
+    """The RoPE of a layer."""
+    return next((part for part in encoding.for_layer(layer).modules() if isinstance(part, Rope)), None)
+
+
+def largest_difference(config: str, layers: list[Seen]) -> float:
+    """Of all logits, as a share of the largest; infinite where other keys are masked."""
+    worst = 0.0
+    for index, seen in enumerate(layers):
+        width = seen.q_TK.shape[-1]
+        offset = width - ROTARY_PART if width == 24 else 0  # with latent attention
+        encoding = RopeHf(ModelShape(width - offset, 1, len(layers), True, 77, 77), config=config)
+        rope = rope_of(encoding, index)
+        expected = seen.q_TK[:, offset:] @ seen.k_TK[:, offset:].T
+        expected[~(seen.visible_TT & torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril())] = torch.nan
+        visible = ~expected.isnan()
+        differences = []
+        for rotated in {0, 2 * rope.pairs if rope else 0}:  # either layout of the channels
+            logits = logits_of(encoding, seen, index, offset, rotated)
+            if not torch.equal(visible, ~logits.isnan()):
+                return torch.inf
+            difference = (logits - expected)[visible].abs().max() / expected[visible].abs().max()
+            differences.append(float(difference))
+        worst = max(worst, min(differences))
+    return worst
+
+
+def recorded(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[Seen]]:
+    """The text part of a file with small sizes, and what attention receives."""
+    model_type = SAME_CODE.get(fields["model_type"], fields["model_type"])
+    small = small_fields(fields, known_keys(model_type), LAYERS)
+    theirs = {**small, "model_type": model_type}
+    if theirs.get("rope_scaling", {}) is None:
+        del theirs["rope_scaling"]
+    if theirs.get("sliding_window_pattern") == "LLLG":
+        theirs["sliding_window_pattern"] = 4  # transformers reads only a number
+    return small, attention_inputs(theirs, TOKENS)
+
+
+RECORDED = [
+    name
+    for name, fields in FILES.items()
+    if text_part(fields)["model_type"] not in NOT_RECORDED and "dual_chunk_attention_config" not in fields
+]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_released_file_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    small, layers = recorded(text_part(FILES[name]))
+    assert layers
+    assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
+
+
+# Types whose default configuration cannot be made small by the sizes above.
+TOO_SPECIAL = (
+    "dots1", "ernie4_5_moe", "glm4v_moe_text", "glm4v_text", "glm_image_text", "glm_ocr_text", "longcat_flash",
+    "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl_text", "phi4_multimodal", "moonshine", "bamba", "lfm2_moe",
+    "ministral3", "mistral4", "muse_glimmer_text", "mimo_v2_flash",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(set(DEFAULTS) - {*NOT_RECORDED, *TOO_SPECIAL, *SAME_CODE}))
+def test_the_defaults_of_a_type_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    fields = {"model_type": kind, "sliding_window": 4096, "attention_chunk_size": 8192}
+    known = known_keys(kind)
+    fields = {key: value for key, value in fields.items() if known.get(key) is not None}
+    small, layers = recorded(fields)
+    assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
+
+
+UNKNOWN = "is not known here and may change the encoding; if it does not matter, add ignore="
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (FILES["Qwen2.5 7B Instruct 1M"], r"dual_chunk_attention_config=.*ignore=[dual_chunk_attention_config"),
+        ({"model_type": "llama", "use_xpos_scaling": True}, f"use_xpos_scaling=true {UNKNOWN}"),
+        ({"model_type": "llama", "nope_layer_interval": 4}, f"nope_layer_interval=4 {UNKNOWN}"),
+        ({"model_type": "llama", "attn": {"rel": {"position_bias": 1}}}, f"attn.rel.position_bias=1 {UNKNOWN}"),
+        ({"text_config": {"model_type": "llama", "rope_new": 3}}, f"text_config.rope_new=3|rope_new=3 {UNKNOWN}"),
+        ({"rope_everywhere": 1, "text_config": {"model_type": "llama"}}, f"rope_everywhere=1 {UNKNOWN}"),
+        ({"model_type": "novel", "rope_theta": 1e4}, "model_type=novel is not known here"),
+        ({"model_type": "falcon", "alibi": True}, "model_type=falcon is not known here"),
+        ({"alibi": True}, "alibi=True: the model has ALiBi"),
+        ({"model_type": "kimi_linear", "mla_use_nope": False}, "mla_use_nope=false has no effect"),
+        ({"model_type": "esmc", "position_embedding_type": "relative_key"}, "model_type=esmc"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type=absolute is not RoPE"),
+        ({"model_type": "minicpm3", "layer_types": ["windowed"]}, "layer_types contains windowed"),
+        ({"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]}, "layer_rope_theta is missing"),
+        ({"num_hidden_layers": 45, "rope_theta": [1e4] * 44}, "rope_theta has 44 values; .* each of 45 layers"),
+        ({"num_hidden_layers": 2, "layer_rope_theta": [1e4, "x"]}, "layer_rope_theta .* needs one number"),
+        ({"sliding_window": 4, "sliding_window_pattern": "LLX"}, "sliding_window_pattern=LLX must consist of"),
+        ({"rope_scaling": 8.0}, "rope_scaling=8.0 must be a block"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words.replace("[", r"\[")) as caught:
+        RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
+    shape = ModelShape(16, 1, 4, True, 77, 77)
+    fields = {"model_type": "novel", "rope_theta": 500.0, "attn": {"position_noise": 1}}
+    for ignore in (["model_type", "position_noise"], ["model_type", "attn.position_noise"]):
+        rope = RopeHf(shape, config=written(tmp_path, fields), ignore=ignore).for_layer(0)
+        assert isinstance(rope, Rope)
+        assert rope.base == 500.0
+    plain = RopeHf(shape, config=written(tmp_path, fields), ignore=["model_type", "position_noise", "rope_theta"])
+    assert plain.for_layer(0).base == 10_000.0
+
+
+def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> None:
+    fields = {
+        "text_config": {"model_type": "llama", "rope_theta": 500.0},
+        "vision_config": {"window_size": 8, "rope_theta": 100.0},
+        "quantization_config": {"scale_fmt": "ue8m0"},
+        "rope_theta": 500.0,
+    }
+    RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
