@@ -80,27 +80,35 @@ class ByLayer(PositionalEncoding):
     Args:
         encodings: one or more, as in `Composition`, at most as many as layers. They may not act at the
             embedding.
+        order: for each layer the number of its encoding, from 0; repeated for all layers and at most as many
+            as layers. None means that they alternate.
     """
 
-    def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
+    def __init__(
+        self, shape: ModelShape, *, encodings: Sequence[MakeEncoding], order: Sequence[int] | None = None
+    ):
         super().__init__(shape)
-        count = len(encodings)
-        if not 0 < count <= shape.num_layers:
-            raise ValueError(f"encodings: {count} encodings cannot alternate in {shape.num_layers} layers")
+        layers = shape.num_layers
+        period = range(len(encodings)) if order is None else order
+        if not 0 < len(period) <= layers:
+            raise ValueError(f"encodings: {len(period)} encodings cannot alternate in {layers} layers")
+        if not set(period) <= set(range(len(encodings))):
+            raise ValueError(f"order={list(period)} must contain numbers of the {len(encodings)} encodings")
+        self.order = [period[layer % len(period)] for layer in range(layers)]
         self.parts = nn.ModuleList(
-            _instances(shape, make, len(range(first, shape.num_layers, count)))
-            for first, make in enumerate(encodings)
+            _instances(shape, make, self.order.count(number)) for number, make in enumerate(encodings)
         )
-        layers = [self.for_layer(layer) for layer in range(shape.num_layers)]
-        for part in layers:
+        parts = [self.for_layer(layer) for layer in range(layers)]
+        for part in parts:
             if _acts_at_embedding(part):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
-        self.invariant_to = _common_invariance(layers)
+        self.invariant_to = _common_invariance(parts)
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        cycle, encoding = divmod(layer, len(self.parts))
-        instances = self.parts[encoding]
-        return instances[cycle % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+        number = self.order[layer]
+        instances = self.parts[number]
+        earlier = self.order[:layer].count(number)  # layers with the same encoding
+        return instances[earlier % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
 def _acts_at_embedding(encoding: PositionalEncoding) -> bool:

@@ -18,8 +18,8 @@ from pe_experiments.encodings.released_types import (
     NEEDED_KEYS,
     ROTATES_WITHIN_WINDOWS,
     SCALES_FULL_LAYERS_ONLY,
-    WITHOUT_ROTATION,
     WITHOUT_ROPE,
+    WITHOUT_ROTATION,
 )
 from pe_experiments.terminal.errors import allowed
 
@@ -253,7 +253,7 @@ def layer_kinds(settings: Block) -> list[str]:
     """Return the kind of each layer, up to where the pattern repeats."""
     layers = settings.get("num_hidden_layers", 1)
     if "layer_types" in settings:
-        kinds = [KINDS.get(kind, kind) for kind in settings["layer_types"][:layers if layers > 1 else None]]
+        kinds = [KINDS.get(kind, kind) for kind in settings["layer_types"][: layers if layers > 1 else None]]
         if settings.get("last_layer_is_full"):
             kinds[-1] = FULL
         for kind in kinds:

@@ -128,9 +128,7 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
         parts.append(_block_encoding(dict(layer.block), settings))
     if layer.temperature is not None:
         heat = layer.temperature
-        parts.append(
-            partial(PositionTemperature, step=heat.step, strength=heat.strength, first=heat.first)
-        )
+        parts.append(partial(PositionTemperature, step=heat.step, strength=heat.strength, first=heat.first))
     if not parts:
         parts.append(PositionalEncoding)
     if layer.window is not None:
@@ -209,7 +207,9 @@ def _check(block: Block, rope_type: str) -> None:
     keys, required = KEYS[rope_type]
     allowed_keys = (*COMMON_KEYS, *keys)
     for key, value in block.items():
-        if key in IGNORED_KEYS or (key in IGNORED_BESIDE_ALPHA and rope_type == "dynamic" and "alpha" in block):
+        if key in IGNORED_KEYS or (
+            key in IGNORED_BESIDE_ALPHA and rope_type == "dynamic" and "alpha" in block
+        ):
             continue
         if key not in allowed_keys:
             raise ValueError(

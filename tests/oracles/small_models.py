@@ -53,7 +53,9 @@ def small_fields(fields: Mapping[str, Any], known: Mapping[str, Any], layers: in
     number = fields.get("num_hidden_layers", layers)
     small = dict(fields)
     for sizes, present in ((SIZES, {*known, *fields}), (LENGTHS, {*fields})):
-        small |= {key: size for key, size in sizes.items() if key in present and fields.get(key, 0) is not None}
+        small |= {
+            key: size for key, size in sizes.items() if key in present and fields.get(key, 0) is not None
+        }
     for key, value in fields.items():
         if isinstance(value, list) and len(value) == number:
             small[key] = value[:layers]

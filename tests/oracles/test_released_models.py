@@ -18,8 +18,8 @@ from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from tests.oracles.released import FILES, text_part, written
-from tests.oracles.test_released import context
 from tests.oracles.small_models import Seen, attention_inputs, half_split, known_keys, small_fields
+from tests.oracles.test_released import context
 
 TOKENS = 48
 LAYERS = 12
@@ -128,11 +128,20 @@ UNKNOWN = "is not known here and may change the encoding; if it does not matter,
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        (FILES["Qwen2.5 7B Instruct 1M"], r"dual_chunk_attention_config=.*ignore=[dual_chunk_attention_config"),
+        (
+            FILES["Qwen2.5 7B Instruct 1M"],
+            r"dual_chunk_attention_config=.*ignore=[dual_chunk_attention_config",
+        ),
         ({"model_type": "llama", "use_xpos_scaling": True}, f"use_xpos_scaling=true {UNKNOWN}"),
         ({"model_type": "llama", "nope_layer_interval": 4}, f"nope_layer_interval=4 {UNKNOWN}"),
-        ({"model_type": "llama", "attn": {"rel": {"position_bias": 1}}}, f"attn.rel.position_bias=1 {UNKNOWN}"),
-        ({"text_config": {"model_type": "llama", "rope_new": 3}}, f"text_config.rope_new=3|rope_new=3 {UNKNOWN}"),
+        (
+            {"model_type": "llama", "attn": {"rel": {"position_bias": 1}}},
+            f"attn.rel.position_bias=1 {UNKNOWN}",
+        ),
+        (
+            {"text_config": {"model_type": "llama", "rope_new": 3}},
+            f"text_config.rope_new=3|rope_new=3 {UNKNOWN}",
+        ),
         ({"rope_everywhere": 1, "text_config": {"model_type": "llama"}}, f"rope_everywhere=1 {UNKNOWN}"),
         ({"model_type": "novel", "rope_theta": 1e4}, "model_type=novel is not known here"),
         ({"model_type": "falcon", "alibi": True}, "model_type=falcon is not known here"),
@@ -141,10 +150,19 @@ UNKNOWN = "is not known here and may change the encoding; if it does not matter,
         ({"model_type": "esmc", "position_embedding_type": "relative_key"}, "model_type=esmc"),
         ({"position_embedding_type": "absolute"}, "position_embedding_type=absolute is not RoPE"),
         ({"model_type": "minicpm3", "layer_types": ["windowed"]}, "layer_types contains windowed"),
-        ({"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]}, "layer_rope_theta is missing"),
-        ({"num_hidden_layers": 45, "rope_theta": [1e4] * 44}, "rope_theta has 44 values; .* each of 45 layers"),
+        (
+            {"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]},
+            "layer_rope_theta is missing",
+        ),
+        (
+            {"num_hidden_layers": 45, "rope_theta": [1e4] * 44},
+            "rope_theta has 44 values; .* each of 45 layers",
+        ),
         ({"num_hidden_layers": 2, "layer_rope_theta": [1e4, "x"]}, "layer_rope_theta .* needs one number"),
-        ({"sliding_window": 4, "sliding_window_pattern": "LLX"}, "sliding_window_pattern=LLX must consist of"),
+        (
+            {"sliding_window": 4, "sliding_window_pattern": "LLX"},
+            "sliding_window_pattern=LLX must consist of",
+        ),
         ({"rope_scaling": 8.0}, "rope_scaling=8.0 must be a block"),
     ],
 )
@@ -162,7 +180,9 @@ def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
         rope = RopeHf(shape, config=written(tmp_path, fields), ignore=ignore).for_layer(0)
         assert isinstance(rope, Rope)
         assert rope.base == 500.0
-    plain = RopeHf(shape, config=written(tmp_path, fields), ignore=["model_type", "position_noise", "rope_theta"])
+    plain = RopeHf(
+        shape, config=written(tmp_path, fields), ignore=["model_type", "position_noise", "rope_theta"]
+    )
     assert plain.for_layer(0).base == 10_000.0
 
 
