@@ -1,4 +1,4 @@
-"""Two kinds of layers in a repeated pattern, as in released models: short-range layers and long-range ones."""
+"""Short-range and long-range layers in a repeated pattern, as in released models."""
 
 from __future__ import annotations
 

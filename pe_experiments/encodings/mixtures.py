@@ -96,7 +96,8 @@ class ByLayer(PositionalEncoding):
             raise ValueError(f"order={list(period)} must contain numbers of the {len(encodings)} encodings")
         self.order = [period[layer % len(period)] for layer in range(layers)]
         self.parts = nn.ModuleList(
-            _instances(shape, make, self.order.count(number)) for number, make in enumerate(encodings)
+            _instances(shape, make, self.order.count(number)) if number in self.order else nn.ModuleList()
+            for number, make in enumerate(encodings)
         )
         parts = [self.for_layer(layer) for layer in range(layers)]
         for part in parts:

@@ -65,8 +65,8 @@ READ_KEYS = (
     "rope_theta", "rope_parameters", "rope_scaling", "partial_rotary_factor", "partial_rotary_factors",
     "rotary_dim", "rope_local_base_freq", "layer_rope_theta", "no_rope_layers", "no_rope_layer_interval",
     "mla_use_nope", "position_embedding_type", "sliding_window", "sliding_window_pattern",
-    "use_sliding_window", "max_window_layers", "sliding_window_size", "local_attention", "hybrid_layer_pattern",
-    "global_attn_every_n_layers", "attention_chunk_size", "attn_temperature_tuning",
+    "use_sliding_window", "max_window_layers", "sliding_window_size", "local_attention",
+    "hybrid_layer_pattern", "global_attn_every_n_layers", "attention_chunk_size", "attn_temperature_tuning",
     "max_position_embeddings", "original_max_position_embeddings", "qk_rope_head_dim",
     "use_rope_layers", "yarn_only_types", "alibi",
 )  # fmt: skip

@@ -34,24 +34,28 @@ LLAMA3: Block = {
 }
 
 
-def by_kind(sliding: Block | None, full: Block | None) -> Block:
+def _by_kind(sliding: Block | None, full: Block | None) -> Block:
     """Return RoPE parameters for layers with a window and for the others."""
     return {"rope_parameters": {SLIDING: sliding, FULL: full}}
+
+
+def _all(block: Block, *names: str) -> dict[str, Block]:
+    """Return the same defaults for several types."""
+    return dict.fromkeys(names, block)
 
 
 # Defaults of the classes; a key of the file comes first.
 DEFAULTS: dict[str, Block] = {
     **{name: {} for name in PLAIN},
-    **dict.fromkeys(("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "nemotron"), HALF),
-    **dict.fromkeys(("persimmon", "phi"), HALF),
-    **dict.fromkeys(("gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "stablelm"), QUARTER),
-    **dict.fromkeys(("dots1", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"), NO_WINDOW),
-    **dict.fromkeys(("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl_text"), {**NO_WINDOW, "rope_theta": 1e6}),
-    **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "cohere", "ernie4_5"), {"rope_theta": 5e5}),
-    **dict.fromkeys(("bitnet", "ernie4_5_moe", "flex_olmo"), {"rope_theta": 5e5}),
-    **dict.fromkeys(("mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"), {"rope_theta": 1e6}),
-    **dict.fromkeys(("codegen", "gptj"), {"rotary_dim": 64}),
-    **dict.fromkeys(("jamba", "nemotron_h", "kimi_linear", "zamba"), {}),
+    **_all(HALF, "bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "nemotron", "persimmon", "phi"),
+    **_all(QUARTER, "gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "stablelm"),
+    **_all(NO_WINDOW, "dots1", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+    **_all({**NO_WINDOW, "rope_theta": 1e6}, "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl_text"),
+    **_all({"rope_theta": 5e5}, "bitnet", "cohere", "ernie4_5", "ernie4_5_moe", "flex_olmo"),
+    **_all({"rope_theta": 5e5}, "qwen3_vl_text", "qwen3_vl_moe_text"),
+    **_all({"rope_theta": 1e6}, "mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"),
+    **_all({"rotary_dim": 64}, "codegen", "gptj"),
+    **_all({}, "jamba", "nemotron_h", "kimi_linear", "zamba"),
     "afmoe": {"sliding_window": 1024, "global_attn_every_n_layers": 4},
     "apertus": {"rope_theta": 12e6, "rope_parameters": {"factor": 8.0, **LLAMA3}},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
@@ -81,7 +85,7 @@ DEFAULTS: dict[str, Block] = {
         "sliding_window": 512,
         "sliding_window_pattern": 6,
         "last_layer_is_full": True,
-        **by_kind(
+        **_by_kind(
             {"rope_theta": 1e4},
             {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
         ),
@@ -107,7 +111,7 @@ DEFAULTS: dict[str, Block] = {
     "laguna": {
         "layer_types": [FULL],
         "sliding_window": 512,
-        **by_kind({"rope_theta": 1e4}, {"rope_theta": 5e5, "partial_rotary_factor": 0.5}),
+        **_by_kind({"rope_theta": 1e4}, {"rope_theta": 5e5, "partial_rotary_factor": 0.5}),
     },
     "llama4_text": {
         "no_rope_layer_interval": 4,
@@ -120,7 +124,7 @@ DEFAULTS: dict[str, Block] = {
     "longcat_flash": {"rope_theta": 1e7},
     "mimo_v2_flash": {
         "sliding_window": 129,
-        **by_kind(
+        **_by_kind(
             {"rope_theta": 1e4, "partial_rotary_factor": 0.334},
             {"rope_theta": 5e6, "partial_rotary_factor": 0.334},
         ),

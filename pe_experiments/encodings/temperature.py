@@ -10,12 +10,12 @@ from pe_experiments.terminal.argument_checks import at_least
 class PositionTemperature(PositionalEncoding):
     """Queries at position p are multiplied by 1 + strength ln(1 + floor((p + first) / step)).
 
-    Positions below ``step - first`` stay unchanged. The encoding carries no order by itself: Llama 4 uses it in
-    the layers without RoPE, one in four (in YAML, `ByLayer`).
+    Positions below ``step - first`` stay unchanged. The encoding carries no order by itself: Llama 4 uses it
+    in the layers without RoPE, one in four (in YAML, `ByLayer`).
 
-    Source: ``Llama4TextAttention`` and ``Ministral3Attention`` of transformers, after Nakanishi 2025, arXiv:2501.19399. Parameters: none.
-    Beyond training: designed for it; logits grow with the logarithm of the position. In decoders and
-    encoders.
+    Source: ``Llama4TextAttention`` and ``Ministral3Attention`` of transformers, after Nakanishi 2025,
+    arXiv:2501.19399. Parameters: none. Beyond training: designed for it; logits grow with the logarithm of
+    the position. In decoders and encoders.
 
     Args:
         step: number of positions with the same factor, at least 1; 8,192 in Llama 4; None means

@@ -1,4 +1,4 @@
-"""Heads that see only near keys: sliding windows, chunks, and Hard-ALiBi's mixture of windowed and full heads."""
+"""Queries that see only near keys: sliding windows, chunks, and Hard-ALiBi's mixture of heads."""
 
 import torch
 from torch import Tensor

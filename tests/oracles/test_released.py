@@ -28,8 +28,8 @@ from tests.oracles.released import FILES, written
 
 RELATIVE = 1e-6  # transformers computes in float32
 
-# Two files are simplified: the factors of Phi-4-mini have its shape but other values, and Gemma 4 has heads of
-# two widths, which no model here has.
+# Two files are simplified: the factors of Phi-4-mini have its shape but other values, and Gemma 4 has heads
+# of two widths, which no model here has.
 # The repeated pattern of layers: class of the encoding, and its window.
 SLIDING = (Rope, 1024)
 FULL = (RopeLinear, None)
