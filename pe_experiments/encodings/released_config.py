@@ -325,8 +325,8 @@ def window_size(settings: Block) -> int | None:
     if not settings.get("use_sliding_window", True):
         return None
     window = settings.get("sliding_window")
-    if "local_attention" in settings:  # of both sides together
-        window = settings["local_attention"] // 2 + settings.get("query_is_extra", 0)
+    if "local_attention" in settings:  # ModernBERT: of both sides together
+        window = (window or settings["local_attention"] // 2) + settings.get("query_is_extra", 0)
     if "sliding_window_size" in settings:  # MiMo: without the query itself
         window = settings["sliding_window_size"] + 1
     if window and settings.get("use_bidirectional_attention") in (True, "all"):

@@ -103,10 +103,13 @@ def attention_inputs(fields: Mapping[str, Any], tokens: int) -> list[Seen]:
     config = transformers.AutoConfig.for_model(**copy.deepcopy(dict(fields)))
     config._attn_implementation = "recorded"
     torch.manual_seed(0)
-    module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
-    bare = getattr(module, type(config).__name__.replace("Config", "Model"), None)
-    make = transformers.AutoModelForCausalLM.from_config if bare is None else bare._from_config
-    model = make(config, attn_implementation="recorded").eval()
+    if type(config) in transformers.MODEL_MAPPING:
+        model = transformers.AutoModel.from_config(config, attn_implementation="recorded")
+    else:  # a class that is part of another
+        module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
+        bare = getattr(module, type(config).__name__.replace("Config", "Model"))
+        model = bare._from_config(config, attn_implementation="recorded")
+    model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if RESIDUAL.search(name):
@@ -121,3 +124,14 @@ def half_split(x_TK: Tensor, rotated: int) -> Tensor:
     """Reorder channels: neighbours in the first ``rotated`` channels become the pairs (m, m + rotated/2)."""
     pairs, others = x_TK[..., :rotated], x_TK[..., rotated:]
     return torch.cat([pairs.unflatten(-1, (-1, 2)).mT.flatten(-2), others], dim=-1)
+
+
+def unchanged(x_TK: Tensor, rotated: int) -> Tensor:
+    """Pairs are (m, m + rotated/2), as in Llama."""
+    return x_TK
+
+
+def swapped(x_TK: Tensor, rotated: int) -> Tensor:
+    """Exchange the halves of the first ``rotated`` channels, which reverses the rotation (nanochat)."""
+    pairs, others = x_TK[..., :rotated], x_TK[..., rotated:]
+    return torch.cat([pairs.roll(rotated // 2, dims=-1), others], dim=-1)
