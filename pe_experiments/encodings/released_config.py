@@ -138,7 +138,7 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
             "keys say; with ignore=[model_type] the keys alone decide"
         )
     _refuse_unknown_keys(content, text, ignore)
-    settings = dict(DEFAULTS.get(model_type, {}))
+    settings = dict(DEFAULTS.get(str(model_type), {}))
     for key, value in text.items():
         name = RENAMED.get(key, key)
         if key not in ignore and (value is not None or name in NULL_MEANS_NONE):

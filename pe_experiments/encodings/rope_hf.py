@@ -77,7 +77,7 @@ class RopeHf(ByLayer):
         rope_parameters: the block alone, in place of a file; the original length is then taken from the block
             or from the shape. With neither argument the encoding is `Rope` with base 10,000.
         ignore: keys of the file that do not matter although they are unknown here; ``model_type`` for a model
-            whose keys say everything.
+            whose keys say everything. None means no key.
 
     Raises:
         ValueError: for a file that cannot be read or describes a model without RoPE, for a key or a model
@@ -90,14 +90,14 @@ class RopeHf(ByLayer):
         *,
         config: str | None = None,
         rope_parameters: Mapping[str, Any] | None = None,
-        ignore: Sequence[str] = (),
+        ignore: Sequence[str] | None = None,
     ):
         if config is not None and rope_parameters is not None:
             raise ValueError("config and rope_parameters are both given; give one of them")
         if config is None:
             settings: dict[str, Any] = {"rope_parameters": rope_parameters or {}}
         else:
-            settings = read_settings(config, ignore)
+            settings = read_settings(config, ignore or ())
         pattern = _shortest_period(released_layers(settings))
         encodings = [_layer_encoding(settings, layer) for layer in pattern[: shape.num_layers]]
         super().__init__(shape, encodings=encodings)
