@@ -180,7 +180,7 @@ def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> 
         if known or key in ignore or path in ignore or (key in text and text[key] == value and path != key):
             continue
         raise ValueError(
-            f"{path}={_short(value)} is not known here and may change the encoding; if it does not matter, "
+            f"{path}={shortened(value)} is not known here and may change the encoding; if it does not matter, "
             f"add ignore=[{key}]"
         )
 
@@ -195,7 +195,7 @@ def _leaves(content: Block, text: Block, path: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, text, "" if value is text else f"{name}.")
 
 
-def _short(value: Any) -> str:
+def shortened(value: Any) -> str:
     """Return a value as it fits into a sentence."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -264,7 +264,7 @@ def layer_kinds(settings: Block) -> list[str]:
         return [SLIDING if slides else FULL for slides in settings["hybrid_layer_pattern"][:layers]]
     if "attention_chunk_size" in settings:  # Llama 4: layers without RoPE see everything
         return [CHUNKED if rotates else FULL for rotates in _rotates(settings, [FULL])]
-    if not window_size(settings):
+    if not _stated_window(settings):
         return [FULL]
     if "sliding_window_pattern" in settings:
         return _pattern_kinds(settings["sliding_window_pattern"])
@@ -285,7 +285,9 @@ def _pattern_kinds(pattern: Any) -> list[str]:
             raise ValueError(f"sliding_window_pattern={pattern} must consist of the letters L and G")
         return [letters[letter] for letter in pattern]
     if not isinstance(pattern, int) or pattern < 0:
-        raise ValueError(f"sliding_window_pattern={_short(pattern)} must be a number of layers, or like LLLG")
+        raise ValueError(
+            f"sliding_window_pattern={shortened(pattern)} must be a number of layers, or like LLLG"
+        )
     return [SLIDING] * (pattern - 1) + [FULL]
 
 
@@ -322,6 +324,13 @@ def window_size(settings: Block) -> int | None:
 
     A query sees the keys less than this number of positions away.
     """
+    window = _stated_window(settings)
+    longest = settings.get("max_position_embeddings", math.inf)
+    return window if window and window < longest else None
+
+
+def _stated_window(settings: Block) -> int | None:
+    """Return the size of the sliding window, even if it covers everything."""
     if not settings.get("use_sliding_window", True):
         return None
     window = settings.get("sliding_window")
@@ -331,8 +340,7 @@ def window_size(settings: Block) -> int | None:
         window = settings["sliding_window_size"] + 1
     if window and settings.get("use_bidirectional_attention") in (True, "all"):
         window = window // 2 + 1
-    longest = settings.get("max_position_embeddings", math.inf)
-    return window if window and window < longest else None
+    return window
 
 
 def _per_layer(settings: Block, key: str, layers: int) -> list[float]:
@@ -350,7 +358,7 @@ def _block(settings: Block, kind: str) -> dict[str, Any] | None:
     """Return the RoPE parameters of the layers of this kind, complete; None if they have no RoPE."""
     block = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(block, Mapping):
-        raise ValueError(f"rope_scaling={_short(block)} must be a block of parameters")
+        raise ValueError(f"rope_scaling={shortened(block)} must be a block of parameters")
     defaults = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
     if any(isinstance(value, Mapping) for value in block.values()):  # a block for each kind of layers
         if kind not in block:

@@ -55,7 +55,7 @@ DEFAULTS: dict[str, Block] = {
     **_all({"rope_theta": 5e5}, "qwen3_vl_text", "qwen3_vl_moe_text"),
     **_all({"rope_theta": 1e6}, "mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"),
     **_all({"rotary_dim": 64}, "codegen", "gptj"),
-    **_all({}, "jamba", "nemotron_h", "kimi_linear", "zamba"),
+    **_all({}, "falcon", "jamba", "nemotron_h", "kimi_linear", "zamba"),
     "afmoe": {"sliding_window": 1024, "global_attn_every_n_layers": 4},
     "apertus": {"rope_theta": 12e6, "rope_parameters": {"factor": 8.0, **LLAMA3}},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},

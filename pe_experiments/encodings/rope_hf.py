@@ -9,7 +9,13 @@ from typing import Any
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.mixtures import ByLayer, Composition
-from pe_experiments.encodings.released_config import Block, ReleasedLayer, read_settings, released_layers
+from pe_experiments.encodings.released_config import (
+    Block,
+    ReleasedLayer,
+    read_settings,
+    released_layers,
+    shortened,
+)
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
@@ -108,7 +114,10 @@ class RopeHf(ByLayer):
             remarks.append(
                 f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
             )
-        if all(layer.block is None for layer in pattern):
+        blocks = [layer.block for layer in pattern if layer.block is not None]
+        if settings.get("qk_rope_head_dim") and any(block.get("mscale_all_dim") for block in blocks):
+            remarks.append("the released model also multiplies all logits by a factor from mscale_all_dim")
+        if not blocks:
             remarks.append("no layer with attention has RoPE in the released model")
         self.remark = "; ".join(remarks)
 
@@ -218,7 +227,7 @@ def _check(block: Block, rope_type: str) -> None:
         is_list = key in ("short_factor", "long_factor") and isinstance(value, Sequence)
         numbers = value if is_list else [value]
         if key not in ("rope_type", "type") and not all(isinstance(part, int | float) for part in numbers):
-            raise ValueError(f"rope_parameters.{key}={value} must be a number")
+            raise ValueError(f"rope_parameters.{key}={shortened(value)} must be a number")
     for key in keys[:required]:
         if key not in block:
             raise ValueError(f"rope_parameters.{key} is missing; the type {rope_type} requires it")

@@ -27,13 +27,13 @@ SIZES = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "rotary_dim": 8, "global_head_dim": 32, "num_global_key_value_heads": 2,
     "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64, "num_kv_shared_layers": 0,
-    "linear_num_heads": 2, "linear_head_dim": 8, "ffn_hidden_size": 32, "num_experts_per_token": 2,
+    "floor_scale": 7, "attention_chunk_size": 8, "linear_num_heads": 2, "linear_head_dim": 8, "ffn_hidden_size": 32, "num_experts_per_token": 2,
 }  # fmt: skip
 # Lengths that replace those of a file, so that they matter within a few tokens.
 LENGTHS = {
-    "sliding_window": 6, "sliding_window_size": 5, "attention_chunk_size": 8, "floor_scale": 7,
-    "local_attention": 6, "attention_window_size": 6,
+    "sliding_window": 6, "sliding_window_size": 5, "local_attention": 6, "attention_window_size": 6,
 }  # fmt: skip
+STEP = 7  # of a temperature that is given beside YaRN
 RESIDUAL = re.compile(
     r"(o_proj|o_b_proj|out_proj|down_proj|c_proj|dense|dense_4h_to_h|Wo|w2|wo|fc2|output_linear|linear_out)\b"
 )
@@ -66,6 +66,9 @@ def small_fields(fields: Mapping[str, Any], known: Mapping[str, Any], layers: in
     if "linear_attn_config" in fields:
         lists = fields["linear_attn_config"]
         small["linear_attn_config"] = {key: [n for n in lists[key] if n <= layers] for key in lists}
+    block = fields.get("rope_parameters") or {}
+    if "llama_4_scaling_beta" in block:
+        small["rope_parameters"] = {**block, "original_max_position_embeddings": STEP}
     scaling = fields.get("rope_scaling") or {}
     if "long_factor" in scaling:
         pairs = int(fields["partial_rotary_factor"] * SIZES["head_dim"]) // 2
