@@ -180,8 +180,8 @@ def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> 
         if known or key in ignore or path in ignore or (key in text and text[key] == value and path != key):
             continue
         raise ValueError(
-            f"{path}={shortened(value)} is not known here and may change the encoding; if it does not matter, "
-            f"add ignore=[{key}]"
+            f"{path}={shortened(value)} is not known here and may change the encoding; "
+            f"if it does not matter, add ignore=[{key}]"
         )
 
 

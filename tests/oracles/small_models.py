@@ -27,7 +27,8 @@ SIZES = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "rotary_dim": 8, "global_head_dim": 32, "num_global_key_value_heads": 2,
     "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64, "num_kv_shared_layers": 0,
-    "floor_scale": 7, "attention_chunk_size": 8, "linear_num_heads": 2, "linear_head_dim": 8, "ffn_hidden_size": 32, "num_experts_per_token": 2,
+    "floor_scale": 7, "attention_chunk_size": 8,
+    "linear_num_heads": 2, "linear_head_dim": 8, "ffn_hidden_size": 32, "num_experts_per_token": 2,
 }  # fmt: skip
 # Lengths that replace those of a file, so that they matter within a few tokens.
 LENGTHS = {

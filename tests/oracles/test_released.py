@@ -279,7 +279,7 @@ LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, 
         ({"rope_parameters": {"rope_type": "axial"}}, ["rope_type=axial", "default, linear, dynamic, yarn"]),
         ({"rope_parameters": {"rope_type": "linear"}}, ["rope_parameters.factor is missing", "linear"]),
         ({"rope_parameters": {"rope_type": "yarn", "fator": 4.0}}, ["rope_parameters.fator", "mean factor"]),
-        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ["factor=8 must be a number"]),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ['factor="8" must be a number']),
         (
             {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
             ["short_factor has 1 numbers", "4 pairs"],
