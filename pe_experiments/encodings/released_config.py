@@ -41,6 +41,8 @@ RENAMED = {
     "block_types": "layer_types",
     "attention_window_size": "sliding_window",
     "_sliding_window_pattern": "sliding_window_pattern",
+    "layer_switch": "sliding_window_pattern",
+    "attn_rotary_emb": "rotary_dim",
 }
 NULL_MEANS_NONE = ("sliding_window", "attention_chunk_size")
 
@@ -79,8 +81,18 @@ HARMLESS = (
     "qk_scale_factor", "query_pre_attn_scalar", "altup_correct_scale", "mamba_chunk_size", "chunk_size",
     "chunk_size_feed_forward", "temperature", "full_attention_interval", "full_attn_idxs",
     "full_attn_layers", "rescale_prenorm_residual", "time_step_scale", "mtp_loss_scaling_factor",
-    "floor_scale", "attn_scale", "w_init_variance_scale", "final_w_init_variance_scale",
+    "add_full_attention_sink_bias", "floor_scale", "attn_scale", "w_init_variance_scale",
+    "final_w_init_variance_scale",
 )  # fmt: skip
+# Keys that change nothing with these values.
+HARMLESS_VALUES = {
+    "rotary": True,
+    "use_rotary_pos_emb": True,
+    "use_alibi": False,
+    "use_dynamic_ntk": False,
+    "use_logn_attn": False,
+    "position_embedding_xdrope": False,
+}
 
 
 @dataclass(frozen=True)
@@ -174,15 +186,23 @@ def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> 
     """Raise ValueError for a key that is unknown and whose name says that it concerns positions."""
     for path, value in _leaves(content, text):
         key = path.rpartition(".")[2]
-        if not POSITIONAL.search(key.lower()) or value is None:
+        if value is None or key in ignore or path in ignore or _is_known(key, value):
             continue
-        known = key in READ_KEYS or key in HARMLESS or key in RENAMED
-        if known or key in ignore or path in ignore or (key in text and text[key] == value and path != key):
-            continue
-        raise ValueError(
-            f"{path}={shortened(value)} is not known here and may change the encoding; "
-            f"if it does not matter, add ignore=[{key}]"
-        )
+        copy_of_text = path != key and key in text and text[key] == value
+        if not copy_of_text:
+            raise ValueError(
+                f"{path}={shortened(value)} is not known here and may change the encoding; "
+                f"if it does not matter, add ignore=[{key}]"
+            )
+
+
+def _is_known(key: str, value: Any) -> bool:
+    """Return whether the key is read, changes nothing, or has a name that does not concern positions."""
+    if key in READ_KEYS or key in HARMLESS or key in RENAMED:
+        return True
+    if key in HARMLESS_VALUES:
+        return bool(value == HARMLESS_VALUES[key])
+    return not POSITIONAL.search(key.lower())
 
 
 def _leaves(content: Block, text: Block, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -210,10 +230,9 @@ def released_layers(settings: Block) -> list[ReleasedLayer]:
     if settings.get("alibi"):
         raise ValueError(f"alibi={settings['alibi']}: the model has ALiBi, not RoPE; take pe=alibi")
     kinds = layer_kinds(settings)
-    number = settings.get("num_hidden_layers", len(kinds))
     rotates = _rotates(settings, kinds)
-    bases = _per_layer(settings, "layer_rope_theta", number) or _per_layer(settings, "rope_theta", number)
-    shares = _per_layer(settings, "partial_rotary_factors", number)
+    bases = _per_layer(settings, "layer_rope_theta") or _per_layer(settings, "rope_theta")
+    shares = _per_layer(settings, "partial_rotary_factors")
     length = math.lcm(len(kinds), len(rotates))
     if bases or shares:
         length = math.lcm(length, len(bases or shares))
@@ -251,11 +270,19 @@ def _layer(settings: Block, kind: str, block: dict[str, Any] | None) -> Released
 
 def layer_kinds(settings: Block) -> list[str]:
     """Return the kind of each layer, up to where the pattern repeats."""
-    layers = settings.get("num_hidden_layers", 1)
+    kinds = _stated_kinds(settings)
+    if settings.get("last_layer_is_full"):  # Gemma 4, whatever the file says
+        layers = settings.get("num_hidden_layers", len(kinds))
+        kinds = [kinds[layer % len(kinds)] for layer in range(layers)]
+        kinds[-1] = FULL
+    return kinds
+
+
+def _stated_kinds(settings: Block) -> list[str]:
+    """Return the kind of each layer as the file states it, up to where the pattern repeats."""
+    layers = settings.get("num_hidden_layers")
     if "layer_types" in settings:
-        kinds = [KINDS.get(kind, kind) for kind in settings["layer_types"][: layers if layers > 1 else None]]
-        if settings.get("last_layer_is_full"):
-            kinds[-1] = FULL
+        kinds = [KINDS.get(kind, kind) for kind in settings["layer_types"][:layers]]
         for kind in kinds:
             if kind not in (FULL, SLIDING, CHUNKED, *WITHOUT_ATTENTION):
                 raise ValueError(f"layer_types contains {kind}, which is not implemented here")
@@ -266,6 +293,8 @@ def layer_kinds(settings: Block) -> list[str]:
         return [CHUNKED if rotates else FULL for rotates in _rotates(settings, [FULL])]
     if not _stated_window(settings):
         return [FULL]
+    if settings.get("windows_without_rope"):
+        return [FULL if rotates else SLIDING for rotates in _rotates(settings, [FULL])]
     if "sliding_window_pattern" in settings:
         return _pattern_kinds(settings["sliding_window_pattern"])
     if "global_attn_every_n_layers" in settings:
@@ -273,6 +302,7 @@ def layer_kinds(settings: Block) -> list[str]:
         if settings.get("first_layer_is_full"):
             return [FULL] + [SLIDING] * (every - 1)
         return [SLIDING] * (every - 1) + [FULL]
+    layers = layers or 1
     full = min(settings.get("max_window_layers", 0), layers)
     return [FULL] * full + [SLIDING] * (layers - full)
 
@@ -343,11 +373,12 @@ def _stated_window(settings: Block) -> int | None:
     return window
 
 
-def _per_layer(settings: Block, key: str, layers: int) -> list[float]:
+def _per_layer(settings: Block, key: str) -> list[float]:
     """Return the values of a list with one number per layer; an empty list if the key is no list."""
     values = settings.get(key)
     if not isinstance(values, list):
         return []
+    layers = settings.get("num_hidden_layers", len(values))
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if len(values) < layers or not numbers:
         raise ValueError(f"{key} has {len(values)} values; it needs one number for each of {layers} layers")

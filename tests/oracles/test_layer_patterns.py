@@ -1,4 +1,4 @@
-"""Presets of layer patterns against the released files they describe, and the rules of a pattern."""
+"""Presets of layer patterns against the released files they describe, and mixtures by layer and by head."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from pe_experiments.checking.instances import perturbed
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.layer_pattern import LayerPattern, RopeInWindow
 from pe_experiments.encodings.learned import Learned
+from pe_experiments.encodings.mixtures import ByHead
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
+from pe_experiments.encodings.scaled_logits import ScalableSoftmax
+from pe_experiments.encodings.shaw import Shaw
+from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.models.attention_scores import Inputs, attention_scores
@@ -138,3 +143,44 @@ def test_a_wrong_pattern_is_one_sentence(arguments: dict[str, Any], words: str) 
     with pytest.raises(ValueError, match=words) as caught:
         LayerPattern(shape, **{"short": Rope, "long": Rope, **arguments})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", [[Alibi, PositionalEncoding], [Rope, Shaw], [T5Bias, ScalableSoftmax]])
+def test_each_head_is_as_in_a_model_whose_heads_all_use_its_encoding(parts: list[Any]) -> None:
+    shape = ModelShape(32, 4, 2, True, 20, 20)
+    mixed = perturbed(ByHead(shape, encodings=parts, heads=[1, 3]))
+    for layer in (0, 1):
+        logits = scores(mixed, layer)
+        first, second = mixed._at_layer(layer)
+        torch.testing.assert_close(logits[:, :1], scores(first, layer)[:, :1])
+        torch.testing.assert_close(logits[:, 1:], scores(second, layer)[:, 1:])
+        assert not torch.allclose(logits[:, 1:], scores(first, layer)[:, 1:])
+
+
+def test_by_head_trains_from_a_section_of_a_configuration() -> None:
+    section = {
+        "_target_": "pe_experiments.encodings.mixtures.ByHead",
+        "encodings": [
+            {"_target_": "pe_experiments.encodings.alibi.Alibi", "_partial_": True},
+            {"_target_": "pe_experiments.encodings.base.PositionalEncoding", "_partial_": True},
+        ],
+    }
+    encoding = load_component("pe", section).build(ModelShape(16, 2, 2, True, 20, 20))
+    assert isinstance(encoding, ByHead)
+    assert encoding.heads == [1, 1]
+    assert encoding.invariant_to == "shift"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"encodings": [Rope, Alibi, T5Bias]}, "4 heads have no equal shares for 3 encodings"),
+        ({"encodings": [Rope]}, "4 heads have no equal shares for 1 encodings"),
+        ({"encodings": [Rope, Alibi], "heads": [1, 2]}, r"heads=\[1, 2\] must be 2 numbers with the sum 4"),
+        ({"encodings": [Rope, Learned]}, "Learned cannot be limited to some heads"),
+        ({"encodings": [Rope, StickBreaking]}, "StickBreaking cannot be limited to some heads"),
+    ],
+)
+def test_a_wrong_mixture_by_head_is_one_sentence(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ByHead(ModelShape(16, 4, 2, True, 20, 20), **arguments)

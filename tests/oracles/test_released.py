@@ -200,6 +200,7 @@ BLOCKS: list[dict[str, Any]] = [
     {"rope_type": "linear", "factor": 3.0},
     {"rope_type": "dynamic", "factor": 2.5},
     {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0, "beta_slow": 2.0},
+    {"rope_type": "yarn", "factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0},
     {"rope_type": "yarn", "factor": 4.0, "truncate": False, "attention_factor": 0.7},
     {"rope_type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.3},
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},

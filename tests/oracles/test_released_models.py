@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,15 @@ def test_a_released_file_gives_the_logits_of_transformers(name: str, tmp_path: P
 
 
 # Their defaults cannot be made small or are no released model; files of most are compared above.
-TOO_SPECIAL = ("longcat_flash", "ministral3", "mistral4", "muse_glimmer_text", "mimo_v2_flash", "qwen2_vl")
+TOO_SPECIAL = (
+    "longcat_flash",
+    "ministral3",
+    "mistral4",
+    "muse_glimmer_text",
+    "mimo_v2_flash",
+    "qwen2_vl",
+    "qwen2_5_vl",
+)
 
 
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
@@ -168,6 +177,9 @@ UNKNOWN = "is not known here and may change the encoding; if it does not matter,
         ({"model_type": "novel", "rope_theta": 1e4}, "model_type=novel is not known here"),
         ({"model_type": "falcon", "alibi": True}, "alibi=True: the model has ALiBi"),
         ({"alibi": True}, "alibi=True: the model has ALiBi"),
+        ({"model_type": "llama", "use_alibi": True}, f"use_alibi=true {UNKNOWN}"),
+        ({"model_type": "llama", "use_rotary_pos_emb": False}, f"use_rotary_pos_emb=false {UNKNOWN}"),
+        ({"model_type": "llama", "use_rope": False}, f"use_rope=false {UNKNOWN}"),
         ({"model_type": "kimi_linear", "mla_use_nope": False}, "mla_use_nope=false has no effect"),
         ({"model_type": "esmc", "position_embedding_type": "relative_key"}, "model_type=esmc"),
         ({"position_embedding_type": "absolute"}, "position_embedding_type=absolute is not RoPE"),
@@ -195,6 +207,35 @@ def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], words: str
     assert len(str(caught.value)) < 250
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 6},
+        {"model_type": "gemma4_text", "sliding_window": 6, "num_hidden_layers": 10},
+        {"model_type": "gemma3_text", "sliding_window": 6, "max_position_embeddings": 6},
+        {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 3},
+        {"model_type": "granite_swa", "sliding_window": 6, "layer_rope_theta": [0, 500.0, 0, 1e4] * 3},
+        {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 6},
+        {"model_type": "mistral", "sliding_window": None},
+        {"model_type": "cohere2", "sliding_window": 6, "sliding_window_pattern": 3},
+        {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6},
+    ],
+)  # fmt: skip
+def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Rules of single types that their defaults do not show."""
+    layers = fields.get("num_hidden_layers", LAYERS)
+    small = small_fields({"num_hidden_layers": layers, **fields}, known_keys(fields["model_type"]), layers)
+    inputs = attention_inputs(small, TOKENS)
+    config = written(tmp_path, small)
+    if fields["model_type"] == "gemma3_text":  # the window covers 6 positions, and the file says it is enough
+        inputs = [replace(seen, visible_TT=torch.ones_like(seen.visible_TT)) for seen in inputs]
+    if inputs:
+        assert largest_difference(config, inputs) <= TOLERANCE
+    else:
+        encoding = RopeHf(ModelShape(16, 1, layers, True, 77, 77), config=config)
+        assert all(rope_of(encoding, layer) is None for layer in range(layers))
+
+
 def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
     shape = ModelShape(16, 1, 4, True, 77, 77)
     fields = {"model_type": "novel", "rope_theta": 500.0, "attn": {"position_noise": 1}}
@@ -214,5 +255,7 @@ def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> 
         "vision_config": {"window_size": 8, "rope_theta": 100.0},
         "quantization_config": {"scale_fmt": "ue8m0"},
         "rope_theta": 500.0,
+        "use_rotary_pos_emb": True,
+        "position_embedding_xdrope": False,
     }
     RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
