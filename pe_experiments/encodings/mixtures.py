@@ -1,7 +1,8 @@
-"""Several encodings in one model: composed in every layer, or alternating by layer."""
+"""Several encodings in one model: composed in every layer, alternating by layer, or in different heads."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
@@ -82,29 +83,102 @@ class ByLayer(PositionalEncoding):
     Args:
         encodings: one or more, as in `Composition`, at most as many as layers. They may not act at the
             embedding.
+        order: for each layer the number of its encoding, from 0; repeated for all layers and at most as many
+            as layers. None means that they alternate.
     """
 
     inherits_length = False  # its parts say whether they do
 
-    def __init__(self, shape: ModelShape, *, encodings: Sequence[MakeEncoding]):
+    def __init__(
+        self, shape: ModelShape, *, encodings: Sequence[MakeEncoding], order: Sequence[int] | None = None
+    ):
         super().__init__(shape)
-        count = len(encodings)
-        if not 0 < count <= shape.num_layers:
-            raise ValueError(f"encodings: {count} encodings cannot alternate in {shape.num_layers} layers")
+        layers = shape.num_layers
+        period = range(len(encodings)) if order is None else order
+        if not 0 < len(period) <= layers:
+            raise ValueError(f"encodings: {len(period)} encodings cannot alternate in {layers} layers")
+        if not set(period) <= set(range(len(encodings))):
+            raise ValueError(f"order={list(period)} must contain numbers of the {len(encodings)} encodings")
+        self.order = list(period)
+        numbers = [self._number(layer) for layer in range(layers)]
         self.parts = nn.ModuleList(
-            _instances(shape, make, len(range(first, shape.num_layers, count)))
-            for first, make in enumerate(encodings)
+            _instances(shape, make, numbers.count(number)) if number in numbers else nn.ModuleList()
+            for number, make in enumerate(encodings)
         )
-        layers = [self.for_layer(layer) for layer in range(shape.num_layers)]
-        for part in layers:
+        parts = [self.for_layer(layer) for layer in range(layers)]
+        for part in parts:
             if _acts_at_embedding(part):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
-        self.invariant_to = _common_invariance(layers)
+        self.invariant_to = _common_invariance(parts)
+
+    def _number(self, layer: int) -> int:
+        """Return the number of the encoding of this layer."""
+        return self.order[layer % len(self.order)]
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        cycle, encoding = divmod(layer, len(self.parts))
-        instances = self.parts[encoding]
-        return instances[cycle % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+        number = self._number(layer)
+        instances = self.parts[number]
+        earlier = sum(self._number(other) == number for other in range(layer))
+        return instances[earlier % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+
+
+class ByHead(PositionalEncoding):
+    """Different encodings in different heads: the first heads use the first encoding, and so on.
+
+    Each head is as it would be in a model whose heads all use its encoding. Of eight heads, half of them with
+    ALiBi, the first four have the first four of ALiBi's slopes for eight heads.
+
+    Source: see the parts. Parameters: those of the parts, for all heads. Beyond training: as the parts.
+
+    Args:
+        encodings: two or more, as in `Composition`. They may not act at the embedding or compute their own
+            weights, and give queries of the same width.
+        heads: number of heads of each encoding; None means equal shares.
+    """
+
+    def __init__(
+        self, shape: ModelShape, *, encodings: Sequence[MakeEncoding], heads: Sequence[int] | None = None
+    ):
+        super().__init__(shape)
+        count = len(encodings)
+        if heads is None and (count < 2 or shape.num_heads % count):
+            raise ValueError(f"encodings: {shape.num_heads} heads have no equal shares for {count} encodings")
+        self.heads = [shape.num_heads // count] * count if heads is None else list(heads)
+        if len(self.heads) != count or sum(self.heads) != shape.num_heads or min(self.heads) < 1:
+            raise ValueError(f"heads={self.heads} must be {count} numbers with the sum {shape.num_heads}")
+        self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
+        parts = [part for layer in range(shape.num_layers) for part in self._at_layer(layer)]
+        for part in parts:
+            if type(part).weights is not PositionalEncoding.weights or _acts_at_embedding(part):
+                raise ValueError(f"encodings: {type(part).__name__} cannot be limited to some heads")
+        self.invariant_to = _common_invariance(parts)
+
+    def _at_layer(self, layer: int) -> list[PositionalEncoding]:
+        """Return the parts of this layer in their order."""
+        return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
+
+    def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        rotated = [part.rotate(q_BHTK, k_BHSK, at) for part in self._at_layer(at.layer)]
+        if len({q.shape[-1] for q, _ in rotated}) > 1:
+            raise ValueError("encodings: queries of different widths cannot be mixed by head")
+        queries, keys = ([pair[i].split(self.heads, dim=1) for pair in rotated] for i in (0, 1))
+        own_queries = [heads[number] for number, heads in enumerate(queries)]
+        own_keys = [heads[number] for number, heads in enumerate(keys)]
+        return torch.cat(own_queries, dim=1), torch.cat(own_keys, dim=1)
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
+        biases = [part.bias(q_BHTK, k_BHSK, at) for part in self._at_layer(at.layer)]
+        given = [bias for bias in biases if bias is not None]
+        if not given:
+            return None
+        shape = torch.broadcast_shapes(
+            *(bias.shape for bias in given), (1, q_BHTK.shape[1], q_BHTK.shape[2], k_BHSK.shape[2])
+        )
+        own = []
+        for number, bias in enumerate(biases):
+            everywhere = given[0].new_zeros(()) if bias is None else bias
+            own.append(everywhere.expand(shape).split(self.heads, dim=1)[number])
+        return torch.cat(own, dim=1)
 
 
 def _acts_at_embedding(encoding: PositionalEncoding) -> bool:

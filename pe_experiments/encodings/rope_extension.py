@@ -138,7 +138,7 @@ class RopeYarn(ScaledRope):
     Args:
         base, rotary_fraction, kept_frequencies, factor, original_length: see `ExtendedRope`.
         beta_fast, beta_slow: rotations over the original length, as above; 32 and 1 in the paper.
-            beta_fast > beta_slow > 0.
+            beta_fast >= beta_slow > 0.
         truncate: whether the ends of the ramp are rounded to whole pairs (gpt-oss does not round).
         attention_factor: factor of cos and sin, above 0, in place of 0.1 ln s + 1 (Olmo 3).
         mscale, mscale_all_dim: if both are given, cos and sin are multiplied by the ratio of
@@ -170,8 +170,10 @@ class RopeYarn(ScaledRope):
             factor=factor,
             original_length=original_length,
         )
-        if not 0 < beta_slow < beta_fast < math.inf:
-            raise ValueError(f"beta_fast={beta_fast} must be above beta_slow={beta_slow}, and both above 0")
+        if not 0 < beta_slow <= beta_fast < math.inf:
+            raise ValueError(
+                f"beta_fast={beta_fast} must be at least beta_slow={beta_slow}, and both above 0"
+            )
         self.beta_fast = beta_fast
         self.beta_slow = beta_slow
         self.truncate = truncate

@@ -1,4 +1,4 @@
-"""Heads that see only near keys: sliding windows, and Hard-ALiBi's mixture of windowed and full heads."""
+"""Queries that see only near keys: sliding windows, chunks, and Hard-ALiBi's mixture of heads."""
 
 import torch
 from torch import Tensor
@@ -30,6 +30,33 @@ class SlidingWindow(PositionBias):
 
     def _bias(self, at: AttentionContext) -> Tensor:
         return window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
+
+
+class Chunks(PositionBias):
+    """Every query sees only the keys of its own chunk of ``chunk`` positions.
+
+    The first query of a chunk sees no earlier key. Order within a chunk comes from the causal mask, or from
+    an encoding composed with this one.
+
+    Source: ``chunked_attention`` of transformers, as in Llama 4 (chunks of 8,192). Parameters: none. Beyond
+    training: chunks stay, and tokens of different chunks never meet; other layers must join them. In decoders
+    and encoders.
+
+    Args:
+        chunk: size in positions, at least 1.
+    """
+
+    invariant_to = "nothing"
+
+    def __init__(self, shape: ModelShape, *, chunk: int):
+        super().__init__(shape)
+        self.chunk = at_least(1, "chunk", chunk)
+
+    def _bias(self, at: AttentionContext) -> Tensor:
+        query_chunks_B1T1 = at.q_positions_BT.div(self.chunk, rounding_mode="floor")[:, None, :, None]
+        key_chunks_B11S = at.k_positions_BS.div(self.chunk, rounding_mode="floor")[:, None, None, :]
+        masked_B1TS = query_chunks_B1T1 != key_chunks_B11S
+        return torch.zeros(masked_B1TS.shape, device=masked_B1TS.device).masked_fill_(masked_B1TS, MASKED)
 
 
 class HardAlibi(PositionBias):

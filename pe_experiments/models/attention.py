@@ -6,7 +6,8 @@ encoding to the weighted values. All implementations agree up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.softmax import additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.packing import UNPACKED, Unpacked
+from pe_experiments.models.parts import AttentionPart, softmax_with_sink
 
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
@@ -24,22 +26,38 @@ FUSED_TRAINING = 1024  # the same for both passes, with oneDNN and a bias withou
 
 
 def eager(
-    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    encoding: PositionalEncoding,
+    at: AttentionContext,
+    sink_H: Tensor | None = None,
 ) -> Tensor:
     """Compute the weights, then the weighted sum. Fastest for training on short rows on a CPU."""
-    weights_BHTS = encoding.weights(q_BHTK, k_BHSK, at)
+    weights_BHTS = attention_weights(q_BHTK, k_BHSK, encoding, at, sink_H)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
 
 def sdpa(
-    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    encoding: PositionalEncoding,
+    at: AttentionContext,
+    sink_H: Tensor | None = None,
 ) -> Tensor:
-    """Call PyTorch's fused kernel with the bias as its additive mask."""
+    """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     bias = encoding.bias(q_BHTK, k_BHSK, at)
     mask = at.once(additive_mask)
     if bias is not None:
         mask = mask + bias
+    if sink_H is not None:
+        mask = mask.expand(-1, len(sink_H), -1, -1)
+        sink_BHT1 = sink_H.to(mask.dtype)[:, None, None].expand(*mask.shape[:-1], 1)
+        mask = torch.cat([mask, sink_BHT1], dim=-1)
+        k_BHSK, v_BHSK = F.pad(k_BHSK, (0, 0, 0, 1)), F.pad(v_BHSK, (0, 0, 0, 1))
+    if bias is not None or sink_H is not None:
         # The kernel needs a mask of q's dtype, and bfloat16 cannot represent distances.
         q_BHTK, k_BHSK, v_BHSK = (at_least_float32(x) for x in (q_BHTK, k_BHSK, v_BHSK))
     with torch.autocast(q_BHTK.device.type, enabled=False):
@@ -49,13 +67,18 @@ def sdpa(
 
 
 def blocked(
-    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, encoding: PositionalEncoding, at: AttentionContext
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    encoding: PositionalEncoding,
+    at: AttentionContext,
+    sink_H: Tensor | None = None,
 ) -> Tensor:
     """Compute a few query rows at a time, so that memory grows linearly with the length."""
     if makes_weights(encoding):
-        compute_weights = encoding.weights  # includes the rotation
+        compute_weights: Callable[..., Tensor] = encoding.weights  # includes the rotation
     else:
-        compute_weights = encoding.softmax_weights
+        compute_weights = partial(rotated_weights, encoding=encoding, sink_H=sink_H)
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
@@ -69,7 +92,37 @@ def blocked(
     return y_BHTK
 
 
-Implementation = Callable[[Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext], Tensor]
+def attention_weights(
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    encoding: PositionalEncoding,
+    at: AttentionContext,
+    sink_H: Tensor | None = None,
+) -> Tensor:
+    """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
+    if sink_H is None:
+        return encoding.weights(q_BHTK, k_BHSK, at)
+    q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
+    return rotated_weights(q_BHTK, k_BHSK, at, encoding, sink_H)
+
+
+def rotated_weights(
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    at: AttentionContext,
+    encoding: PositionalEncoding,
+    sink_H: Tensor | None,
+) -> Tensor:
+    """Return attention weights [B, H, T, S] of rotated queries and keys."""
+    if sink_H is None:
+        return encoding.softmax_weights(q_BHTK, k_BHSK, at)
+    logits_BHTS = encoding.scaled_logits(q_BHTK, k_BHSK)
+    return softmax_with_sink(logits_BHTS, encoding.bias(q_BHTK, k_BHSK, at), at, sink_H)
+
+
+Implementation = Callable[
+    [Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext, Tensor | None], Tensor
+]
 IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
 
 
@@ -100,14 +153,27 @@ def choose_implementation(
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention with the positions of an encoding."""
+    """Multi-head self-attention with the positions of an encoding and optional parts."""
 
-    def __init__(self, shape: ModelShape, implementation: str = "auto", biases: bool = True):
+    def __init__(
+        self,
+        shape: ModelShape,
+        implementation: str = "auto",
+        biases: bool = True,
+        parts: Sequence[AttentionPart] = (),
+    ):
         super().__init__()
         self.shape = shape
         self.implementation = implementation
         self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=biases)
         self.output = nn.Linear(shape.d_model, shape.d_model, bias=biases)
+        self.parts = nn.ModuleList(parts)
+
+    def hidden(self, x_ND: Tensor, packing: Unpacked) -> Tensor:
+        """Return the hidden states that `forward` takes, from those after the norm."""
+        for part in self.parts:
+            x_ND = part.hidden(x_ND, packing)  # type: ignore[operator]
+        return x_ND
 
     def forward(
         self,
@@ -118,15 +184,26 @@ class Attention(nn.Module):
     ) -> Tensor:
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
         attend = choose_implementation(self.implementation, encoding, q_BHTK)
-        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at)
-        return self.output(packing.pack(y_BHTK.transpose(1, 2).flatten(-2)))
+        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at, self._sink_logits())
+        y_ND = packing.pack(y_BHTK.transpose(1, 2).flatten(-2))
+        for part in self.parts:
+            y_ND = part.output(y_ND, packing.residual_rows(x_ND))  # type: ignore[operator]
+        return self.output(y_ND)
 
     def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         """Return the weights [B, H, T, S] of `forward`, even if the implementation does not compute them."""
         q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
-        return encoding.weights(q_BHTK, k_BHTK, at)
+        return attention_weights(q_BHTK, k_BHTK, encoding, at, self._sink_logits())
 
-    def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, ...]:
+    def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [B, H, T, K]."""
         heads = (3, self.shape.num_heads, self.shape.head_dim)
-        return qkv_BTQ.unflatten(-1, heads).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        q_BHTK, k_BHTK, v_BHTK = qkv_BTQ.unflatten(-1, heads).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        for part in self.parts:
+            q_BHTK, k_BHTK = part.queries_and_keys(q_BHTK, k_BHTK)  # type: ignore[operator]
+        return q_BHTK, k_BHTK, v_BHTK
+
+    def _sink_logits(self) -> Tensor | None:
+        """Return the logits [H] of the sinks, if a part has any."""
+        logits = [part.sink_logits() for part in self.parts]  # type: ignore[operator]
+        return next((sink_H for sink_H in logits if sink_H is not None), None)

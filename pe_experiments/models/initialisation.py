@@ -53,7 +53,7 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
     one_of(Initialisation, "initialisation", style)
     initialised: set[int] = set()
     for name, module in model.named_modules():
-        if name.startswith("encodings") or not isinstance(module, nn.Linear | nn.Embedding):
+        if name.startswith("encodings") or not isinstance(module, nn.Linear | nn.Embedding | nn.Conv1d):
             continue
         for kind, parameter in module.named_parameters(recurse=False):
             if id(parameter) in initialised:
@@ -72,11 +72,12 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
 
 
 def _draw_like_pytorch(
-    module: nn.Linear | nn.Embedding, parameter: nn.Parameter, generator: torch.Generator
+    module: nn.Linear | nn.Embedding | nn.Conv1d, parameter: nn.Parameter, generator: torch.Generator
 ) -> None:
     """Draw a parameter from the distribution that its module has by default in `torch.nn`."""
     if isinstance(module, nn.Embedding):
         parameter.normal_(0.0, 1.0, generator=generator)
     else:
-        bound = 1 / math.sqrt(module.in_features)
+        fan_in = module.weight[0].numel()
+        bound = 1 / math.sqrt(fan_in)
         parameter.uniform_(-bound, bound, generator=generator)

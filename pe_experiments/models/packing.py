@@ -20,6 +20,10 @@ class Unpacked:
     def pad(self, x_BTD: Tensor) -> Tensor:
         return x_BTD
 
+    def unpad(self, x_BTD: Tensor) -> Tensor:
+        """Return the tokens of a layer's input from rows, as `pad` takes them."""
+        return x_BTD
+
     def residual_rows(self, x_ND: Tensor) -> Tensor:
         """Return the rows of a layer's input to which the output of its attention is added."""
         return x_ND
@@ -50,12 +54,16 @@ class Packing(Unpacked):
         """Return rows [B, T, D] from packed tokens [N, D]."""
         return x_ND.index_select(0, self.sources_P).unflatten(0, self.shape)
 
+    def unpad(self, x_BTD: Tensor) -> Tensor:
+        return self.pack(x_BTD)
+
 
 class SelectedTokens(Unpacked):
     """Continue with selected tokens only after the attention of the last layer, which sees all tokens."""
 
     def __init__(self, packing: Unpacked, indices_n: Tensor):
         self.pad = packing.pad  # type: ignore[method-assign]
+        self.unpad = packing.unpad  # type: ignore[method-assign]
         self.indices_n = indices_n
         self.rows_n = packing.sources_P[indices_n] if isinstance(packing, Packing) else indices_n
 

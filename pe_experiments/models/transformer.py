@@ -16,11 +16,13 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
-from pe_experiments.models.attention import Attention
+from pe_experiments.models.attention import Attention, makes_weights
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.models.packing import UNPACKED, Packing, SelectedTokens, Unpacked
+from pe_experiments.models.parts import AttentionPart, Gate, OutputGate, QkNorm, Sinks, TokenShift
 from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import NotApplicable
 
 PADDED = 0.9  # padding is removed if the share of real tokens is lower
 
@@ -48,6 +50,23 @@ class LayerForm:
     biases: bool
     dropout: float
     attention_implementation: Implementation
+    qk_norm: bool = False
+    sinks: bool = False
+    output_gate: OutputGate = "none"
+    token_shift: bool = False
+
+    def make_attention(self, shape: ModelShape) -> Attention:
+        """Return attention with the parts that are switched on."""
+        parts: list[AttentionPart] = []
+        if self.token_shift:
+            parts.append(TokenShift(shape))
+        if self.qk_norm:
+            parts.append(QkNorm(shape))
+        if self.sinks:
+            parts.append(Sinks(shape))
+        if self.output_gate != "none":
+            parts.append(Gate(shape, shape.num_heads if self.output_gate == "head" else shape.d_model))
+        return Attention(shape, self.attention_implementation, self.biases, parts)
 
     def make_norm(self, d_model: int) -> nn.Module:
         if self.norm == "rms":
@@ -69,7 +88,7 @@ class Layer(nn.Module):
         super().__init__()
         self.index = index
         self.attention_norm = form.make_norm(shape.d_model)
-        self.attention = Attention(shape, form.attention_implementation, form.biases)
+        self.attention = form.make_attention(shape)
         self.mlp_norm = form.make_norm(shape.d_model)
         width = form.hidden_width(shape.d_model)
         gated = form.activation == "swiglu"
@@ -82,7 +101,7 @@ class Layer(nn.Module):
         self, x_ND: Tensor, encoding: PositionalEncoding, at: AttentionContext, packing: Unpacked
     ) -> Tensor:
         """Return hidden states after this layer, [N, D] or, unpacked, [B, T, D]."""
-        normed_ND = self.attention_norm(x_ND)
+        normed_ND = self.attention.hidden(self.attention_norm(x_ND), packing)
         here = at.at_layer(self.index, partial(packing.pad, normed_ND))
         x_ND = packing.residual_rows(x_ND) + self.dropout(self.attention(normed_ND, encoding, here, packing))
         return x_ND + self.dropout(self.mlp_out(self.activation(self.mlp_in(self.mlp_norm(x_ND)))))
@@ -100,11 +119,16 @@ class Transformer(Backbone):
         dropout: dropout rate, applied to the embeddings and to the outputs of attention and MLP in training.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
+        qk_norm: whether queries and keys are normalised before they rotate, see `QkNorm`.
+        sinks: whether heads can attend to nothing, see `Sinks`.
+        output_gate: ``none``, or what `Gate` multiplies: each ``head`` or each ``channel``.
+        token_shift: whether attention also reads a convolution of the last four tokens, see `TokenShift`.
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``, with the same result.
 
     Raises:
-        ValueError: an unknown choice, a dropout outside [0, 1), or a tied head with an encoding that is
-            concatenated.
+        ValueError: an unknown choice, a dropout outside [0, 1), a tied head with an encoding that is
+            concatenated, sinks with an encoding that computes its own weights, or a token shift in an
+            encoder.
     """
 
     def __init__(
@@ -120,16 +144,33 @@ class Transformer(Backbone):
         dropout: float = 0.0,
         initialisation: Initialisation = "gpt2",
         output_head: OutputHead = "separate",
+        qk_norm: bool = False,
+        sinks: bool = False,
+        output_gate: OutputGate = "none",
+        token_shift: bool = False,
         attention_implementation: Implementation = "auto",
     ):
         super().__init__(vocab_size, shape, make_encoding, seed)
         one_of(Activation, "activation", activation)
         one_of(Norm, "norm", norm)
         one_of(OutputHead, "output_head", output_head)
+        one_of(OutputGate, "output_gate", output_gate)
         one_of(Implementation, "attention_implementation", attention_implementation)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
-        form = LayerForm(activation, norm, biases, dropout, attention_implementation)
+        form = LayerForm(
+            activation,
+            norm,
+            biases,
+            dropout,
+            attention_implementation,
+            qk_norm=qk_norm,
+            sinks=sinks,
+            output_gate=output_gate,
+            token_shift=token_shift,
+        )
+        if sinks:
+            self._require_softmax()
         self.layers = nn.ModuleList(Layer(shape, index, form) for index in range(shape.num_layers))
         self.norm = form.make_norm(shape.d_model)
         self.dropout = form.make_dropout()
@@ -140,6 +181,15 @@ class Transformer(Backbone):
                 )
             self.head.weight = self.embedding.weight
         initialise_backbone(self, initialisation, shape.num_layers, seed)
+
+    def _require_softmax(self) -> None:
+        """Raise `NotApplicable` if the encoding of a layer computes its own attention weights."""
+        for layer in range(self.shape.num_layers):
+            encoding = self.encoding(layer)
+            if makes_weights(encoding):
+                raise NotApplicable(
+                    f"model.sinks=true needs the softmax; {type(encoding).__name__} computes its own weights"
+                )
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
         packing = self._packing(x_BTD, at)

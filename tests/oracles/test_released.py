@@ -23,13 +23,13 @@ from pe_experiments.encodings.rope_extension import (
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
 from pe_experiments.encodings.temperature import PositionTemperature
-from pe_experiments.encodings.windows import SlidingWindow
+from pe_experiments.encodings.windows import Chunks, SlidingWindow
+from tests.oracles.released import FILES, written
 
 RELATIVE = 1e-6  # transformers computes in float32
 
-# The keys of each config.json that concern RoPE, as released. Two entries are simplified: the factors of
-# Phi-4-mini have its shape but other values, and Gemma 4 has heads of two widths, which no model here has.
-FILES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("released.json").read_text())
+# Two files are simplified: the factors of Phi-4-mini have its shape but other values, and Gemma 4 has heads
+# of two widths, which no model here has.
 # The repeated pattern of layers: class of the encoding, and its window.
 SLIDING = (Rope, 1024)
 FULL = (RopeLinear, None)
@@ -42,7 +42,7 @@ PATTERNS: dict[str, list[tuple[type, int | None]]] = {
     "Gemma 3 4B": [*[SLIDING] * 5, FULL],
     "Phi-4-mini": [(RopeLongRope, None)],
     "SmolLM3 3B": [*[(Rope, None)] * 3, (PositionalEncoding, None)],
-    "Llama 4 Scout": [*[(RopeLlama3, None)] * 3, (PositionTemperature, None)],
+    "Llama 4 Scout": [*[(RopeLlama3, 8192)] * 3, (PositionTemperature, None)],
     "Qwen3-Next 80B": [(Rope, None)],
     "Gemma 4": [*[(Rope, 512)] * 5, FULL],
 }
@@ -56,12 +56,12 @@ def context(tokens: int) -> AttentionContext:
 
 
 def parts(encoding: PositionalEncoding) -> tuple[PositionalEncoding, int | None]:
-    """The encoding of a layer without its sliding window, and the window."""
+    """The encoding of a layer without its sliding window or chunk, and their size."""
     if not isinstance(encoding, Composition):
         return encoding, None
-    inner, window = (part[0] for part in encoding.parts)  # type: ignore[index]
-    assert isinstance(window, SlidingWindow)
-    return inner, window.window
+    inner, near = (part[0] for part in encoding.parts)  # type: ignore[index]
+    assert isinstance(near, SlidingWindow | Chunks)
+    return inner, near.window if isinstance(near, SlidingWindow) else near.chunk
 
 
 def rotation(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
@@ -90,19 +90,13 @@ def shape_of(head_dim: int, layers: int) -> ModelShape:
     return ModelShape(2 * head_dim, 2, layers, True, 77, 77)
 
 
-def written(folder: Path, fields: dict[str, Any]) -> str:
-    path = folder / "config.json"
-    path.write_text(json.dumps(fields))
-    return str(path)
-
-
 def assert_same(result: tuple[Tensor, float], expected: tuple[Tensor, float]) -> None:
     torch.testing.assert_close(result[0], expected[0].double(), rtol=RELATIVE, atol=0)
     assert result[1] == pytest.approx(expected[1], rel=RELATIVE)
 
 
 @pytest.mark.parametrize("head_dim", [None, 80])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", PATTERNS)
 def test_a_released_file_gives_the_numbers_of_transformers(
     name: str, head_dim: int | None, tmp_path: Path
 ) -> None:
@@ -175,7 +169,7 @@ def test_the_pattern_of_layers_is_that_of_transformers(name: str) -> None:
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps(FILES[name])))
     for layer in range(config.num_hidden_layers):
         kind, window = PATTERNS[name][layer % len(PATTERNS[name])]
-        assert (config.layer_types[layer] == "sliding_attention") == (window is not None)
+        assert (config.layer_types[layer] != "full_attention") == (window is not None)
         if hasattr(config, "no_rope_layers"):
             assert bool(config.no_rope_layers[layer]) == issubclass(kind, Rope)
 
@@ -206,6 +200,7 @@ BLOCKS: list[dict[str, Any]] = [
     {"rope_type": "linear", "factor": 3.0},
     {"rope_type": "dynamic", "factor": 2.5},
     {"rope_type": "yarn", "factor": 4.0, "beta_fast": 16.0, "beta_slow": 2.0},
+    {"rope_type": "yarn", "factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0},
     {"rope_type": "yarn", "factor": 4.0, "truncate": False, "attention_factor": 0.7},
     {"rope_type": "yarn", "factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.3},
     {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
@@ -285,7 +280,7 @@ LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, 
         ({"rope_parameters": {"rope_type": "axial"}}, ["rope_type=axial", "default, linear, dynamic, yarn"]),
         ({"rope_parameters": {"rope_type": "linear"}}, ["rope_parameters.factor is missing", "linear"]),
         ({"rope_parameters": {"rope_type": "yarn", "fator": 4.0}}, ["rope_parameters.fator", "mean factor"]),
-        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ["factor=8 must be a number"]),
+        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ['factor="8" must be a number']),
         (
             {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
             ["short_factor has 1 numbers", "4 pairs"],
@@ -308,7 +303,8 @@ def test_a_file_without_usable_rope_is_one_sentence(tmp_path: Path) -> None:
     for text, words in (
         ("{", "is not JSON"),
         ("[1]", "must contain a JSON object"),
-        ('{"layer_types": ["x"]}', "layer_types must contain"),
+        ('{"layer_types": ["x"]}', "layer_types contains x"),
+        ('{"layer_types": ["mamba"]}', "layer_types must contain"),
         ('{"model_type": "gpt2"}', "models of the type gpt2 have no RoPE"),
         ('{"model_type": "gptj"}', "rotary_dim needs head_dim"),
     ):
@@ -325,9 +321,8 @@ def test_remarks_name_what_differs_from_the_release(tmp_path: Path) -> None:
     assert RopeHf(shape_of(8, 2), rope_parameters={"rope_theta": 5e5}).remark == ""
     path = written(tmp_path, FILES["Llama 4 Scout"])
     assert "first 2 of a pattern of 4 layers" in RopeHf(shape_of(8, 2), config=path).remark
-    assert "chunks" not in RopeHf(shape_of(8, 4), config=path).remark
-    chunked = {**FILES["Llama 4 Scout"], "layer_types": (["chunked_attention"] * 3 + ["full_attention"]) * 12}
-    assert "chunks" in RopeHf(shape_of(8, 4), config=written(tmp_path, chunked)).remark
+    path = written(tmp_path, FILES["Kimi Linear 48B"])
+    assert "no layer with attention has RoPE" in RopeHf(shape_of(8, 2), config=path).remark
 
 
 SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}

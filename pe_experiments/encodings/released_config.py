@@ -1,0 +1,406 @@
+"""Read the positions of a released model from its ``config.json``: layer by layer, as transformers does.
+
+A key that may change the encoding is read or refused by name; none is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pe_experiments.encodings.released_types import (
+    DEFAULTS,
+    NEEDED_KEYS,
+    ROTATES_WITHIN_WINDOWS,
+    SCALES_FULL_LAYERS_ONLY,
+    WITHOUT_ROPE,
+    WITHOUT_ROTATION,
+)
+from pe_experiments.terminal.errors import allowed
+
+Block = Mapping[str, Any]
+
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+# Parts of a file that describe other networks, or the format of the weights.
+OTHER_PARTS = re.compile(
+    "vision|visual|image|video|audio|speech|talker|code_predictor|codec|quantization|compression|projector"
+)
+RENAMED = {
+    "rotary_emb_base": "rope_theta",
+    "rotary_pct": "partial_rotary_factor",
+    "rotary_emb_fraction": "partial_rotary_factor",
+    "local_rope_theta": "rope_local_base_freq",
+    "swa_rope_theta": "rope_local_base_freq",
+    "global_rope_theta": "rope_theta",
+    "layers_block_type": "layer_types",
+    "block_types": "layer_types",
+    "attention_window_size": "sliding_window",
+    "_sliding_window_pattern": "sliding_window_pattern",
+    "layer_switch": "sliding_window_pattern",
+    "attn_rotary_emb": "rotary_dim",
+}
+NULL_MEANS_NONE = ("sliding_window", "attention_chunk_size")
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+CHUNKED = "chunked_attention"
+KINDS = {
+    "attention": FULL,
+    "indexed_attention": FULL,  # among keys that another network selects
+    "deepseek_sparse_attention": FULL,
+    "hybrid": FULL,  # attention beside a recurrent layer
+}
+WITHOUT_ATTENTION = ("mamba", "mamba2", "linear_attention", "conv", "recurrent", "moe", "mlp")
+
+# An unknown key is refused if its name contains one of these.
+POSITIONAL = re.compile(
+    "rope|rotary|nope|position|window|scal|theta|alibi|chunk|temperature|ntk|logn|yarn|xpos|pos_emb|relative"
+    "|local_att|global_att|full_att|layer_pattern"
+)
+# Keys that are read here or in `rope_hf`.
+READ_KEYS = (
+    "rope_theta", "rope_parameters", "rope_scaling", "partial_rotary_factor", "partial_rotary_factors",
+    "rotary_dim", "rope_local_base_freq", "layer_rope_theta", "no_rope_layers", "no_rope_layer_interval",
+    "mla_use_nope", "position_embedding_type", "sliding_window", "sliding_window_pattern",
+    "use_sliding_window", "max_window_layers", "sliding_window_size", "local_attention",
+    "hybrid_layer_pattern", "global_attn_every_n_layers", "attention_chunk_size", "attn_temperature_tuning",
+    "max_position_embeddings", "original_max_position_embeddings", "qk_rope_head_dim",
+    "use_rope_layers", "yarn_only_types", "alibi",
+)  # fmt: skip
+# Keys that change no position. Most scale something else; interleaved channels are a permutation.
+HARMLESS = (
+    "rope_interleave", "rope_interleaved", "rotary_emb_interleaved", "qk_nope_head_dim", "n_positions",
+    "routed_scaling_factor", "moe_routed_scaling_factor", "moe_router_scaling_factor",
+    "router_scaling_factor", "route_scale", "logits_scaling", "logit_scale", "scale_emb", "scale_depth",
+    "scale_embedding", "embedding_scale", "residual_scale", "scale_attn_weights", "attention_value_scale",
+    "qk_scale_factor", "query_pre_attn_scalar", "altup_correct_scale", "mamba_chunk_size", "chunk_size",
+    "chunk_size_feed_forward", "temperature", "full_attention_interval", "full_attn_idxs",
+    "full_attn_layers", "rescale_prenorm_residual", "time_step_scale", "mtp_loss_scaling_factor",
+    "add_full_attention_sink_bias", "floor_scale", "attn_scale", "w_init_variance_scale",
+    "final_w_init_variance_scale",
+)  # fmt: skip
+# Keys that change nothing with these values.
+HARMLESS_VALUES = {
+    "rotary": True,
+    "use_rotary_pos_emb": True,
+    "use_alibi": False,
+    "use_dynamic_ntk": False,
+    "use_logn_attn": False,
+    "position_embedding_xdrope": False,
+}
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries at position p are multiplied by 1 + strength ln(1 + floor((p + first) / step))."""
+
+    step: int
+    strength: float
+    first: int
+
+
+@dataclass(frozen=True)
+class ReleasedLayer:
+    """The positions of one attention layer of a released model.
+
+    Attributes:
+        block: the complete parameters of its RoPE; None without RoPE.
+        window: size of its sliding window in positions; None for full attention.
+        chunk: size of the chunks within which it attends; None for full attention.
+        temperature: of its queries; None for a constant one.
+    """
+
+    block: Block | None
+    window: int | None = None
+    chunk: int | None = None
+    temperature: Temperature | None = None
+
+
+def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the settings of the text model in a file, with the defaults of its type and without nulls.
+
+    Args:
+        path: of the ``config.json``.
+        ignore: keys that do not matter although their names say otherwise.
+
+    Raises:
+        ValueError: the file cannot be read, or has a key or a ``model_type`` that is neither known nor
+            ignored.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ValueError(f"config={path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"config={path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"config={path} must contain a JSON object")
+    text = _text_part(content)
+    model_type = text.get("model_type", None if text is not content else content.get("model_type"))
+    if model_type in WITHOUT_ROPE:
+        raise ValueError(f"config={path}: models of the type {model_type} have no RoPE")
+    if model_type is not None and model_type not in DEFAULTS and "model_type" not in ignore:
+        raise ValueError(
+            f"model_type={model_type} is not known here, and its code may use positions otherwise than its "
+            "keys say; with ignore=[model_type] the keys alone decide"
+        )
+    _refuse_unknown_keys(content, text, ignore)
+    settings = dict(DEFAULTS.get(str(model_type), {}))
+    for key, value in text.items():
+        name = RENAMED.get(key, key)
+        if key not in ignore and (value is not None or name in NULL_MEANS_NONE):
+            settings[name] = value
+    if "rotary_dim" in settings:
+        settings.setdefault("partial_rotary_factor", settings["rotary_dim"] / _head_dim(settings))
+    for keys in NEEDED_KEYS.get(str(model_type), ()):
+        if not any(key in settings for key in keys):
+            raise ValueError(f"{allowed(keys)} is missing; models of the type {model_type} need it")
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def _head_dim(settings: Block) -> float:
+    """Return the width of a head; GPT-J and CodeGen spell the sizes as GPT-2 does."""
+    if settings.get("head_dim"):
+        return settings["head_dim"]
+    width = settings.get("hidden_size", settings.get("n_embd"))
+    heads = settings.get("num_attention_heads", settings.get("n_head"))
+    if not (width and heads):
+        raise ValueError("rotary_dim needs head_dim, or hidden_size and num_attention_heads")
+    return width / heads
+
+
+def _text_part(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the text model inside those of a model of text and images."""
+    for key in TEXT_PARTS:
+        if isinstance(content.get(key), dict):
+            return _text_part(content[key])
+    return content
+
+
+def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> None:
+    """Raise ValueError for a key that is unknown and whose name says that it concerns positions."""
+    for path, value in _leaves(content, text):
+        key = path.rpartition(".")[2]
+        if value is None or key in ignore or path in ignore or _is_known(key, value):
+            continue
+        copy_of_text = path != key and key in text and text[key] == value
+        if not copy_of_text:
+            raise ValueError(
+                f"{path}={shortened(value)} is not known here and may change the encoding; "
+                f"if it does not matter, add ignore=[{key}]"
+            )
+
+
+def _is_known(key: str, value: Any) -> bool:
+    """Return whether the key is read, changes nothing, or has a name that does not concern positions."""
+    if key in READ_KEYS or key in HARMLESS or key in RENAMED:
+        return True
+    if key in HARMLESS_VALUES:
+        return bool(value == HARMLESS_VALUES[key])
+    return not POSITIONAL.search(key.lower())
+
+
+def _leaves(content: Block, text: Block, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of each key that concerns the text model."""
+    for key, value in content.items():
+        name = f"{path}{key}"
+        yield name, value
+        is_block = key in ("rope_parameters", "rope_scaling")  # `rope_hf` checks its keys
+        if isinstance(value, Mapping) and not is_block and not OTHER_PARTS.search(key):
+            yield from _leaves(value, text, "" if value is text else f"{name}.")
+
+
+def shortened(value: Any) -> str:
+    """Return a value as it fits into a sentence."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def released_layers(settings: Block) -> list[ReleasedLayer]:
+    """Return the attention layers of a model in order, up to where their pattern repeats.
+
+    Raises:
+        ValueError: the settings contradict each other or describe something that is not implemented here.
+    """
+    if settings.get("alibi"):
+        raise ValueError(f"alibi={settings['alibi']}: the model has ALiBi, not RoPE; take pe=alibi")
+    kinds = layer_kinds(settings)
+    rotates = _rotates(settings, kinds)
+    bases = _per_layer(settings, "layer_rope_theta") or _per_layer(settings, "rope_theta")
+    shares = _per_layer(settings, "partial_rotary_factors")
+    length = math.lcm(len(kinds), len(rotates))
+    if bases or shares:
+        length = math.lcm(length, len(bases or shares))
+    layers = []
+    for index in range(length):
+        kind = kinds[index % len(kinds)]
+        if kind in WITHOUT_ATTENTION:
+            continue
+        block = _block(settings, kind) if rotates[index % len(rotates)] else None
+        if block is not None and shares:
+            block["partial_rotary_factor"] = shares[index % len(shares)]
+        if block is not None and bases:
+            block["rope_theta"] = bases[index % len(bases)]
+            block = block if block["rope_theta"] else None
+        layers.append(_layer(settings, kind, block))
+    if not layers:
+        raise ValueError(f"layer_types must contain {allowed((FULL, SLIDING, CHUNKED))}")
+    return layers
+
+
+def _layer(settings: Block, kind: str, block: dict[str, Any] | None) -> ReleasedLayer:
+    """Return a layer of this kind with its RoPE, or None, and what belongs to both."""
+    window = window_size(settings) if kind == SLIDING else None
+    chunk = settings.get("attention_chunk_size") if kind == CHUNKED else None
+    temperature = None
+    if block is None and settings.get("attn_temperature_tuning"):
+        temperature = Temperature(settings["floor_scale"], float(settings["attn_scale"]), first=1)
+    if block is not None and block.get("llama_4_scaling_beta"):
+        step = block.get("original_max_position_embeddings") or settings.get("max_position_embeddings")
+        if not step:
+            raise ValueError("llama_4_scaling_beta needs original_max_position_embeddings")
+        temperature = Temperature(int(step), float(block["llama_4_scaling_beta"]), first=0)
+    return ReleasedLayer(block, window, chunk, temperature)
+
+
+def layer_kinds(settings: Block) -> list[str]:
+    """Return the kind of each layer, up to where the pattern repeats."""
+    kinds = _stated_kinds(settings)
+    if settings.get("last_layer_is_full"):  # Gemma 4, whatever the file says
+        layers = settings.get("num_hidden_layers", len(kinds))
+        kinds = [kinds[layer % len(kinds)] for layer in range(layers)]
+        kinds[-1] = FULL
+    return kinds
+
+
+def _stated_kinds(settings: Block) -> list[str]:
+    """Return the kind of each layer as the file states it, up to where the pattern repeats."""
+    layers = settings.get("num_hidden_layers")
+    if "layer_types" in settings:
+        kinds = [KINDS.get(kind, kind) for kind in settings["layer_types"][:layers]]
+        for kind in kinds:
+            if kind not in (FULL, SLIDING, CHUNKED, *WITHOUT_ATTENTION):
+                raise ValueError(f"layer_types contains {kind}, which is not implemented here")
+        return kinds
+    if "hybrid_layer_pattern" in settings:  # MiMo: 1 where a layer has a window
+        return [SLIDING if slides else FULL for slides in settings["hybrid_layer_pattern"][:layers]]
+    if "attention_chunk_size" in settings:  # Llama 4: layers without RoPE see everything
+        return [CHUNKED if rotates else FULL for rotates in _rotates(settings, [FULL])]
+    if not _stated_window(settings):
+        return [FULL]
+    if settings.get("windows_without_rope"):
+        return [FULL if rotates else SLIDING for rotates in _rotates(settings, [FULL])]
+    if "sliding_window_pattern" in settings:
+        return _pattern_kinds(settings["sliding_window_pattern"])
+    if "global_attn_every_n_layers" in settings:
+        every = settings["global_attn_every_n_layers"]
+        if settings.get("first_layer_is_full"):
+            return [FULL] + [SLIDING] * (every - 1)
+        return [SLIDING] * (every - 1) + [FULL]
+    layers = layers or 1
+    full = min(settings.get("max_window_layers", 0), layers)
+    return [FULL] * full + [SLIDING] * (layers - full)
+
+
+def _pattern_kinds(pattern: Any) -> list[str]:
+    """Return the kinds in a pattern such as ``LLLG`` (local, global) or 4, which means the same."""
+    if isinstance(pattern, str):
+        letters = {"L": SLIDING, "S": SLIDING, "G": FULL, "F": FULL}
+        if not pattern or set(pattern) - set(letters):
+            raise ValueError(f"sliding_window_pattern={pattern} must consist of the letters L and G")
+        return [letters[letter] for letter in pattern]
+    if not isinstance(pattern, int) or pattern < 0:
+        raise ValueError(
+            f"sliding_window_pattern={shortened(pattern)} must be a number of layers, or like LLLG"
+        )
+    return [SLIDING] * (pattern - 1) + [FULL]
+
+
+def _rotates(settings: Block, kinds: Sequence[str]) -> list[bool]:
+    """Return whether each layer has RoPE, up to where the pattern repeats."""
+    model_type = settings.get("model_type")
+    scheme = settings.get("position_embedding_type", "rope")
+    without = scheme in ("nope", "none")
+    # The code of known types does not read it; in files of encoders it is left over from BERT.
+    left_over = scheme == "absolute" and model_type in DEFAULTS
+    if not (without or left_over or scheme.startswith(("rope", "rotary"))):
+        raise ValueError(f"position_embedding_type={scheme} is not RoPE")
+    if settings.get("mla_use_nope") is False:
+        raise ValueError(
+            "mla_use_nope=false has no effect in transformers, where attention has no RoPE then either; "
+            "add ignore=[mla_use_nope] if that is meant"
+        )
+    if without or model_type in WITHOUT_ROTATION or settings.get("mla_use_nope"):
+        return [False]
+    listed = settings.get("no_rope_layers") or settings.get("use_rope_layers")
+    if listed:  # 1 where a layer has RoPE, despite the name of the former
+        rotates = [bool(has_rope) for has_rope in listed]
+    elif "no_rope_layer_interval" in settings:
+        rotates = [True] * (settings["no_rope_layer_interval"] - 1) + [False]
+    else:
+        rotates = [True]
+    if model_type in ROTATES_WITHIN_WINDOWS and (settings.get("sliding_window") or SLIDING in kinds):
+        rotates = [kind == SLIDING for kind in kinds]
+    return rotates
+
+
+def window_size(settings: Block) -> int | None:
+    """Return the size of the sliding window in positions; None if there is none or it covers everything.
+
+    A query sees the keys less than this number of positions away.
+    """
+    window = _stated_window(settings)
+    longest = settings.get("max_position_embeddings", math.inf)
+    return window if window and window < longest else None
+
+
+def _stated_window(settings: Block) -> int | None:
+    """Return the size of the sliding window, even if it covers everything."""
+    if not settings.get("use_sliding_window", True):
+        return None
+    window = settings.get("sliding_window")
+    if "local_attention" in settings:  # ModernBERT: of both sides together
+        window = (window or settings["local_attention"] // 2) + settings.get("query_is_extra", 0)
+    if "sliding_window_size" in settings:  # MiMo: without the query itself
+        window = settings["sliding_window_size"] + 1
+    if window and settings.get("use_bidirectional_attention") in (True, "all"):
+        window = window // 2 + 1
+    return window
+
+
+def _per_layer(settings: Block, key: str) -> list[float]:
+    """Return the values of a list with one number per layer; an empty list if the key is no list."""
+    values = settings.get(key)
+    if not isinstance(values, list):
+        return []
+    layers = settings.get("num_hidden_layers", len(values))
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if len(values) < layers or not numbers:
+        raise ValueError(f"{key} has {len(values)} values; it needs one number for each of {layers} layers")
+    return [float(value) for value in values[:layers]]
+
+
+def _block(settings: Block, kind: str) -> dict[str, Any] | None:
+    """Return the RoPE parameters of the layers of this kind, complete; None if they have no RoPE."""
+    block = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if not isinstance(block, Mapping):
+        raise ValueError(f"rope_scaling={shortened(block)} must be a block of parameters")
+    defaults = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
+    if any(isinstance(value, Mapping) for value in block.values()):  # a block for each kind of layers
+        if kind not in block:
+            raise ValueError(f"rope_parameters has no block for {kind}")
+        if block[kind] is None:
+            return None
+        block = block[kind]
+    elif kind == SLIDING:
+        if settings.get("model_type") in SCALES_FULL_LAYERS_ONLY or "yarn_only_types" in settings:
+            block = {}
+        if "rope_local_base_freq" in settings:
+            defaults["rope_theta"] = settings["rope_local_base_freq"]
+    values = {key: value for key, value in block.items() if value is not None}
+    return {**defaults, **values}

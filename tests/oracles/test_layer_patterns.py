@@ -1,0 +1,186 @@
+"""Presets of layer patterns against the released files they describe, and mixtures by layer and by head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from pe_experiments.checking.instances import perturbed
+from pe_experiments.configuration.parts import load_component
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.layer_pattern import LayerPattern, RopeInWindow
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.encodings.mixtures import ByHead
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_hf import RopeHf
+from pe_experiments.encodings.scaled_logits import ScalableSoftmax
+from pe_experiments.encodings.shaw import Shaw
+from pe_experiments.encodings.stick_breaking import StickBreaking
+from pe_experiments.encodings.t5 import T5Bias
+from pe_experiments.encodings.windows import SlidingWindow
+from pe_experiments.models.attention_scores import Inputs, attention_scores
+from pe_experiments.terminal.files import CONFIG_DIR
+from tests.oracles.released import FILES, text_part, written
+
+PRESETS = {
+    "gemma3": "Gemma 3 4B",
+    "gpt_oss": "gpt-oss 20B",
+    "llama4": "Llama 4 Scout",
+    "smollm3": "SmolLM3 3B",
+    "command_a": "Command A",
+    "trinity": "Trinity Mini",
+    "granite_swa": "Granite SWA 2B",
+}
+TOKENS = 40
+LAYERS = 12
+SHAPE = ModelShape(32, 2, LAYERS, True, 77, 77)
+
+
+def preset(name: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
+    section: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / "pe" / "released" / f"{name}.yaml"))
+    return load_component("pe", section).build(shape)
+
+
+def scores(
+    encoding: PositionalEncoding, layer: int, tokens: int = TOKENS, span: int = 20_000
+) -> torch.Tensor:
+    """Logits of random content at positions whose distances are on both sides of each window and chunk."""
+    generator = torch.Generator().manual_seed(layer)
+    shape = encoding.shape
+    q, k = (
+        torch.randn(1, shape.num_heads, tokens, shape.head_dim, generator=generator, dtype=torch.float64)
+        for _ in range(2)
+    )
+    near = torch.randint(span // 2, span // 2 + 300, (tokens // 2,), generator=generator)
+    far = torch.randint(0, span, (tokens - tokens // 2,), generator=generator)
+    positions = torch.cat([near, far]).sort().values
+    x = torch.zeros(1, tokens, shape.d_model, dtype=torch.float64)
+    return attention_scores(encoding, Inputs(q, k, x, positions[None]), layer).nan_to_num(0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_the_released_file(name: str, tmp_path: Path) -> None:
+    released = RopeHf(SHAPE, config=written(tmp_path, text_part(FILES[PRESETS[name]])))
+    encoding = preset(name)
+    plain = Rope(SHAPE)
+    for layer in range(LAYERS):
+        expected = scores(released, layer)
+        torch.testing.assert_close(scores(encoding, layer), expected, rtol=1e-6, atol=1e-6)
+        assert not torch.allclose(scores(plain, layer), expected)
+
+
+def test_every_preset_is_tested_and_needs_as_many_layers_as_its_pattern() -> None:
+    names = {path.stem for path in (CONFIG_DIR / "pe" / "released").glob("*.yaml")}
+    assert names == {*PRESETS, "swan"}
+    for name in names - {"gpt_oss"}:
+        with pytest.raises(
+            ValueError, match=r"pattern=\w+ has \d layers and the model 2; take model.num_layers"
+        ):
+            preset(name, ModelShape(32, 2, 2, True, 77, 77))
+
+
+def test_swan_scales_the_logits_of_its_global_layers() -> None:
+    encoding = preset("swan")
+    torch.testing.assert_close(scores(encoding, 3)[..., :1, :1], torch.zeros(1, 2, 1, 1).double())  # ln 1
+    assert isinstance(encoding, LayerPattern)
+    assert encoding.order == [0, 0, 0, 1] * 3
+
+
+@pytest.mark.parametrize(
+    ("pattern", "last", "expected"),
+    [("SL", None, "SLSLSL"), ("SSL", None, "SSLSSL"), ("SSSS", "L", "SSSSSL"), ("L", "S", "LLLLLS")],
+)
+def test_which_layer_does_what(pattern: str, last: str | None, expected: str) -> None:
+    shape = ModelShape(16, 2, 6, True, 20, 20)
+    encoding = LayerPattern(shape, short=Alibi, long=Rope, pattern=pattern, last=last)
+    kinds = {Alibi: "S", Rope: "L"}
+    assert "".join(kinds[type(encoding.for_layer(layer))] for layer in range(6)) == expected
+
+
+def test_each_kind_has_its_own_base_and_window() -> None:
+    shape = ModelShape(16, 2, 2, True, 20, 20)
+
+    def short(shape: ModelShape) -> RopeInWindow:
+        return RopeInWindow(shape, base=100.0, window=3)
+
+    encoding = LayerPattern(shape, short=short, long=RopeInWindow)
+    windowed = scores(encoding, 0, span=10)
+    expected = scores(Rope(shape, base=100.0), 0, span=10) + scores(
+        SlidingWindow(shape, window=3), 0, span=10
+    )
+    expected -= scores(PositionalEncoding(shape), 0, span=10)
+    torch.testing.assert_close(windowed, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(scores(encoding, 1), scores(Rope(shape), 1))
+
+
+def test_layers_of_one_kind_share_what_the_encoding_shares() -> None:
+    shape = ModelShape(16, 2, 4, True, 20, 20)
+    encoding = LayerPattern(shape, short=T5Bias, long=Rope, pattern="SSSL")
+    assert encoding.for_layer(0) is encoding.for_layer(1) is encoding.for_layer(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"pattern": "SSSSL"},
+            "pattern=SSSSL has 5 layers and the model 4; take model.num_layers=5",
+        ),
+        ({"pattern": "LLLG"}, "pattern=LLLG must consist of the letters S"),
+        ({"pattern": ""}, "pattern= must consist of"),
+        ({"last": "LL"}, "last=LL must be one letter"),
+        ({"last": "G"}, "last=G must consist of"),
+        ({"long": Learned}, "Learned acts at the embedding"),
+    ],
+)
+def test_a_wrong_pattern_is_one_sentence(arguments: dict[str, Any], words: str) -> None:
+    shape = ModelShape(16, 2, 4, True, 20, 20)
+    with pytest.raises(ValueError, match=words) as caught:
+        LayerPattern(shape, **{"short": Rope, "long": Rope, **arguments})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", [[Alibi, PositionalEncoding], [Rope, Shaw], [T5Bias, ScalableSoftmax]])
+def test_each_head_is_as_in_a_model_whose_heads_all_use_its_encoding(parts: list[Any]) -> None:
+    shape = ModelShape(32, 4, 2, True, 20, 20)
+    mixed = perturbed(ByHead(shape, encodings=parts, heads=[1, 3]))
+    for layer in (0, 1):
+        logits = scores(mixed, layer)
+        first, second = mixed._at_layer(layer)
+        torch.testing.assert_close(logits[:, :1], scores(first, layer)[:, :1])
+        torch.testing.assert_close(logits[:, 1:], scores(second, layer)[:, 1:])
+        assert not torch.allclose(logits[:, 1:], scores(first, layer)[:, 1:])
+
+
+def test_by_head_trains_from_a_section_of_a_configuration() -> None:
+    section = {
+        "_target_": "pe_experiments.encodings.mixtures.ByHead",
+        "encodings": [
+            {"_target_": "pe_experiments.encodings.alibi.Alibi", "_partial_": True},
+            {"_target_": "pe_experiments.encodings.base.PositionalEncoding", "_partial_": True},
+        ],
+    }
+    encoding = load_component("pe", section).build(ModelShape(16, 2, 2, True, 20, 20))
+    assert isinstance(encoding, ByHead)
+    assert encoding.heads == [1, 1]
+    assert encoding.invariant_to == "shift"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"encodings": [Rope, Alibi, T5Bias]}, "4 heads have no equal shares for 3 encodings"),
+        ({"encodings": [Rope]}, "4 heads have no equal shares for 1 encodings"),
+        ({"encodings": [Rope, Alibi], "heads": [1, 2]}, r"heads=\[1, 2\] must be 2 numbers with the sum 4"),
+        ({"encodings": [Rope, Learned]}, "Learned cannot be limited to some heads"),
+        ({"encodings": [Rope, StickBreaking]}, "StickBreaking cannot be limited to some heads"),
+    ],
+)
+def test_a_wrong_mixture_by_head_is_one_sentence(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ByHead(ModelShape(16, 4, 2, True, 20, 20), **arguments)

@@ -1,0 +1,261 @@
+"""Released configurations against what attention receives in each layer of transformers' models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.released_types import DEFAULTS
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import ScaledRope
+from pe_experiments.encodings.rope_hf import RopeHf
+from pe_experiments.encodings.softmax import is_masked
+from pe_experiments.models.attention_scores import Inputs, attention_scores
+from tests.oracles.released import FILES, text_part, written
+from tests.oracles.small_models import (
+    Seen,
+    attention_inputs,
+    half_split,
+    known_keys,
+    small_fields,
+    swapped,
+    unchanged,
+)
+from tests.oracles.test_released import context
+
+TOKENS = 48
+LAYERS = 12
+ROTARY_PART = 8  # of the 24 channels of a head with latent attention
+TOLERANCE = 2e-5  # of the largest logit; transformers computes angles in float32
+
+Reorder = Callable[[Tensor], Tensor]
+
+SAME_CODE = {"kimi_k2": "deepseek_v3", "step3p7_text": "step3p5"}  # types without a class in transformers
+# Their attention cannot be recorded, or has no positions to record.
+NOT_RECORDED = ("codegen", "falcon", "gptj", "granitemoehybrid")
+
+
+def logits_of(encoding: RopeHf, seen: Seen, layer: int, offset: int, reorder: Reorder) -> Tensor:
+    """Logits of the first query and key, placed at all positions; masked keys are NaN.
+
+    The first token is at position 0, where channels are only multiplied by the factor of cosines, which is
+    removed here; `test_released` compares it.
+    """
+    width = encoding.shape.head_dim
+    rope = rope_of(encoding, layer)
+    q_K, k_K = (part[0, offset : offset + width].clone() for part in (seen.q_TK, seen.k_TK))
+    if isinstance(rope, ScaledRope):
+        for part in (q_K, k_K):
+            part[: 2 * rope.pairs] /= float(rope.attention_factor_B(context(TOKENS)))
+    q, k = (reorder(part).expand(1, 1, TOKENS, width) for part in (q_K, k_K))
+    positions = torch.arange(TOKENS)[None]
+    scores = attention_scores(encoding, Inputs(q, k, torch.zeros(1, TOKENS, width), positions), layer)[0, 0]
+    return scores.masked_fill(is_masked(scores), torch.nan) * width**0.5
+
+
+def rope_of(encoding: RopeHf, layer: int) -> Rope | None:
+    """The RoPE of a layer."""
+    return next((part for part in encoding.for_layer(layer).modules() if isinstance(part, Rope)), None)
+
+
+def largest_difference(config: str, layers: list[Seen]) -> float:
+    """Of all logits, as a share of the largest; infinite where other keys are masked."""
+    worst = 0.0
+    for index, seen in enumerate(layers):
+        width = seen.q_TK.shape[-1]
+        offset = width - ROTARY_PART if width == 24 else 0  # with latent attention
+        encoding = RopeHf(ModelShape(width - offset, 1, len(layers), True, 77, 77), config=config)
+        rope = rope_of(encoding, index)
+        expected = seen.q_TK[:, offset:] @ seen.k_TK[:, offset:].T
+        expected[~(seen.visible_TT & torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril())] = torch.nan
+        visible = ~expected.isnan()
+        differences = []
+        rotated = 2 * rope.pairs if rope else 0
+        for reorder in (unchanged, half_split, swapped):  # the layouts of channels in use
+            logits = logits_of(encoding, seen, index, offset, partial(reorder, rotated=rotated))
+            if not torch.equal(visible, ~logits.isnan()):
+                return torch.inf
+            difference = (logits - expected)[visible].abs().max() / expected[visible].abs().max()
+            differences.append(float(difference))
+        worst = max(worst, min(differences))
+    return worst
+
+
+def recorded(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[Seen]]:
+    """The text part of a file with small sizes, and what attention receives."""
+    model_type = SAME_CODE.get(fields["model_type"], fields["model_type"])
+    small = small_fields(fields, known_keys(model_type), LAYERS)
+    theirs = {**small, "model_type": model_type}
+    if theirs.get("rope_scaling", {}) is None:
+        del theirs["rope_scaling"]
+    if theirs.get("sliding_window_pattern") == "LLLG":
+        theirs["sliding_window_pattern"] = 4  # transformers reads only a number
+    return small, attention_inputs(theirs, TOKENS)
+
+
+RECORDED = [
+    name
+    for name, fields in FILES.items()
+    if text_part(fields)["model_type"] not in NOT_RECORDED and "dual_chunk_attention_config" not in fields
+]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_released_file_gives_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    small, layers = recorded(text_part(FILES[name]))
+    assert layers
+    assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
+
+
+# Their defaults cannot be made small or are no released model; files of most are compared above.
+TOO_SPECIAL = (
+    "longcat_flash",
+    "ministral3",
+    "mistral4",
+    "muse_glimmer_text",
+    "mimo_v2_flash",
+    "qwen2_vl",
+    "qwen2_5_vl",
+)
+
+
+SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+# What transformers needs in the file.
+FURTHER_FIELDS: dict[str, dict[str, Any]] = {
+    **{kind: {"head_dim": 128} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
+    **{kind: {"rope_parameters": SECTIONS} for kind in ("glm4v_text", "glm_image_text", "glm_ocr_text")},
+    **{kind: {"rope_parameters": SECTIONS} for kind in ("qwen2_vl_text", "qwen2_5_vl_text")},
+    "glm4v_moe_text": {
+        "rope_parameters": {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
+    },
+    "bamba": {"attn_layer_indices": [3, 9]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 6, "num_hidden_layers": 12},
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(set(DEFAULTS) - {*NOT_RECORDED, *TOO_SPECIAL, *SAME_CODE, "step3p5"}))
+def test_the_defaults_of_a_type_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    fields = {"model_type": kind, "sliding_window": 4096, "attention_chunk_size": 8192}
+    known = known_keys(kind)
+    fields = {key: value for key, value in fields.items() if known.get(key) is not None}
+    fields |= FURTHER_FIELDS.get(kind, {})
+    small, layers = recorded(fields)
+    assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
+
+
+UNKNOWN = "is not known here and may change the encoding; if it does not matter, add ignore="
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            FILES["Qwen2.5 7B Instruct 1M"],
+            r"dual_chunk_attention_config=.*ignore=[dual_chunk_attention_config",
+        ),
+        ({"model_type": "llama", "use_xpos_scaling": True}, f"use_xpos_scaling=true {UNKNOWN}"),
+        ({"model_type": "llama", "nope_layer_interval": 4}, f"nope_layer_interval=4 {UNKNOWN}"),
+        (
+            {"model_type": "llama", "attn": {"rel": {"position_bias": 1}}},
+            f"attn.rel.position_bias=1 {UNKNOWN}",
+        ),
+        (
+            {"text_config": {"model_type": "llama", "rope_new": 3}},
+            f"text_config.rope_new=3|rope_new=3 {UNKNOWN}",
+        ),
+        ({"rope_everywhere": 1, "text_config": {"model_type": "llama"}}, f"rope_everywhere=1 {UNKNOWN}"),
+        ({"model_type": "novel", "rope_theta": 1e4}, "model_type=novel is not known here"),
+        ({"model_type": "falcon", "alibi": True}, "alibi=True: the model has ALiBi"),
+        ({"alibi": True}, "alibi=True: the model has ALiBi"),
+        ({"model_type": "llama", "use_alibi": True}, f"use_alibi=true {UNKNOWN}"),
+        ({"model_type": "llama", "use_rotary_pos_emb": False}, f"use_rotary_pos_emb=false {UNKNOWN}"),
+        ({"model_type": "llama", "use_rope": False}, f"use_rope=false {UNKNOWN}"),
+        ({"model_type": "kimi_linear", "mla_use_nope": False}, "mla_use_nope=false has no effect"),
+        ({"model_type": "esmc", "position_embedding_type": "relative_key"}, "model_type=esmc"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type=absolute is not RoPE"),
+        ({"model_type": "minicpm3", "layer_types": ["windowed"]}, "layer_types contains windowed"),
+        (
+            {"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]},
+            "layer_rope_theta is missing",
+        ),
+        (
+            {"num_hidden_layers": 45, "rope_theta": [1e4] * 44},
+            "rope_theta has 44 values; .* of 45 layers",
+        ),
+        ({"num_hidden_layers": 2, "layer_rope_theta": [1e4, "x"]}, "layer_rope_theta .* needs one number"),
+        (
+            {"sliding_window": 4, "sliding_window_pattern": "LLX"},
+            "sliding_window_pattern=LLX must",
+        ),
+        ({"rope_scaling": 8.0}, "rope_scaling=8.0 must be a block"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=words.replace("[", r"\[")) as caught:
+        RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 6},
+        {"model_type": "gemma4_text", "sliding_window": 6, "num_hidden_layers": 10},
+        {"model_type": "gemma3_text", "sliding_window": 6, "max_position_embeddings": 6},
+        {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 3},
+        {"model_type": "granite_swa", "sliding_window": 6, "layer_rope_theta": [0, 500.0, 0, 1e4] * 3},
+        {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 6},
+        {"model_type": "mistral", "sliding_window": None},
+        {"model_type": "cohere2", "sliding_window": 6, "sliding_window_pattern": 3},
+        {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6},
+    ],
+)  # fmt: skip
+def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Rules of single types that their defaults do not show."""
+    layers = fields.get("num_hidden_layers", LAYERS)
+    small = small_fields({"num_hidden_layers": layers, **fields}, known_keys(fields["model_type"]), layers)
+    inputs = attention_inputs(small, TOKENS)
+    config = written(tmp_path, small)
+    if fields["model_type"] == "gemma3_text":  # the window covers 6 positions, and the file says it is enough
+        inputs = [replace(seen, visible_TT=torch.ones_like(seen.visible_TT)) for seen in inputs]
+    if inputs:
+        assert largest_difference(config, inputs) <= TOLERANCE
+    else:
+        encoding = RopeHf(ModelShape(16, 1, layers, True, 77, 77), config=config)
+        assert all(rope_of(encoding, layer) is None for layer in range(layers))
+
+
+def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
+    shape = ModelShape(16, 1, 4, True, 77, 77)
+    fields = {"model_type": "novel", "rope_theta": 500.0, "attn": {"position_noise": 1}}
+    for ignore in (["model_type", "position_noise"], ["model_type", "attn.position_noise"]):
+        rope = RopeHf(shape, config=written(tmp_path, fields), ignore=ignore).for_layer(0)
+        assert isinstance(rope, Rope)
+        assert rope.base == 500.0
+    plain = RopeHf(
+        shape, config=written(tmp_path, fields), ignore=["model_type", "position_noise", "rope_theta"]
+    )
+    assert plain.for_layer(0).base == 10_000.0
+
+
+def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> None:
+    fields = {
+        "text_config": {"model_type": "llama", "rope_theta": 500.0},
+        "vision_config": {"window_size": 8, "rope_theta": 100.0},
+        "quantization_config": {"scale_fmt": "ue8m0"},
+        "rope_theta": 500.0,
+        "use_rotary_pos_emb": True,
+        "position_embedding_xdrope": False,
+    }
+    RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))

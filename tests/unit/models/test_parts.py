@@ -1,0 +1,251 @@
+"""Optional parts of attention against loops in float64 and against libraries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.configuration.schema import SIZES
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.mixtures import ByLayer
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.stick_breaking import StickBreaking
+from pe_experiments.models import Transformer
+from pe_experiments.models.attention import Attention
+from pe_experiments.models.packing import UNPACKED
+from pe_experiments.models.parts import AttentionPart, Gate, QkNorm, Sinks, TokenShift
+from pe_experiments.terminal.errors import NotApplicable
+
+HEADS, WIDTH, TOKENS = 2, 4, 7
+SHAPE = ModelShape(HEADS * WIDTH, HEADS, 2, True, 20, 20)
+PARTS = {
+    "token_shift": TokenShift,
+    "qk_norm": QkNorm,
+    "sinks": Sinks,
+    "head": lambda shape: Gate(shape, HEADS),
+    "channel": lambda shape: Gate(shape, HEADS * WIDTH),
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "token_shift": {"token_shift": True},
+    "qk_norm": {"qk_norm": True},
+    "sinks": {"sinks": True},
+    "head": {"output_gate": "head"},
+    "channel": {"output_gate": "channel"},
+}
+ALL: dict[str, Any] = {"token_shift": True, "qk_norm": True, "sinks": True, "output_gate": "channel"}
+
+
+def randomised(module: torch.nn.Module, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return module
+
+
+def attention(names: list[str], implementation: str = "eager") -> Attention:
+    parts: list[AttentionPart] = [PARTS[name](SHAPE) for name in names]
+    return randomised(Attention(SHAPE, implementation, parts=parts).double())
+
+
+def hidden_states(rows: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(rows, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
+
+
+def context(x_BTD: Tensor) -> AttentionContext:
+    ids = torch.arange(TOKENS)[None]
+    visible = torch.ones(1, TOKENS, TOKENS, dtype=torch.bool).tril()
+    return AttentionContext(ids, ids, visible, None, x_BTD)
+
+
+def result(module: Attention, encoding: PositionalEncoding, x_BTD: Tensor) -> Tensor:
+    shifted = module.hidden(x_BTD, UNPACKED)
+    return module(shifted, encoding, context(shifted))
+
+
+def loop(module: Attention, names: list[str], x_TD: np.ndarray, slopes: list[float]) -> np.ndarray:
+    """Attention with ALiBi, number by number."""
+    values = {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}
+    index = {name: str(number) for number, name in enumerate(names)}
+    width = HEADS * WIDTH
+    if "token_shift" in names:
+        taps = values[f"parts.{index['token_shift']}.convolution.weight"]
+        shifted = x_TD.copy()
+        for t in range(TOKENS):
+            for channel in range(width):
+                for back in range(4):
+                    if t - back >= 0:
+                        shifted[t, channel] += taps[channel, 0, 3 - back] * x_TD[t - back, channel]
+        x_TD = shifted
+    qkv = x_TD @ values["qkv.weight"].T + values["qkv.bias"]
+
+    def head(kind: int, h: int, t: int) -> np.ndarray:
+        start = kind * width + h * WIDTH
+        vector = qkv[t, start : start + WIDTH]
+        if kind < 2 and "qk_norm" in names:
+            scale = values[f"parts.{index['qk_norm']}.{'qk'[kind]}_norm.weight"]
+            vector = vector / math.sqrt(sum(number**2 for number in vector) / WIDTH + 1e-6) * scale
+        return vector
+
+    outputs = np.zeros((TOKENS, width))
+    for t in range(TOKENS):
+        for h in range(HEADS):
+            exponentials = []
+            for s in range(t + 1):
+                logit = sum(head(0, h, t) * head(1, h, s)) / math.sqrt(WIDTH) - slopes[h] * (t - s)
+                exponentials.append(math.exp(logit))
+            total = sum(exponentials)
+            if "sinks" in names:
+                total += math.exp(values[f"parts.{index['sinks']}.sink_H"][h])
+            for c in range(WIDTH):
+                column = h * WIDTH + c
+                for s in range(t + 1):
+                    outputs[t, column] += exponentials[s] / total * head(2, h, s)[c]
+                for gate in ("head", "channel"):
+                    if gate in names:
+                        row = values[f"parts.{index[gate]}.gate.weight"][h if gate == "head" else column]
+                        outputs[t, column] /= 1 + math.exp(-sum(row * x_TD[t]))
+    return outputs @ values["output.weight"].T + values["output.bias"]
+
+
+COMBINED = ["token_shift", "qk_norm", "sinks", "channel"]
+
+
+@pytest.mark.parametrize("names", [[], *([name] for name in PARTS), COMBINED])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+def test_attention_equals_its_loop(names: list[str], implementation: str) -> None:
+    module = attention(names, implementation)
+    x_BTD = hidden_states()
+    encoding = Alibi(SHAPE)
+    expected = loop(module, names, x_BTD[0].numpy(), [2**-4, 2**-8])
+    tolerance = 1e-6 if implementation == "sdpa" else 1e-7  # biases are in float32
+    computed = result(module, encoding, x_BTD)[0].detach().numpy()
+    np.testing.assert_allclose(computed, expected, rtol=0, atol=tolerance * abs(expected).max())
+
+
+def test_sinks_equal_gpt_oss_and_x_transformers() -> None:
+    gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
+    library = pytest.importorskip("x_transformers.attend")
+    module = attention(["sinks"])
+    x_BTD = hidden_states()
+    weights = module.weights(x_BTD, PositionalEncoding(SHAPE), context(x_BTD)).detach()
+    q, k, v = module._heads(module.qkv(x_BTD))
+    mask = torch.full((TOKENS, TOKENS), -1e9, dtype=torch.float64).triu(1)[None, None]
+    holder = torch.nn.Module()
+    holder.sinks = module.parts[0].sink_H
+    holder.num_key_value_groups = 1
+    _, expected = gpt_oss.eager_attention_forward(holder, q, k, v, mask, scaling=WIDTH**-0.5)
+    torch.testing.assert_close(weights, expected.detach())
+    attend = library.Attend(heads=HEADS, causal=True, head_learned_sink=True, scale=WIDTH**-0.5).double()
+    attend.head_attn_sink.data = module.parts[0].sink_H.detach()
+    values, _ = attend(q, k, v)
+    torch.testing.assert_close(weights @ v.detach(), values.detach())
+    assert (weights.sum(-1) < 0.999).any()
+
+
+def test_qk_norm_and_gates_equal_qwen3_next() -> None:
+    """With RoPE on a quarter of the channels, as there."""
+    modeling = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    from transformers import Qwen3NextConfig
+
+    heads, width = 2, 8
+    shape = ModelShape(heads * width, heads, 1, True, 20, 20)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": width}
+    config = Qwen3NextConfig(**sizes, num_hidden_layers=1, layer_types=["full_attention"])
+    config._attn_implementation = "eager"
+    theirs = randomised(modeling.Qwen3NextAttention(config, 0))
+    parts: list[AttentionPart] = [QkNorm(shape), Gate(shape, heads * width)]
+    ours = Attention(shape, "eager", biases=False, parts=parts)
+    q, gate = theirs.q_proj.weight.unflatten(0, (heads, 2, width)).unbind(1)
+    with torch.no_grad():
+        ours.qkv.weight.copy_(torch.cat([q.flatten(0, 1), theirs.k_proj.weight, theirs.v_proj.weight]))
+        ours.output.weight.copy_(theirs.o_proj.weight)
+        ours.parts[1].gate.weight.copy_(gate.flatten(0, 1))
+        for name in ("q_norm", "k_norm"):
+            getattr(ours.parts[0], name).weight.copy_(1 + getattr(theirs, name).weight)
+    x_BTD = torch.randn(1, TOKENS, 16, generator=torch.Generator().manual_seed(2))
+    rotary = modeling.Qwen3NextRotaryEmbedding(config)(x_BTD, torch.arange(TOKENS)[None])
+    mask = torch.full((TOKENS, TOKENS), -1e9).triu(1)[None, None]
+    expected, _ = theirs(x_BTD, rotary, mask)
+    computed = ours(x_BTD, Rope(shape, rotary_fraction=0.25), context(x_BTD))
+    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
+
+
+def model(encoding: Any = Rope, causal: bool = True, **options: Any) -> Transformer:
+    shape = ModelShape(16, 2, 2, causal, 20, 20)
+    return Transformer(9, shape, encoding, initialisation="pytorch", **options)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_switch_adds_its_parameters_and_leaves_the_other_weights_as_they_are(name: str) -> None:
+    plain = model().state_dict()
+    switched = model(**OPTIONS[name]).state_dict()
+    assert plain.keys() < switched.keys()
+    assert all(torch.equal(plain[key], switched[key]) for key in plain)
+    added = sum(switched[key].numel() for key in switched.keys() - plain.keys())
+    assert added == 2 * {"token_shift": 64, "qk_norm": 16, "sinks": 2, "head": 32, "channel": 256}[name]
+    again = model(**OPTIONS[name]).state_dict()
+    assert all(torch.equal(switched[key], again[key]) for key in switched)
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, "all"])
+def test_padding_later_tokens_and_the_choice_of_tokens_change_nothing(name: str) -> None:
+    """Packed in training, padded in evaluation, and with only the answer's tokens in the last layer."""
+    network = randomised(model(**(ALL if name == "all" else OPTIONS[name])).double())
+    tokens = torch.randint(9, (3, 12), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([4, 12, 5])
+    packed = network.hidden(tokens, lengths_B=lengths)
+    with torch.no_grad():
+        padded = network.hidden(tokens, lengths_B=lengths)
+    for row, length in enumerate(lengths.tolist()):
+        alone = network.hidden(tokens[row : row + 1, :length])[0]
+        torch.testing.assert_close(packed[row, :length], alone)
+        torch.testing.assert_close(padded[row, :length], alone.detach())
+    chosen = torch.tensor([1, 13, 22])
+    selected = network.hidden(tokens, lengths_B=lengths, indices_n=chosen)
+    torch.testing.assert_close(selected, packed.flatten(0, 1)[chosen])
+    selected.sum().backward()
+    unused = [key for key, parameter in network.named_parameters() if parameter.grad is None]
+    assert not [key for key in unused if not key.startswith(("head", "encodings"))]
+
+
+def test_sinks_refuse_an_encoding_with_its_own_weights() -> None:
+    def mixed(shape: ModelShape) -> ByLayer:
+        return ByLayer(shape, encodings=[Rope, StickBreaking])
+
+    for encoding in (StickBreaking, mixed):
+        with pytest.raises(NotApplicable, match=r"sinks=true needs the softmax; StickBreaking"):
+            model(encoding, sinks=True)
+        model(encoding, qk_norm=True, output_gate="head", token_shift=True)
+    with pytest.raises(NotApplicable, match="token_shift reads earlier tokens only; take model=decoder"):
+        model(Alibi, causal=False, token_shift=True)
+    model(Alibi, causal=False, qk_norm=True, sinks=True, output_gate="channel")
+    with pytest.raises(ValueError, match="output_gate=heads is not one of the choices: none, head, channel"):
+        model(output_gate="heads")
+
+
+@pytest.mark.parametrize("choice", sorted(set(shipped("pe")) - {"stick_breaking"}))
+def test_every_encoding_with_the_softmax_carries_all_parts(choice: str) -> None:
+    make = load_component("pe", shipped("pe")[choice]).build
+    tokens = torch.randint(9, (2, 12), generator=torch.Generator().manual_seed(1))
+    plain = model(make)(tokens)
+    logits = model(make, **ALL)(tokens)
+    assert logits.isfinite().all()
+    assert (logits - plain).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("choice", ["decoder", "llama", "encoder"])
+def test_switched_off_they_are_no_part_of_a_runs_identity(choice: str) -> None:
+    section = {key: value for key, value in shipped("model")[choice].items() if key not in SIZES}
+    written = load_component("model", section).section_without_defaults
+    assert not written.keys() & {"qk_norm", "sinks", "output_gate", "token_shift"}
+    switched = load_component("model", {**section, "sinks": True}).section_without_defaults
+    assert switched == {**written, "sinks": True}
