@@ -57,7 +57,8 @@ def command(
         @wraps(main)
         def job(cfg: DictConfig) -> Any:
             try:
-                refuse_lists(HydraConfig.get().overrides.task)
+                if any("=[" in text for text in HydraConfig.get().overrides.task):
+                    refuse_lists(HydraConfig.get().overrides.task)
                 return main(cfg)
             except Exception as error:
                 if HydraConfig.get().mode == RunMode.MULTIRUN:

@@ -56,7 +56,7 @@ def _show(config: Config) -> None:
     say(yaml.safe_dump(config.model_dump(by_alias=True), sort_keys=False))
     remark = f" ({run.remark})" if run.remark else ""
     lengths = ", ".join(map(str, run.experiment.evaluation_lengths))
-    say(f"{run.state}: {run.final_directory.path}{remark}\nevaluated at {lengths}")
+    say(f"{run.shown_state}: {run.final_directory.path}{remark}\nevaluated at {lengths}")
 
 
 run = main

@@ -43,18 +43,7 @@ def _study_name(value: Any) -> Any:
 # A name becomes part of paths and commands. The name of a study may contain one slash, as in bank/v2.
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
-
-
-def _require_local_path(path: str) -> str:
-    """Refuse paths that a shell or fsspec would read differently: ``~`` and ``memory:``."""
-    if path.startswith("~"):
-        raise ValueError(f"{path}: ~ is expanded by the shell alone; write the whole path")
-    if re.match(r"\w+:", path) and not re.match(r"[A-Za-z]:[\\/]", path):
-        raise ValueError(f"{path} is read as an address, not as a folder; allowed: a path without a colon")
-    return path
-
-
-Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE), AfterValidator(_require_local_path)]
+Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
 Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
 
 
@@ -269,6 +258,11 @@ class Config(Section):
     def _check_sections_together(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
             raise ValueError("parent is not a setting; it follows from init_from")
+        if re.match(r"~|\w\w+:|\w+::", self.results_dir):  # fsspec, which writes checkpoints, reads schemes
+            problem = (
+                f"results_dir={self.results_dir} is an address, or has a ~ that the shell did not expand"
+            )
+            raise ValueError(f"{problem}; allowed: a path without them")
         if self.bank and "task" not in self.bank:
             tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
             name = self.task.get("_target_", "?").rpartition(".")[2]

@@ -68,15 +68,11 @@ class RunDirectory:
         return sorted(entry.name for entry in self.path.glob("evaluations/*") if entry.is_dir())
 
     def state(self) -> State:
-        """Return how far the run is, without regard to how it was evaluated."""
+        """Return how far the run is, without regard to how it was evaluated and whether it is in use."""
         result = self.read_result()
         if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
-            state = State.INTERRUPTED if self.checkpoint.exists() else State.NEW
-        else:
-            states = {COMPLETED: State.FINISHED, DIVERGED: State.DIVERGED, ERROR: State.FAILED}
-            state = states[result["status"]]
-        may_be_locked = state not in TRAINED and self._lock_file.exists()
-        return State.IN_PROGRESS if may_be_locked and self.in_use else state
+            return State.INTERRUPTED if self.checkpoint.exists() else State.NEW
+        return {COMPLETED: State.FINISHED, DIVERGED: State.DIVERGED, ERROR: State.FAILED}[result["status"]]
 
     def read_result(self) -> dict[str, Any] | None:
         """Return the content of ``result.json``, or None if it does not exist yet.
@@ -147,8 +143,9 @@ class RunDirectory:
     def in_use(self) -> bool:
         """Return whether another process holds the lock, by acquiring it for a moment."""
         try:
-            with self.lock(wait=0.0):
-                pass
+            if self._lock_file.exists():
+                with self.lock(wait=0.0):
+                    pass
         except InUse:
             return True
         except OSError:  # deleted or not writable

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments import NUMERICS
-from pe_experiments.configuration.experiment import IGNORED_ARGUMENTS, Experiment
+from pe_experiments.configuration.experiment import IGNORED_ARGUMENTS, Experiment, trained_sections
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
@@ -76,7 +76,7 @@ def identify(experiment: Experiment) -> Identity:
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
     task = components["task"].choice
     return Identity(
-        config=_without_defaults(experiment.trained, components, callbacks),
+        config=_without_defaults(trained_sections(experiment.full_config), components, callbacks),
         data=data_digests(experiment.task.data_files, components.values()),
         classes=classes,
         numerics=NUMERICS,

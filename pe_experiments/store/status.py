@@ -8,7 +8,7 @@ from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config
-from pe_experiments.store.directory import RunDirectory, State, run_directory, runs_with_same_label
+from pe_experiments.store.directory import TRAINED, RunDirectory, State, run_directory, runs_with_same_label
 from pe_experiments.store.identity import Identity, evaluation_key, identify
 from pe_experiments.store.names import differences, jsonable, short_hash
 from pe_experiments.store.record import Record
@@ -76,9 +76,15 @@ class Run:
         return state
 
     @property
+    def shown_state(self) -> State:
+        """Return the state for users: in progress if another process is training the run."""
+        state = self.state
+        return State.IN_PROGRESS if state not in TRAINED and self.directory.in_use else state
+
+    @property
     def remark(self) -> str:
         """Return the remark that a dry run prints: another process has the run, or why it is new."""
-        if self.state is State.IN_PROGRESS:
+        if self.shown_state is State.IN_PROGRESS:
             return "in use by another process"
         return self.difference_to_cached_run() if self.state is State.NEW else ""
 

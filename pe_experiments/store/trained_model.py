@@ -150,7 +150,7 @@ def finished_run(
     other_task = changes.pop("task", None)
     experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
     run = Run.finished(directory, experiment, record.identity)
-    state = run.state
+    state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state
         only = "only a completed run can be evaluated or continued; train it first"

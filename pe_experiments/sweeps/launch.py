@@ -146,7 +146,7 @@ def _refuse_two_encodings(overrides: Sequence[str]) -> None:
 
 def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[str]]) -> None:
     """Set the state of a run, from its directory or from the published study."""
-    job.state = run.state
+    job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     study = run.config.results_dir, run.config.study or ""

@@ -41,19 +41,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     try:
         with draft.open("xb") as file:  # mode x does not follow a link
             file.write(content if isinstance(content, bytes) else content.encode())
-        _remove_abandoned(path, draft.lstat().st_mtime)
+        now = draft.lstat().st_mtime  # the file system's time, which may differ from this machine's
+        for other in path.parent.glob(f".{escape(path.name)}.*.tmp"):
+            with suppress(FileNotFoundError):  # another process removes it, too
+                if now - other.lstat().st_mtime > DRAFT_SECONDS:
+                    other.unlink()
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-
-
-def _remove_abandoned(path: Path, now: float) -> None:
-    """Remove drafts of a file that are older than `DRAFT_SECONDS`; ``now`` is the file system's time."""
-    drafts = path.parent.glob(f".{escape(path.name)}.*.tmp")
-    with suppress(FileNotFoundError):  # another process removes them, too
-        for draft in drafts:
-            if now - draft.lstat().st_mtime > DRAFT_SECONDS:
-                draft.unlink()
 
 
 def make_folder(folder: Path) -> Path:
