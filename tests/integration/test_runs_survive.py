@@ -16,7 +16,6 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.status import Run
 from pe_experiments.terminal import console
@@ -78,7 +77,7 @@ class Deletes(console.Display):
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tiny, results: Path) -> None:
     display = Deletes(results / "runs")
-    with pytest.raises(UserError, match="was deleted during the run, and its results are gone"):
+    with pytest.raises(UserError, match="was deleted or moved during the run"):
         run_experiment(tiny().config, display)
     assert display.last <= 6  # noticed while it trains
     assert not list(results.glob("runs/*"))
@@ -162,8 +161,7 @@ def test_a_killed_run_resumes_to_the_same_curves(tmp_path: Path, tiny: Tiny) -> 
 
 def test_a_finished_run_is_returned_and_keeps_only_its_weights(tiny: Tiny) -> None:
     first = run_experiment(tiny("study=one").config)
-    checkpoint = read_checkpoint(first.directory.checkpoint)
-    assert checkpoint
+    checkpoint = torch.load(first.directory.checkpoint, weights_only=True)
     assert checkpoint["finished"]
     assert not {"optimizer_states", "lr_schedulers"} & set(checkpoint)
     stamp = first.directory.result.stat().st_mtime_ns
@@ -180,7 +178,7 @@ def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: p
     first = run_experiment(tiny().config)
     before = first.directory.curve.read_bytes()
 
-    monkeypatch.setattr(training, "train_model", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained again"))
     evaluated = run_experiment(tiny("evaluation.lengths=[6,12]").config)
     assert evaluated.done == "evaluated"
     assert [row["length"] for row in evaluated.curve] == [6, 12]
@@ -286,9 +284,7 @@ def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
         run_experiment(tiny().config)
     run.checkpoint.write_bytes(checkpoint)
     before = run.curve.read_bytes()
-    again = run_experiment(
-        tiny().config
-    )  # a finished training without a result: only the evaluation is repeated
+    again = run_experiment(tiny().config)  # the training is finished: only the evaluation is repeated
     assert again.status == "completed"
     assert run.curve.read_bytes() == before
 
