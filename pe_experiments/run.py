@@ -142,7 +142,7 @@ def _enough_memory() -> Iterator[None]:
     """Turn PyTorch's error for too little memory into one sentence."""
     try:
         yield
-    except (RuntimeError, MemoryError) as error:  # on a CPU it has no class of its own
+    except (RuntimeError, MemoryError, UserError) as error:  # on a CPU it has no class of its own
         on_cpu = "not enough memory" in str(error) or "allocate memory" in str(error)
         if on_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError):
             raise UserError(

@@ -41,14 +41,18 @@ def explain_error(
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
     if isinstance(error, RecursionError):
         return UserError("the defaults list of a config file is circular")
-    if not isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError):
+    explained = isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError)
+    hidden = isinstance(error, ValueError) and not isinstance(error, UserError)  # Hydra's for pe=null
+    if not explained and not hidden:
         return error
     texts = [text for text in overrides if not text.startswith("-") and "=" in text]
     for text in texts:
         if problem := _mistake(text, texts, command):
             return UserError(problem)
+    if not explained:
+        return error
     for word in set(overrides) - set(texts):
-        if not word.startswith("-") and not Path(word).exists() and "=" not in word:
+        if not word.startswith(("-", "~")) and not Path(word).exists() and "=" not in word:
             return UserError(f"{shown(word)} is not key=value; for example pe=sinusoidal or seed=1")
     parts = [str(part).split("\n\n")[0].strip() for part in (error, error.__cause__) if part]
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
@@ -67,7 +71,7 @@ def _mistake(text: str, overrides: Sequence[str], command: str) -> str:
         return unreadable(text)
     key = key_of(text)
     group = key.partition("@")[0]
-    if choices := [*choices_of(group), *_user_choices(group)]:
+    if choices := list(dict.fromkeys([*choices_of(group), *_user_choices(group)])):
         if group == "pe":
             choices += ALIASES
         if problem := _unknown_choice(override, group, choices):
@@ -149,7 +153,7 @@ def _unknown_argument(key: str, text: str, overrides: Sequence[str]) -> str:
         plus = text.startswith("+") and not text.startswith("++")
         return f"{shown(text)}: the key already has a value; omit the +" if plus else ""
     other_section = suggestion(Config, ["?", argument])
-    if "Did you mean" in other_section and "." in other_section:
+    if "Did you mean" in other_section and "." in other_section.partition("?")[0]:
         return f"{key} is not a setting.{other_section}"
     names = [name for name in arguments if name != "_target_"]
     hint = nearest(argument, names) if names else " It takes no arguments."
