@@ -1,4 +1,4 @@
-"""Classes from outside the package are checked before anything is trained or written; shipped ones are not."""
+"""Classes from outside the package are checked before a run writes anything; shipped ones are not."""
 
 from __future__ import annotations
 
