@@ -120,8 +120,8 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     typed: str, script: Script, results: Path
 ) -> None:
-    words = typed.split() if "results_dir=" in typed else [*typed.split(), f"results_dir={results}"]
-    outcome = script("train", *words)
+    words = [] if "results_dir=" in typed else [f"results_dir={results}"]
+    outcome = script("train", *typed.split(), *words)
     assert_one_sentence(outcome, *MISTAKES[typed])
     assert len(outcome.err) < 400, outcome.err
     assert not results.exists()

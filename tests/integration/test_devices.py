@@ -47,8 +47,15 @@ def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen
     """Start train.py, which starts the processes of its other devices itself, unless a launcher does."""
     command = [sys.executable, *launcher, str(ROOT / "scripts" / "train.py"), *TINY, *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, text=True, cwd=ROOT, env=environment, start_new_session=True, **pipes)
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    return subprocess.Popen(  # background processes of a shell, as in CI, ignore SIGINT
+        command,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
 
 
 def trained(results: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> RunDirectory:

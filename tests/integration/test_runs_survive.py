@@ -145,7 +145,8 @@ import sys
 from pe_experiments.commands import evaluate, train
 from pe_experiments.training import loop
 loop.CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = 0.0, 1e9
-{"train": train, "evaluate": evaluate}[sys.argv.pop(1)].run()
+if __name__ == "__main__":
+    {"train": train, "evaluate": evaluate}[sys.argv.pop(1)].run()
 """
 
 
