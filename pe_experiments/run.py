@@ -148,7 +148,7 @@ def _enough_memory() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RuntimeError(f"a part ends the program with {error!r}") from error
-    except (RuntimeError, MemoryError) as error:  # on a CPU it has no class of its own
+    except (RuntimeError, MemoryError, UserError) as error:  # on a CPU it has no class of its own
         on_cpu = "not enough memory" in str(error) or "allocate memory" in str(error)
         if on_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError):
             raise UserError(

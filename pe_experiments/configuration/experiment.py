@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import torch
+
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
@@ -214,6 +216,12 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         with user_errors(f"task={evaluation_component.choice}"):
             refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
             positions.check(evaluation_task, [shortest_length(evaluation_task)])
+    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task)
+    if not positions.task_ids:
+        with user_errors("positions"):  # too few ids would be found only after the training
+            content = evaluation_task.nearest_length(max(lengths)) or 1
+            tokens_1 = torch.tensor([layout.tokens(content, evaluation_task.target_length(content))])
+            positions.evaluation_ids(tokens_1, train_length, torch.Generator())
     return Experiment(
         config=config,
         components=components,
@@ -222,7 +230,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         format=layout,
         shape=shape,
         train_lengths=train_lengths,
-        evaluation_lengths=evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task),
+        evaluation_lengths=lengths,
         evaluation_task=evaluation_task,
         evaluation_component=evaluation_component,
         other_task=None if evaluation_component == components["task"] else evaluation_component,

@@ -41,14 +41,18 @@ def explain_error(
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
     if isinstance(error, RecursionError):
         return UserError("the defaults list of a config file is circular")
-    if not isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError):
+    explained = isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError)
+    hidden = isinstance(error, ValueError) and not isinstance(error, UserError)  # Hydra's for pe=null
+    if not explained and not hidden:
         return error
     texts = [text for text in overrides if not text.startswith("-") and "=" in text]
     for text in texts:
         if problem := _mistake(text, texts, command):
             return UserError(problem)
+    if not explained:
+        return error
     for word in set(overrides) - set(texts):
-        if not word.startswith("-") and not Path(word).exists() and "=" not in word:
+        if not word.startswith(("-", "~")) and not Path(word).exists() and "=" not in word:
             return UserError(f"{shown(word)} is not key=value; for example pe=sinusoidal or seed=1")
     parts = [str(part).split("\n\n")[0].strip() for part in (error, error.__cause__) if part]
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import signal
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -243,8 +244,10 @@ def _record(job: Job, future: Any) -> None:
     try:
         outcome: Outcome = future.result()
     except Exception as error:  # raised by the executor, since tasks do not raise
-        memory = " (is there enough memory?)" if getattr(error, "exitcode", 0) == -9 else ""
-        outcome = Outcome(error=f"its process ended before the run{memory}: {one_line(str(error))}")
+        reason = f"its process ended before the run: {one_line(str(error))}"
+        if getattr(error, "exitcode", 0) == -signal.SIGKILL:
+            reason = "its process was killed (is there enough memory?)"
+        outcome = Outcome(error=reason)
     job.loss, job.reason = outcome.loss, outcome.error
     for line in outcome.lines:
         say(line)

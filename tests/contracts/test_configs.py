@@ -5,31 +5,33 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from pe_experiments.sweeps.expansion import expand
-from pe_experiments.training.preflight import preflight
 
-from pe_experiments.configuration.compose import Composer, compose_config
+from hydra_plugins.pe_experiments.sweeps import GridSweeper
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import SubmititConfig, check
+from pe_experiments.configuration.schema import Config, SubmititConfig
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.published.archive import published_keys, read_table
 from pe_experiments.store.identity import config_key, identify
+from pe_experiments.sweeps.launch import _checked
 from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer
+from pe_experiments.training.own_classes import _check_model
 from tests.conftest import ROOT
 
 GROUPS = ("pe", "positions", "model", "training", "optimizer", "evaluation", "trainer", "logger")
@@ -44,9 +46,9 @@ WITHOUT_DEVICE = {
 
 def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     """The evaluation at one length after one optimizer step, which changes the weights."""
-    preflight(experiment)
     training = experiment.config.training
     source = experiment.source
+    _check_model(experiment)  # which every run does only for classes of the user
     model = experiment.untrained_model()
     before = [parameter.clone() for parameter in model.parameters()]
     batch = TrainingStream(source, training.batch_size, training.batching).batch(0)
@@ -105,7 +107,6 @@ def test_component_files_contain_only_a_target_and_arguments(group: str) -> None
         assert not any(key.startswith("_") or key == "defaults" for key in section), name
 
 
-Expanded = list[tuple[Composer, list[str]]]
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))
 STUDIES = {name: OmegaConf.load(CONFIG_DIR / "sweep" / f"{name}.yaml").study for name in SWEEPS}
 PUBLISHED: dict[str, list[str]] = {}
@@ -114,13 +115,19 @@ for preset, study in STUDIES.items():
         PUBLISHED.setdefault(study, []).append(preset)
 
 
-def runs_of(command: str) -> tuple[Composer, list[list[str]], Any]:
-    """A command of train.py: what composes its runs, their overrides, and the shared configuration."""
-    with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        config = loader.load_configuration("config", command.split(), RunMode.MULTIRUN)
-    params: Any = OmegaConf.to_container(config.hydra.sweeper.params)
-    return Composer(loader, "config"), expand(command.split(), params, loader, config), config
+class Sweep:
+    """A sweep of train.py: its shared configuration, and the overrides of each of its runs."""
+
+    def __init__(self, command: str):
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            self.loader = GlobalHydra.instance().config_loader()
+        self.config = self.loader.load_configuration("config", command.split(), RunMode.MULTIRUN)
+        varied = [f"{key}={value}" for key, value in self.config.hydra.sweeper.params.items()]
+        parser = OverridesParser.create(config_loader=self.loader)
+        (self.runs,) = GridSweeper.split_arguments(parser.parse_overrides([*varied, *command.split()]), None)
+
+    def experiment(self, run: Sequence[str]) -> Experiment:
+        return resolve(_checked(self.loader.load_sweep_config(self.config, list(run)), run))
 
 
 def commands_of(preset: str) -> list[str]:
@@ -130,15 +137,25 @@ def commands_of(preset: str) -> list[str]:
     return [f"sweep={preset}", *(command for command in more if not re.search("study=|my_module", command))]
 
 
-def with_every_value(runs: Expanded) -> Expanded:
+Runs = list[tuple[Sweep, Sequence[str]]]
+
+
+def runs_of(commands: Iterable[str], study: str) -> Runs:
+    """All runs of these commands, which belong to this study."""
+    sweeps = [Sweep(command) for command in commands]
+    assert {(sweep.config.hydra.mode, sweep.config.study) for sweep in sweeps} == {(RunMode.MULTIRUN, study)}
+    return [(sweep, run) for sweep in sweeps for run in sweep.runs]
+
+
+def with_every_value(runs: Runs) -> Runs:
     """A subset of the runs in which every override of every command occurs."""
-    seen: set[tuple[Composer, str]] = set()
+    seen: set[tuple[Sweep, str]] = set()
     chosen = []
-    for composer, run in runs:
-        overrides = {(composer, override) for override in run}
+    for sweep, run in runs:
+        overrides = {(sweep, override) for override in run}
         if overrides - seen:
             seen |= overrides
-            chosen.append((composer, run))
+            chosen.append((sweep, run))
     return chosen
 
 
@@ -152,14 +169,9 @@ UNPUBLISHED = [name for name in SWEEPS if STUDIES[name] not in PUBLISHED]
 )
 def test_unpublished_presets_expand_to_valid_configurations(name: str) -> None:
     needed = " pe=rope" if name == "versus" else ""
-    expanded = []
-    for command in commands_of(name):
-        composer, runs, config = runs_of(command + needed)
-        assert config.hydra.mode == RunMode.MULTIRUN
-        assert config.study == STUDIES[name]
-        expanded += [(composer, run) for run in runs]
-    for composer, run in with_every_value(expanded):
-        resolve(check(composer.compose(run)))
+    commands = [command + needed for command in commands_of(name)]
+    for sweep, run in with_every_value(runs_of(commands, STUDIES[name])):
+        sweep.experiment(run)
 
 
 @pytest.mark.slow
@@ -173,11 +185,8 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         if "parent" not in json.loads(row.trained)  # presets name no parent
     }
     assert keys.keys() <= published
-    expanded = []
-    for command in (command for preset in PUBLISHED[study] for command in commands_of(preset)):
-        composer, runs, config = runs_of(command)
-        assert (config.hydra.mode, config.study) == (RunMode.MULTIRUN, study)
-        expanded += [(composer, run) for run in runs]
+    commands = [command for preset in PUBLISHED[study] for command in commands_of(preset)]
+    expanded = runs_of(commands, study)
     complete = len(keys) == len({tuple(run) for _, run in expanded})
     if complete:
         expanded = with_every_value(expanded)
@@ -187,12 +196,12 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         assert listed >= set(seeds.values())
         first = min(seeds.values())
         chosen = {f"seed={first}", f"bank/setting=s{first}"}
-        expanded = [(composer, run) for composer, run in expanded if chosen & set(run)]
+        expanded = [(sweep, run) for sweep, run in expanded if chosen & set(run)]
         keys = {key: name for key, name in keys.items() if seeds[key] == first}
     expanded_keys = set()
-    for composer, run in expanded:
-        identity = identify(resolve(check(composer.compose(run))))
-        expanded_keys.add(config_key(identity.trained, identity.hashed["data"]))
+    for sweep, run in expanded:
+        experiment = sweep.experiment(run)
+        expanded_keys.add(config_key(experiment.trained, identify(experiment).data))
     if complete:
         assert expanded_keys <= keys.keys()
     else:

@@ -74,16 +74,14 @@ def test_a_users_model_trains_and_is_part_of_the_identity(
 ) -> None:
     (tmp_path / "their_layers.py").write_text(USER_MODEL)
     monkeypatch.syspath_prepend(tmp_path)
-    result = run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24").config)
+    result = run_experiment(tiny("model=their_layers.Library", "+model.hidden=24").config)
     assert result.status == "completed"
     assert result.directory.name.startswith("copy-Library-sinusoidal-s0-")
-    classes = result.directory.read_config()["identity"]["hashed"]["classes"]
-    assert list(classes["model"]) == ["their_layers.Library"]
-    assert (
-        run_experiment(tiny("model._target_=their_layers.Library", "+model.hidden=24").config).done == "found"
-    )
+    classes = result.directory.read_config()["identity"]["classes"]
+    assert list(classes["model"]) == ["their_layers"]
+    assert run_experiment(tiny("model=their_layers.Library", "+model.hidden=24").config).done == "found"
     with pytest.raises(UserError, match="from outside this package"):
         load_model(result.directory.path)
     assert load_model(result.directory.path, trust=True).model.layers.layers[0].linear1.out_features == 24
     with pytest.raises(UserError, match="has no Backbone of that name"):
-        tiny("model._target_=their_layers.Missing")
+        tiny("model=their_layers.Missing")

@@ -73,9 +73,9 @@ def test_an_encoding_is_compared_with_each_published_baseline(
     outcome = script("train", "sweep=versus", *SMALL, *USER_ENCODING, f"results_dir={results}", metric)
     assert outcome.code == 0, outcome.err
     assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
-    assert "the page comes when kth is finished (1 of 2 runs)" in outcome.out
+    assert "the page comes when kth is finished (1 of 2 remaining runs)" in outcome.out
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
-    folder = results / "versus" / "Recency_slope-0.2"
+    folder = results / "versus" / "Recency_slope_0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
     assert sorted(zip(verdicts["task"], verdicts["baseline"], strict=True)) == [
         ("copy", "alibi"), ("copy", "none"), ("kth", "alibi"), ("kth", "none"),

@@ -44,7 +44,7 @@ MISTAKES = {
     "model.d_model=1 model.num_heads=1": ["model.d_model=1", "constant", "2 or more"],
     "training.max_length=1000000000": ["max_length=1000000000", "131071"],
     "model.num_layers=20000 model.d_model=4": ["model.num_layers=20000", "at most 1000"],
-    "model.num_layers=1000 model.d_model=65536": ["of memory", "num_layers"],
+    "model.num_layers=1000 model.d_model=65536": ["too little memory", "num_layers"],
     "task.vocab_size=10000000": ["task: vocab_size=10000000", "at most 262144"],
     "-m seed=range(0,3,0)": ["seed=range(0,3,0)", "is empty or infinite"],
     "training.warmup_steps=1000000000000": ["training.warmup_steps=1000000000000", "at most 2000"],
@@ -52,14 +52,10 @@ MISTAKES = {
     "logger.wandb.project='a\x1b[31mb'": ["logger.wandb.project=a\\x1b[31mb", "without control characters"],
     "evaluation.lengths=[200000]": ["=200000", "at most 131071"],
     "evaluation.examples=1000000000": ["evaluation.examples", "at most 409600"],
-    "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs is not a setting", "hydra/launcher=NAME"],
-    "hydra.sweeper=optuna": ["hydra.sweeper=optuna", "hydra/sweeper=optuna"],
-    "-m hydra.launcher.kind=slurm": ["hydra.launcher.kind", "hydra/launcher=NAME"],
+    "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs=2 is not an option of hydra/launcher"],
     "-m hydra/launcher=dask": ["hydra/launcher=dask", "processes"],
-    "-m hydra.sweeper.n_trials=2": ["hydra.sweeper.n_trials is not a setting"],
-    "hydra.launcher.jobs=2": ["hydra.launcher.jobs=2", "add -m"],
-    "hydra.mode=FOO": ["hydra.mode=FOO", "RUN or MULTIRUN"],
-    "hydra=1": ["hydra=1", "section"],
+    "hydra.mode=FOO": ["hydra.mode=FOO is not an option"],
+    "hydra=1": ["hydra=1 is not an option"],
     "-m hydra.launcher.jobs=0": ["hydra.launcher.jobs=0", "1 or more"],
     "experiment=mine": ["experiment is not a setting", "sweep=NAME"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
@@ -77,7 +73,7 @@ MISTAKES = {
     "sede=3": ["sede", "Did you mean seed"],
     "training.lr=0.1": ["training.lr", "Did you mean training.learning_rate?"],
     "pe.theta=500000": ["pe.theta", "Did you mean base? Allowed: base,"],
-    "seeds=0,1,2": ["seeds=0,1,2", "several values need a sweep: train.py -m seed=0,1,2\n"],
+    "seeds=0,1,2": ["seeds is not a setting", "Did you mean seed?"],
     "+pe.bass=3": ["pe.bass", "Did you mean base"],
     "pe=none pe.base=3": ["pe.base", "takes no arguments"],
     "training.steps=1.5": ["training.steps=1.5", "whole number"],
@@ -94,7 +90,6 @@ MISTAKES = {
     "evaluation.lengths=50": ["evaluation.lengths=50", "list"],
     "task=precedence evaluation.lengths=[1]": ["length 1", "shortest is 2"],
     "task=lag training.max_length=3": ["training.max_length=3", "shortest is 4"],
-    "pe=learned pe.beyond=error": ["beyond=error", "42 trained rows", "evaluation.lengths"],
     "positions=random_offset positions.max_positions=9": ["max_positions=9", "42"],
     "trainer.accelerator=gpu": ["trainer.accelerator=gpu", "cpu or auto"],
     "results_dir=/proc/nowhere": ["/proc/nowhere", "cannot"],
@@ -114,10 +109,6 @@ MISTAKES = {
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
     "pe=tests.integration.faulty_encodings.Exits": ["pe fails on a training batch", "SystemExit: 0"],
     "label=a/b": ["label=a/b", "letters"],
-    "hydra.callbacks.report.tuned=[pe]": ["report.tuned=[pe]", "add -m"],
-    "-m hydra.run.dir=x": ["hydra.run.dir=x", "hydra.sweep.dir"],
-    "pe={}": ["pe={} changes nothing"],
-    "-m label=a,b": ["label=b is the same run as label=a"],
     "-m hydra.launcher.jobs_per_device=2 trainer.accelerator=cpu": ["jobs_per_device=2", "no GPU"],
     "-m hydra/launcher=ray hydra.launcher.jobs=2 hydra.launcher.address=::1": ["launcher.jobs=2", "address"],
     "training.schedule=constant training.final_learning_rate=0.5": ["rate=0.5", "constant", "allowed: 0.05"],
@@ -129,8 +120,8 @@ MISTAKES = {
 def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     typed: str, script: Script, results: Path
 ) -> None:
-    # Of a key that is typed twice the last counts.
-    outcome = script("train", f"results_dir={results}", *typed.split())
+    words = [] if "results_dir=" in typed else [f"results_dir={results}"]
+    outcome = script("train", *typed.split(), *words)
     assert_one_sentence(outcome, *MISTAKES[typed])
     assert len(outcome.err) < 400, outcome.err
     assert not results.exists()
@@ -142,7 +133,7 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "benchmark threads=100000": ["threads=100000", "allowed: 1 to"],
     "benchmark parts=[]": ["parts", "at least one"],
     "check_encoding pe=rope against=rope against_arguments=5": ["against_arguments=5", "names with values"],
-    "check_encoding against_arguments={base:5}": ["against_arguments", "none is named"],
+    "check_encoding against_arguments={base:5}": ["against_arguments={base:5}"],
     "check_task task.vocab_size=1000000000": ["vocab_size=1000000000", "at most"],
     "benchmark repeats=1000000000000": ["repeats=1000000000000", "at most 1000"],
     "compare +ckpt=1": ["ckpt is not a setting", "Allowed: baseline"],
@@ -180,7 +171,9 @@ def test_a_run_prints_the_remark_of_its_encoding(script: Script, results: Path) 
     assert "Rope: channels rotate in pairs, so one of each head's 3 does not rotate\n" in outcome.out
 
 
-@pytest.mark.parametrize("typed", ["trainer.accelerator=gpu", "pe=learned pe.beyond=error"])
+@pytest.mark.parametrize(
+    "typed", ["trainer.accelerator=gpu", "positions=random_offset positions.max_positions=9"]
+)
 def test_a_dry_run_finds_the_same_mistakes(typed: str, script: Script, results: Path) -> None:
     outcome = script("train", *typed.split(), f"results_dir={results}", "dry_run=true")
     assert_one_sentence(outcome, *MISTAKES[typed])
@@ -273,9 +266,6 @@ def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path)
 def test_the_last_value_of_a_repeated_key_counts(script: Script, results: Path) -> None:
     shared = ("dry_run=true", "logger=none", f"results_dir={results}")
     assert "-s2-" in script("train", *shared, "seed=1", "seed=2").out
-    swept = script("train", *shared, "-m", "seed=1,2", "seed=3").out
-    assert "-s3-" in swept
-    assert "1 runs: 1 new" in swept
 
 
 @pytest.mark.slow
@@ -323,14 +313,14 @@ def test_each_results_directory_of_a_sweep_gets_a_comparison(script: Script, tmp
 def test_a_dry_run_says_that_another_process_has_the_run(
     many: list[str], script: Script, results: Path, tiny: Tiny
 ) -> None:
-    run = Run(tiny().config).run
+    run = Run(tiny().config).directory
     run.path.mkdir(parents=True)
     command = ("train", *many, *TINY, f"results_dir={results}", "dry_run=true")
     with run.lock():
         listed = script(*command).out
-    assert listed.startswith("in progress")
+    assert "in progress" in listed
     assert "(in use by another process)" in listed
-    assert script(*command).out.startswith("new")
+    assert "in progress" not in script(*command).out
 
 
 def test_a_run_is_evaluated_by_its_name_alone(script: Script, results: Path, tiny: Tiny) -> None:
@@ -347,8 +337,8 @@ def test_a_run_is_evaluated_by_its_name_alone(script: Script, results: Path, tin
 def test_a_dry_run_prints_the_configuration_and_writes_nothing(script: Script, results: Path) -> None:
     outcome = script("train", *TINY, f"results_dir={results}", "dry_run=true")
     assert outcome.code == 0
-    assert outcome.out.startswith("new: ")
-    shown = yaml.safe_load(outcome.out.partition("\n\n")[2])
+    assert "\nnew: " in outcome.out
+    shown = yaml.safe_load(outcome.out.partition("\n\n")[0])
     assert shown["training"]["steps"] == int(dict(text.split("=") for text in TINY)["training.steps"])
     assert not results.exists()
 
@@ -418,9 +408,9 @@ def test_config_dir_adds_a_users_file(script: Script, tmp_path: Path) -> None:
         "_target_: tests.integration.user_encodings.Recency\nslope: 0.3\n"
     )
     shared = ("--config-dir", str(tmp_path / "my configs"), "dry_run=true", f"results_dir={tmp_path / 'r'}")
-    assert "Recency_slope=0.3-s0" in script("train", *shared, "pe=mine").out
-    swept = script("train", *shared, "-m", "pe=mine", "pe.slope=0.3,0.4", "seed=1")
-    assert "Recency_slope=0.4-s1" in swept.out
+    assert "Recency_slope_0.3-s0" in script("train", *shared, "pe=mine").out
+    swept = script("train", "-m", *shared, "pe=mine", "pe.slope=0.3,0.4", "seed=1")
+    assert "Recency_slope_0.4-s1" in swept.out
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
     assert "not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
 
@@ -473,7 +463,7 @@ def test_commands_of_the_readme_work(
     command: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "mine.Recency" not in command:  # test_configs tries every shipped choice, at a smaller size
-        monkeypatch.setattr("pe_experiments.run.try_out", lambda experiment: None)
+        monkeypatch.setattr("pe_experiments.run.try_out", lambda run: None)
     target = "tests.integration.user_encodings.Recency"
     arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
     if "versus" in command:
@@ -516,7 +506,7 @@ def test_a_deleted_working_directory_is_one_sentence(
 )
 def test_ctrl_c_says_what_the_same_command_resumes(name: str, message: str) -> None:
     primary = "config" if name == "train" else name
-    assert command_line._interrupted(primary, []) == message
+    assert command_line._interrupted(primary) == message
 
 
 @pytest.mark.parametrize("flag", ["--help", "--cfg=job", "--info"])

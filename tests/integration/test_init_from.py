@@ -10,7 +10,7 @@ import pytest
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.rope_extension import RopeYarn
-from pe_experiments.run import RunResult, run_experiment
+from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal import console
@@ -30,7 +30,7 @@ def parent(trained: Path, results: Path) -> Path:
     return shutil.copytree(trained, results / "runs" / trained.name)
 
 
-def extended(parent: Path, keys: dict[str, object], display: console.Display | None = None) -> RunResult:
+def extended(parent: Path, keys: dict[str, object], display: console.Display | None = None) -> Result:
     """Train a child of this run from Python, beside its parent unless ``keys`` say otherwise."""
     defaults = {"init_from": parent, "results_dir": str(parent.parents[1]), "logger": "none"}
     return run_experiment(defaults | keys, display)

@@ -15,7 +15,9 @@ from pe_experiments.comparison import compare
 from pe_experiments.published import pages, read_archive
 from pe_experiments.published.publish import publish
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.identity import Identity
 from pe_experiments.store.manifest import list_in_study, write_manifest
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
 from tests.conftest import Script, assert_one_sentence, tiny_in
@@ -118,10 +120,13 @@ def test_runs_of_another_version_replace_no_published_runs(written: Path) -> Non
     publish("small", written)
     table = pd.read_csv(written / "small" / "runs.csv")
     run = runs_of(written)[-1]
-    renamed = run.path.with_name(f"{run.name[:-8]}00000000")
-    config = run.config.read_text().replace("numerics: 1", "numerics: 0")
-    run.config.write_text(config.replace(run.name, renamed.name))
-    run.result.write_text(run.result.read_text().replace(run.name, renamed.name))
+    record = Record.read(run)
+    other = Identity(record.identity.config, record.data, record.classes, numerics=0)
+    config = run.config.read_text().replace("numerics: 1", "numerics: 0").replace(record.hash, other.hash)
+    run.config.write_text(config)
+    renamed = run.path.with_name(f"{run.name[:-8]}{other.hash[:8]}")
+    text = run.result.read_text().replace(record.hash, other.hash)
+    run.result.write_text(text.replace(run.name, renamed.name))
     run.path.rename(renamed)
     write_manifest(written, "small", [renamed.name])
     publish("small", written)

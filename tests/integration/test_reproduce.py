@@ -48,7 +48,8 @@ def test_a_different_training_is_reported(published: Runs, shortest: str, tmp_pa
 
 
 def test_a_study_that_cannot_be_reproduced_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"reproduce=bank is not a published study\. Did you mean bank/v2"):
+    suggestion = r"reproduce=bank is not a published study\. Did you mean bank/new or bank/v2"
+    with pytest.raises(UserError, match=suggestion):
         reproduce("bank", 1, RESULTS, Display())
     with pytest.raises(UserError, match="runs=99: precision has 90 completed runs"):
         reproduce("precision", 99, RESULTS, Display())

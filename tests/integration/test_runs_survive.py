@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import shutil
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,14 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.checkpoint import read_checkpoint
-from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.status import Run
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
 from tests.conftest import ROOT, TINY
 from tests.interrupted import StopAt
-from tests.processes import Started, run_script, wait_for
+from tests.processes import Started
 from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
@@ -78,7 +80,7 @@ class Deletes(console.Display):
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tiny, results: Path) -> None:
     display = Deletes(results / "runs")
-    with pytest.raises(UserError, match="was deleted during the run, and its results are gone"):
+    with pytest.raises(UserError, match="was deleted or moved during the run"):
         run_experiment(tiny().config, display)
     assert display.last <= 6  # noticed while it trains
     assert not list(results.glob("runs/*"))
@@ -103,7 +105,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     assert "earlier" not in interrupted(3)
     assert "earlier" not in interrupted(5)
     assert "another environment" not in capsys.readouterr().out
-    monkeypatch.setattr("pe_experiments.store.environment.processor", lambda: "another")
+    monkeypatch.setattr("pe_experiments.training.matmul.processor", lambda: {"model name": "another"})
     again = run_experiment(tiny("trainer.threads=2").config)
     recorded = again.directory.read_environment()
     (earlier,) = recorded["earlier"]
@@ -122,48 +124,73 @@ def test_a_study_that_is_a_file_is_refused_before_training(tiny: Tiny, results: 
     assert not list(results.glob("runs/*"))
 
 
-@pytest.mark.parametrize("lost", ["config", "curve"])
-def test_a_result_without_its_other_files_is_a_new_run(lost: str, tiny: Tiny) -> None:
+def test_a_result_without_its_curve_is_a_new_run(tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
-    assert Run(tiny().config).state == "finished"
-    getattr(run, lost).unlink()
-    assert Run(tiny().config).state == "new"
+    assert Run(tiny().config).state is State.FINISHED
+    run.curve.unlink()
+    assert Run(tiny().config).state is State.NEW
+
+
+KILLS = 5  # one for each command below; before a release of this machinery try 70
+LONGER = (*TINY, "training.steps=200")
+COMMANDS = {
+    "run": ("train", *LONGER, "pe=learned", "positions=random_offset"),
+    "child": ("train", *LONGER, "init_from={run}", "training.max_length=12"),
+    "evaluation": ("evaluate", "run={run}", "evaluation.lengths=[5,12]", "logger=none"),
+    "rerun": ("train", *LONGER, "pe=learned", "positions=random_offset", "rerun=true"),
+    "sweep": ("train", "-m", *LONGER, "pe=none,alibi", "seed=0,1", "hydra.launcher.jobs=2"),
+}
+COMMAND = """
+import sys
+from pe_experiments.commands import evaluate, train
+from pe_experiments.training import loop
+loop.CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = 0.0, 1e9
+if __name__ == "__main__":
+    {"train": train, "evaluate": evaluate}[sys.argv.pop(1)].run()
+"""
 
 
 @pytest.mark.slow
-def test_an_incomplete_directory_is_trained_again(tiny: Tiny) -> None:
-    run = run_experiment(tiny().config).directory
-    for path in (run.config, run.metrics, run.environment):
-        path.unlink()
-    again = run_experiment(tiny().config)
-    assert again.done == "trained"
-    assert again.directory.metrics.exists()
+def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
+    (tmp_path / "command.py").write_text(COMMAND)
+
+    def start(kind: str, results: Path) -> Started:
+        run = next((path for path in results.glob("runs/*learned*") if "-to-" not in path.name), None)
+        words = [word.format(run=run) for word in COMMANDS[kind]]
+        if kind != "evaluation":
+            words.append(f"results_dir={results}")
+        return Started(tmp_path / "command.py", *words, cwd=ROOT, path=[ROOT])
+
+    moments = random.Random(0)
+    for number, kind in enumerate(COMMANDS):
+        begun = time.monotonic()
+        whole = start(kind, tmp_path / "whole").end()
+        seconds = time.monotonic() - begun
+        assert whole.returncode == 0, whole.stdout + whole.stderr
+        for _ in range(number, KILLS, len(COMMANDS)):
+            process = start(kind, tmp_path / "killed")
+            time.sleep(moments.uniform(0, seconds))
+            with suppress(ProcessLookupError):  # it has ended
+                os.killpg(process.pid, signal.SIGKILL)
+            process.end()
+        completed = start(kind, tmp_path / "killed").end()
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        assert written(tmp_path / "killed") == written(tmp_path / "whole"), kind
 
 
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_curves(tmp_path: Path, tiny: Tiny) -> None:
-    options = ("training.steps=400", "pe=learned", "positions=random_offset")
-    typed = [*TINY, *options, f"results_dir={tmp_path / 'killed'}"]
-    code = "from pe_experiments.training import loop; loop.CHECKPOINT_SECONDS = 0.0; "
-    code += "from pe_experiments.commands.train import run; run()"
-    (tmp_path / "command.py").write_text(code)
-    process = Started(tmp_path / "command.py", *typed, cwd=ROOT, path=[ROOT])
-    wait_for(lambda: list((tmp_path / "killed").glob("runs/*/checkpoints/last.ckpt")), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.end()
-    done = run_script(ROOT / "scripts" / "train.py", *typed, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "resuming at step" in done.stdout
-    uninterrupted = run_experiment(tiny(*options).config).directory
-    (killed,) = (tmp_path / "killed" / "runs").iterdir()
-    assert killed.name == uninterrupted.name
-    assert curves(RunDirectory(killed)) == curves(uninterrupted)
+def written(results: Path) -> dict[str, bytes]:
+    """Return the curves of all runs and evaluations; a rerun must not leave its directory."""
+    return {
+        str(path.relative_to(results)): path.read_bytes()
+        for name in CURVES
+        for path in results.rglob(name)
+        if path.parent.parent.name in ("runs", "evaluations")
+    }
 
 
 def test_a_finished_run_is_returned_and_keeps_only_its_weights(tiny: Tiny) -> None:
     first = run_experiment(tiny("study=one").config)
-    checkpoint = read_checkpoint(first.directory.checkpoint)
-    assert checkpoint
+    checkpoint = torch.load(first.directory.checkpoint, weights_only=True)
     assert checkpoint["finished"]
     assert not {"optimizer_states", "lr_schedulers"} & set(checkpoint)
     stamp = first.directory.result.stat().st_mtime_ns
@@ -180,7 +207,7 @@ def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: p
     first = run_experiment(tiny().config)
     before = first.directory.curve.read_bytes()
 
-    monkeypatch.setattr(training, "train_model", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(training, "fit", lambda *_: pytest.fail("trained again"))
     evaluated = run_experiment(tiny("evaluation.lengths=[6,12]").config)
     assert evaluated.done == "evaluated"
     assert [row["length"] for row in evaluated.curve] == [6, 12]
@@ -249,7 +276,7 @@ def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(training, "save_atomically", full)
-    with pytest.raises(UserError, match="No space left on device; finished results are safe"):
+    with pytest.raises(UserError, match=r"No space left on device\); finished results are safe"):
         run_experiment(tiny("seed=1").config)
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert run_experiment(tiny().config).done == "found"
@@ -286,9 +313,7 @@ def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
         run_experiment(tiny().config)
     run.checkpoint.write_bytes(checkpoint)
     before = run.curve.read_bytes()
-    again = run_experiment(
-        tiny().config
-    )  # a finished training without a result: only the evaluation is repeated
+    again = run_experiment(tiny().config)  # the training is finished: only the evaluation is repeated
     assert again.status == "completed"
     assert run.curve.read_bytes() == before
 

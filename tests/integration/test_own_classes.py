@@ -1,4 +1,4 @@
-"""A run is refused before anything is trained or written."""
+"""Classes from outside the package are checked before a run writes anything; shipped ones are not."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pe_experiments.training.preflight import parameters, preflight
 
 from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
+from pe_experiments.training import own_classes
+from pe_experiments.training.own_classes import check_own_classes
 from tests.conftest import ROOT, TINY, Script, assert_one_sentence
 from tests.integration import faulty_encodings
 from tests.processes import Started, wait_for
@@ -29,27 +29,39 @@ FAULTY_ENCODINGS = "tests.integration.faulty_encodings"
 def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny: Tiny) -> None:
     options = (f"pe={USER_ENCODINGS}.{name}", f"training.batch_size={batch_size}")
     with pytest.raises(UserError, match=f"pe: {name} looks ahead.*looks_ahead = True"):
-        preflight(tiny(*options))
-    preflight(tiny(*options, "model=encoder"))
+        check_own_classes(tiny(*options))
+    check_own_classes(tiny(*options, "model=encoder"))
 
 
-@pytest.mark.parametrize("name", ["MeansToPool", "Noisy", "Recency"])
-def test_a_right_encoding_starts_without_remarks(name: str, tiny: Tiny) -> None:
-    assert preflight(tiny(f"pe={USER_ENCODINGS}.{name}")) == []
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"{USER_ENCODINGS}.{name}" for name in ("MeansToPool", "Noisy", "Recency")),
+        f"{FAULTY_ENCODINGS}.EditsEmbeddings",  # in place, which is allowed
+    ],
+)
+def test_a_right_encoding_passes(name: str, tiny: Tiny) -> None:
+    check_own_classes(tiny(f"pe={name}"))
+
+
+def test_shipped_classes_are_not_checked(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_classes, "_check_model", lambda experiment: pytest.fail("checked"))
+    assert run_experiment(tiny("pe=rope").config).status == "completed"
+    with pytest.raises(pytest.fail.Exception, match="checked"):
+        run_experiment(tiny(f"pe={USER_ENCODINGS}.Recency").config)
 
 
 def test_position_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
-    preflight(tiny("positions=task"))
     with pytest.raises(UserError, match="coupling ids of TellingIds depend on the values of its answers"):
-        preflight(tiny(f"task={USER_ENCODINGS}.TellingIds", "positions=task"))
+        check_own_classes(tiny(f"task={USER_ENCODINGS}.TellingIds", "positions=task"))
 
 
 @pytest.mark.parametrize("length", [60, 1000])
 def test_nan_at_an_evaluation_length_is_refused(length: int, tiny: Tiny) -> None:
     encoding = f"pe={USER_ENCODINGS}.NotANumberFar"
-    preflight(tiny(encoding))
+    check_own_classes(tiny(encoding))
     with pytest.raises(UserError, match=f"at evaluation length {length} are NaN or infinite"):
-        preflight(tiny(encoding, f"evaluation.lengths=[{length}]"))
+        check_own_classes(tiny(encoding, f"evaluation.lengths=[{length}]"))
 
 
 @pytest.mark.parametrize(
@@ -65,16 +77,12 @@ def test_nan_at_an_evaluation_length_is_refused(length: int, tiny: Tiny) -> None
 def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -> None:
     experiment = tiny(part.replace("=", f"={FAULTY_ENCODINGS}."), "evaluation.lengths=[4,40]")
     with pytest.raises(UserError, match=sentence):
-        preflight(experiment)
+        check_own_classes(experiment)
 
 
-def test_a_misspelt_hook_gives_a_remark(tiny: Tiny) -> None:
-    remarks = preflight(tiny("pe=tests.integration.public_bugs.MisspeltHook"))
-    assert remarks == ["MisspeltHook: bais overrides no hook; did you mean bias?"]
-
-
-def test_an_encoding_may_change_token_embeddings_in_place(tiny: Tiny) -> None:
-    assert preflight(tiny(f"pe={FAULTY_ENCODINGS}.EditsEmbeddings")) == []
+def test_a_misspelt_hook_gives_a_remark(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    run_experiment(tiny("pe=tests.integration.public_bugs.MisspeltHook").config)
+    assert "MisspeltHook: bais overrides no hook; did you mean bias?\n" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -82,20 +90,6 @@ def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, re
     outcome = script("train", *TINY, f"results_dir={results}", f"pe={FAULTY_ENCODINGS}.ExitsLate")
     assert outcome.code == 1
     assert "RuntimeError: a part ends the program with " in outcome.out
-
-
-def test_a_finished_run_is_loaded_where_it_could_not_be_trained(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_experiment(tiny().config).run
-    weights = 4 * parameters(tiny())
-    monkeypatch.setattr("pe_experiments.training.preflight.memory_bytes", lambda gpu: weights + 1)
-    with pytest.raises(UserError, match="training needs about"):
-        preflight(tiny())
-    assert load_model(run.path).model is not None
-    monkeypatch.setattr("pe_experiments.training.preflight.memory_bytes", lambda gpu: weights - 1)
-    with pytest.raises(UserError, match=r"the model needs about .* GB of memory"):
-        load_model(run.path)
 
 
 @pytest.mark.slow
