@@ -77,7 +77,6 @@ def command(
                 folder = os.getcwd()
             except FileNotFoundError:
                 process.leave(_complain("the working directory was deleted; change to one that exists"))
-            errors.clear()
             process.set_up([*process.typed_command(name), *arguments])
             signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers
             if folder not in sys.path:
