@@ -136,6 +136,8 @@ FURTHER_FIELDS: dict[str, dict[str, Any]] = {
     "glm4v_moe_text": {
         "rope_parameters": {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
     },
+    "flint": {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 3, "full_attention"] * 2},
+    "mellum": {"layer_types": ["sliding_attention", "full_attention"] * 6},
     "bamba": {"attn_layer_indices": [3, 9]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 6, "num_hidden_layers": 12},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
