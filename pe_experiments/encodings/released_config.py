@@ -141,14 +141,11 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"config={path} must contain a JSON object")
     text = _text_part(content)
-    model_type = text.get("model_type", None if text is not content else content.get("model_type"))
+    model_type = text.get("model_type")
     if model_type in WITHOUT_ROPE:
         raise ValueError(f"config={path}: models of the type {model_type} have no RoPE")
-    if model_type is not None and model_type not in DEFAULTS and "model_type" not in ignore:
-        raise ValueError(
-            f"model_type={model_type} is not known here, and its code may use positions otherwise than its "
-            "keys say; with ignore=[model_type] the keys alone decide"
-        )
+    if "model_type" not in ignore:
+        _refuse_unknown_type(model_type, content.get("model_type"))
     _refuse_unknown_keys(content, text, ignore)
     settings = dict(DEFAULTS.get(str(model_type), {}))
     for key, value in text.items():
@@ -161,6 +158,20 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
         if not any(key in settings for key in keys):
             raise ValueError(f"{allowed(keys)} is missing; models of the type {model_type} need it")
     return {key: value for key, value in settings.items() if value is not None}
+
+
+def _refuse_unknown_type(model_type: str | None, outer_type: str | None) -> None:
+    """Raise ValueError for a type of the text model whose code is not known; ``outer_type`` is the file's."""
+    if model_type is None and outer_type is not None:
+        raise ValueError(
+            f"model_type is missing in the text part of a file of the type {outer_type}; "
+            "with ignore=[model_type] the keys alone decide"
+        )
+    if model_type is not None and model_type not in DEFAULTS:
+        raise ValueError(
+            f"model_type={model_type} is not known here, and its code may use positions otherwise than its "
+            "keys say; with ignore=[model_type] the keys alone decide"
+        )
 
 
 def _head_dim(settings: Block) -> float:

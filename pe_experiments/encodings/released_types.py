@@ -69,6 +69,7 @@ DEFAULTS: dict[str, Block] = {
     },
     "exaone4": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "exaone_moe": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    "flint": {"sliding_window": 513},
     "gemma2": {"sliding_window": 4096, "sliding_window_pattern": 2},
     "gemma3_text": {
         "sliding_window": 4096,
@@ -109,6 +110,7 @@ DEFAULTS: dict[str, Block] = {
     "gte": {"rope_theta": 160_000.0},
     "helium": {"rope_theta": 1e5},
     "hy_v3": {"rope_theta": 11_158_840.0},
+    "kolibri1": {"sliding_window": 513, "sliding_window_pattern": 5},
     "laguna": {
         "layer_types": [FULL],
         "sliding_window": 512,
@@ -123,6 +125,11 @@ DEFAULTS: dict[str, Block] = {
         "attn_scale": 0.1,
     },
     "longcat_flash": {"rope_theta": 1e7},
+    "mellum": {
+        "layer_types": [FULL],
+        "sliding_window": 1024,
+        **_by_kind({"rope_theta": 1e4}, {"rope_theta": 5e5}),
+    },
     "mimo_v2_flash": {
         "sliding_window": 129,
         **_by_kind(
@@ -169,12 +176,13 @@ NEEDED_KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mimo_v2_flash": (("layer_types", "hybrid_layer_pattern"),),
     "ministral3": (("rope_parameters",),),
     "mistral4": (("rope_parameters",),),
+    "flint": (("layer_types",),),
     "muse_glimmer_text": (("layer_types",), ("layer_rope_theta",)),
 }
 # Types in which a block for all kinds of layers scales only layers with full attention.
 SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "gemma3n_text", "olmo3", "step3p5", "step3p7_text")
 # Types that leave RoPE out of layers with full attention if other layers have a window.
-ROTATES_WITHIN_WINDOWS = ("afmoe", "cohere2", "exaone4", "exaone_moe")
+ROTATES_WITHIN_WINDOWS = ("afmoe", "cohere2", "exaone4", "exaone_moe", "flint", "kolibri1")
 # Hybrid models whose attention layers have no positions.
 WITHOUT_ROTATION = ("jamba", "kimi_linear", "nemotron_h", "zamba")
 # Types with another encoding than RoPE.

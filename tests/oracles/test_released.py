@@ -321,6 +321,8 @@ def test_remarks_name_what_differs_from_the_release(tmp_path: Path) -> None:
     assert RopeHf(shape_of(8, 2), rope_parameters={"rope_theta": 5e5}).remark == ""
     path = written(tmp_path, FILES["Llama 4 Scout"])
     assert "first 2 of a pattern of 4 layers" in RopeHf(shape_of(8, 2), config=path).remark
+    path = written(tmp_path, FILES["DeepSeek-V3"])
+    assert "factor from mscale_all_dim" in RopeHf(shape_of(8, 2), config=path).remark
     path = written(tmp_path, FILES["Kimi Linear 48B"])
     assert "no layer with attention has RoPE" in RopeHf(shape_of(8, 2), config=path).remark
 

@@ -136,6 +136,8 @@ FURTHER_FIELDS: dict[str, dict[str, Any]] = {
     "glm4v_moe_text": {
         "rope_parameters": {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
     },
+    "flint": {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 3, "full_attention"] * 2},
+    "mellum": {"layer_types": ["sliding_attention", "full_attention"] * 6},
     "bamba": {"attn_layer_indices": [3, 9]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 6, "num_hidden_layers": 12},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
@@ -177,6 +179,10 @@ UNKNOWN = "is not known here and may change the encoding; if it does not matter,
         ({"model_type": "novel", "rope_theta": 1e4}, "model_type=novel is not known here"),
         ({"model_type": "falcon", "alibi": True}, "alibi=True: the model has ALiBi"),
         ({"alibi": True}, "alibi=True: the model has ALiBi"),
+        (
+            {"model_type": "gemma3", "text_config": {"rope_theta": 1e6}},
+            "model_type is missing in the text part",
+        ),
         ({"model_type": "llama", "use_alibi": True}, f"use_alibi=true {UNKNOWN}"),
         ({"model_type": "llama", "use_rotary_pos_emb": False}, f"use_rotary_pos_emb=false {UNKNOWN}"),
         ({"model_type": "llama", "use_rope": False}, f"use_rope=false {UNKNOWN}"),
