@@ -19,7 +19,7 @@ from pe_experiments.checking.compare import (
 )
 from pe_experiments.checking.diagnosis import diagnose
 from pe_experiments.checking.differences import SMALL, place_in_pair, untrained_pairs, where_they_differ
-from pe_experiments.checking.encoding_contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
+from pe_experiments.checking.encoding_contract import CHECKS, Subject
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
     OTHER_MODELS,
@@ -47,13 +47,12 @@ SPANS = {  # how the text begins if a difference first shows in a span of positi
     NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
     FAR: "equal at positions below 64; far from them, ",
 }
-STATELESS = "earlier calls change nothing"
 EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
 FORMS = {True: "decoder", False: "encoder"}  # by `causal`
-GATES = {  # promises on which all other checks depend, and why these cannot run without them
-    WELL_SHAPED: "need tensors that fit",
-    FINITE: "compare numbers",
-    REPEATABLE: "compare calls with each other",
+GATES = {  # checks on which all others depend, and why these cannot run without them
+    "shapes": "need tensors that fit",
+    "finite": "compare numbers",
+    "repeatable": "compare calls with each other",
 }
 
 
@@ -122,7 +121,7 @@ def _compare_with_reference(
         against: the reference.
         forms: the forms in which the tested encoding can be built.
         user_arguments: names of the reference's arguments that the user set.
-        failed: promises of the contract that the tested encoding breaks.
+        failed: names of the checks of the contract that the tested encoding fails.
     """
     common = common_forms(against, forms)
     if not common:
@@ -137,7 +136,7 @@ def _compare_with_reference(
         _say_match(match, forms, against)
     if matches:
         return all(match.convention for match in matches)
-    if STATELESS in failed:
+    if "state" in failed:
         say("It keeps state between calls, so its formula cannot be determined.")
         return False
     if len(forms) == 2 and common[0]:
@@ -210,18 +209,18 @@ def _possible_forms(component: Component) -> list[bool]:
 
 
 def _check_contract(component: Component, forms: list[bool]) -> list[str]:
-    """Run all checks and print their results; return the promises that fail.
+    """Run all checks and print their results; return the names of those that fail.
 
-    If a promise of `GATES` fails, the other checks do not run.
+    If a check of `GATES` fails, the other checks do not run.
     """
     subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
-    for promise, reason in GATES.items():
-        for name, subject in subjects.items():
-            result = CHECKS[promise](subject)
+    for gate, reason in GATES.items():
+        for form, subject in subjects.items():
+            result = CHECKS[gate](subject)
             if result.holds is False and result.error is None:
-                say_failure(promise, name, result, CHECKS[promise].usual_cause)
+                say_failure(CHECKS[gate], form, result)
                 say(f"\nAll other checks {reason}; none was run.")
-                return [promise]
+                return [gate]
     failed = run_checks(CHECKS, subjects)
     if not failed:
         say("\nIt keeps the contract: no check fails (-: does not apply).")

@@ -32,8 +32,17 @@ class Result(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A function that measures whether a promise of a contract holds, and the usual cause of a failure."""
+    """A function that measures whether a promise of a contract holds.
 
+    Args:
+        name: short name, the key in `Checks`.
+        promise: what is promised, as it is printed.
+        measure: function of a subject.
+        usual_cause: the usual cause of a failure.
+    """
+
+    name: str
+    promise: str
     measure: Callable[[Any], Measurement]
     usual_cause: str
 
@@ -48,13 +57,13 @@ class Check(NamedTuple):
 
 
 class Checks(dict[str, Check]):
-    """Checks by promise, in the order in which they run."""
+    """Checks by their short names, in the order in which they run."""
 
-    def add(self, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
+    def add(self, name: str, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
         """Return a decorator that adds a function as the check of a promise."""
 
         def register(measure: Measure) -> Measure:
-            self[promise] = Check(measure, usual_cause)
+            self[name] = Check(name, promise, measure, usual_cause)
             return measure
 
         return register
@@ -64,34 +73,35 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
     """Run the checks on every subject and print the results.
 
     Args:
-        checks: checks by promise.
+        checks: checks by name.
         subjects: encodings or tasks by the name in the heading of their column.
 
     Returns:
-        The promises that fail for some subject.
+        The names of the checks that fail for some subject.
     """
-    failures: list[tuple[str, str, Result]] = []
+    failures: list[tuple[Check, str, Result]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
-    for promise, check in checks.items():
+    for check in checks.values():
         results = {name: check(subject) for name, subject in subjects.items()}
-        say(f"{promise:52}{''.join(f'{WORDS[result.holds]:10}' for result in results.values())}".rstrip())
-        failures += [(promise, name, result) for name, result in results.items() if result.holds is False]
+        words = "".join(f"{WORDS[result.holds]:10}" for result in results.values())
+        say(f"{check.promise:52}{words}".rstrip())
+        failures += [(check, name, result) for name, result in results.items() if result.holds is False]
     _say_errors(failures)
-    for promise, name, result in failures:
+    for check, name, result in failures:
         if result.error is None:
-            say_failure(promise, name, result, checks[promise].usual_cause)
-    return list(dict.fromkeys(promise for promise, *_ in failures))
+            say_failure(check, name, result)
+    return list(dict.fromkeys(check.name for check, *_ in failures))
 
 
-def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
+def _say_errors(failures: list[tuple[Check, str, Result]]) -> None:
     """Print every exception once, with the checks that raised it."""
     failed_checks: dict[tuple[str, str], list[tuple[str, BaseException]]] = {}  # by kind and place of error
-    for promise, _, result in failures:
+    for check, _, result in failures:
         if result.error is not None:
             place = error_place(result.error)
             # An error raised in this package has no place; its message may name sizes, which checks vary.
             kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
-            failed_checks.setdefault((kind, place), []).append((promise, result.error))
+            failed_checks.setdefault((kind, place), []).append((check.promise, result.error))
     for (_, place), promises_and_errors in failed_checks.items():
         promises = dict.fromkeys(promise for promise, _ in promises_and_errors)
         error = promises_and_errors[0][1]
@@ -100,11 +110,11 @@ def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
             traceback.print_exception(error, file=sys.stderr)
 
 
-def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> None:
+def say_failure(check: Check, name: str, result: Result) -> None:
     """Print a failed check with its measurement and usual cause; ``name`` is the subject, if it has one."""
     where = f" in the {name}" if name else ""
-    say(f"\nFAILS{where}: {promise}")
-    say(f"  measured: {result.measured}\n  usually: {usual_cause}")
+    say(f"\nFAILS{where}: {check.promise}")
+    say(f"  measured: {result.measured}\n  usually: {check.usual_cause}")
 
 
 @contextmanager

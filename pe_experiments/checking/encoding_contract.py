@@ -1,6 +1,6 @@
 """Define the contract of an encoding as checks of its hooks and of a small transformer.
 
-To add a check, write a function of a `Subject` under ``@check(promise, usual cause of a failure)``.
+To add a check, write a function of a `Subject` under ``@check(name, promise, usual cause of a failure)``.
 """
 
 import copy
@@ -49,9 +49,6 @@ FAR = 16_384  # most cached tables end before it, others far beyond
 FAR_ROUNDING = 1e-4  # a bias in float32 is off by 1e-5 there; positions in bfloat16 are off by up to 64
 FARTHER = (100_000, 131_072)  # a round number and a power of two, where tables may wrap
 FARTHER_ROUNDING = 1e-3
-WELL_SHAPED = "hooks return tensors of the right shape"
-FINITE = "finite at every length"  # required by the other checks, which compare values
-REPEATABLE = "equal calls give equal results"  # required by the other checks, which compare calls
 # Messages of torch for fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
 LATE = 2000  # bfloat16 does not represent all whole numbers above 256
@@ -105,7 +102,11 @@ def compare_outputs(values: Tensor, expected: Tensor, tolerance: float = ROUNDIN
     return compare_difference(relative_difference(values, expected), tolerance)
 
 
-@check(WELL_SHAPED, "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next")
+@check(
+    "shapes",
+    "hooks return tensors of the right shape",
+    "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next",
+)
 @torch.no_grad()
 def hooks_return_right_shapes(subject: Subject) -> Measurement:
     encoding = subject.encoding()
@@ -144,7 +145,11 @@ def _broadcasts(tensor: Tensor, sizes: tuple[int, ...]) -> bool:
         return False
 
 
-@check(FINITE, "a square root or logarithm of a negative distance or of 0; a table that ends with training")
+@check(
+    "finite",
+    "finite at every length",
+    "a square root or logarithm of a negative distance or of 0; a table that ends with training",
+)
 def finite_at_every_length(subject: Subject) -> Measurement:
     model = subject.model()
     lengths = (1, 2, LENGTH, 8 * LENGTH)
@@ -171,7 +176,9 @@ def _describe_first_infinite(subject: Subject) -> str:
     return f", first in the logit of head {head} for the query at position {query} and the key at {key}"
 
 
-@check(REPEATABLE, "dropout, or a random draw, that evaluation does not end")
+@check(
+    "repeatable", "equal calls give equal results", "dropout, or a random draw, that evaluation does not end"
+)
 def equal_calls(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
@@ -182,7 +189,11 @@ def equal_calls(subject: Subject) -> Measurement:
     return compare_difference(max(relative_difference(result, results[0]) for result in results), 0.0)
 
 
-@check("a hook is overridden", "the name of a hook is misspelt, or the class is meant for another library")
+@check(
+    "hooks",
+    "a hook is overridden",
+    "the name of a hook is misspelt, or the class is meant for another library",
+)
 def hook_is_overridden(subject: Subject) -> Measurement:
     overridden, mistake = overridden_hooks(subject.encoding())
     if mistake:
@@ -190,7 +201,7 @@ def hook_is_overridden(subject: Subject) -> Measurement:
     return True if overridden else None, f"it overrides {allowed(overridden)}"
 
 
-@check("no look-ahead", "something is computed from all keys before the mask is applied")
+@check("look_ahead", "no look-ahead", "something is computed from all keys before the mask is applied")
 def no_look_ahead(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder looks ahead"
@@ -203,7 +214,11 @@ def no_look_ahead(subject: Subject) -> Measurement:
     return compare_difference(worst, 1e-6)
 
 
-@check("padding and batch composition change nothing", "the batch's length is read, not the row's (tokens_B)")
+@check(
+    "padding",
+    "padding and batch composition change nothing",
+    "the batch's length is read, not the row's (tokens_B)",
+)
 def padding_changes_nothing(subject: Subject) -> Measurement:
     model = subject.model()
     worst = 0.0
@@ -220,7 +235,11 @@ def padding_changes_nothing(subject: Subject) -> Measurement:
     return compare_difference(worst)
 
 
-@check("decoding token by token agrees with teacher forcing", "tokens so far are counted (see at.tokens_B)")
+@check(
+    "decoding",
+    "decoding token by token agrees with teacher forcing",
+    "tokens so far are counted (see at.tokens_B)",
+)
 def decoding_agrees(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
@@ -232,7 +251,11 @@ def decoding_agrees(subject: Subject) -> Measurement:
     return compare_outputs(torch.stack(decoded), torch.stack([forced[:, 4], forced[:, -2]]))
 
 
-@check("gaps, offsets and unsorted positions work", "positions are taken to be 0 .. n-1; use the ids in `at`")
+@check(
+    "gaps",
+    "gaps, offsets and unsorted positions work",
+    "positions are taken to be 0 .. n-1; use the ids in `at`",
+)
 def gaps_and_offsets_work(subject: Subject) -> Measurement:
     model = subject.model(train_positions=64)
     for ids in ([0, 5, 6, 20, 21, 50], [30, 31, 32, 33, 34, 35], [4, 0, 9, 2, 7, 1]):
@@ -242,6 +265,7 @@ def gaps_and_offsets_work(subject: Subject) -> Measurement:
 
 
 @check(
+    "fractions",
     "fractional positions work or are refused",
     "ids are cast to whole numbers; raise a ValueError that says 'fractional'",
 )
@@ -265,7 +289,7 @@ def fractional_positions(subject: Subject) -> Measurement:
     return bool(logits.isfinite().all()), "they work" if reads_ids else "ids are not read"
 
 
-@check("in an encoder only the ids tell order", "indices in memory are read instead of position ids")
+@check("order", "in an encoder only the ids tell order", "indices in memory are read instead of position ids")
 def only_ids_tell_order(subject: Subject) -> Measurement:
     if subject.causal:
         return None, "in a decoder the mask follows the order in memory"
@@ -276,7 +300,11 @@ def only_ids_tell_order(subject: Subject) -> Measurement:
     return compare_outputs(permuted, model(tokens)[:, order])
 
 
-@check("invariance as stated", "ids are ignored, or an encoding called relative depends on absolute ones")
+@check(
+    "invariance",
+    "invariance as stated",
+    "ids are ignored, or an encoding called relative depends on absolute ones",
+)
 def invariance_as_stated(subject: Subject) -> Measurement:
     promise = subject.invariant_to
     model = subject.model()
@@ -302,6 +330,7 @@ def invariance_as_stated(subject: Subject) -> Measurement:
 
 
 @check(
+    "far",
     "far positions stay exact",
     "angles or distances in float32 or less (take them in float64 and cast), or a table that ends",
 )
@@ -329,7 +358,7 @@ def far_positions_exact(subject: Subject) -> Measurement:
     return compare_difference(worst, FAR_ROUNDING)
 
 
-@check("autocast loses nothing", "positions or biases are cast to the dtype of q")
+@check("autocast", "autocast loses nothing", "positions or biases are cast to the dtype of q")
 def autocast_loses_nothing(subject: Subject) -> Measurement:
     """Check that autocast to bfloat16 does not round positions, embeddings or biases."""
     model = subject.model(train_positions=3000)
@@ -346,7 +375,11 @@ def autocast_loses_nothing(subject: Subject) -> Measurement:
     return lost == 0 and embeddings.dtype == torch.float32 and off < CAST, measured
 
 
-@check("gradient reaches every parameter", "a parameter is detached or unused (an encoding never applied)")
+@check(
+    "gradient",
+    "gradient reaches every parameter",
+    "a parameter is detached or unused (an encoding never applied)",
+)
 def gradient_reaches_parameters(subject: Subject) -> Measurement:
     model = subject.model()
     parameters = trainable(model.encodings)
@@ -358,6 +391,7 @@ def gradient_reaches_parameters(subject: Subject) -> Measurement:
 
 
 @check(
+    "vectors",
     "every position has its own vector, and trains it",
     "padding_idx of nn.Embedding (its row stays 0); rows never written",
 )
@@ -389,7 +423,9 @@ def positions_have_vectors(subject: Subject) -> Measurement:
 
 
 @check(
-    "odd widths work or are refused", "cosines of one column too many; take d_model // 2, or raise ValueError"
+    "odd_widths",
+    "odd widths work or are refused",
+    "cosines of one column too many; take d_model // 2, or raise ValueError",
 )
 def odd_widths(subject: Subject) -> Measurement:
     if not acts_at_embedding(subject.encoding()):
@@ -406,7 +442,7 @@ def odd_widths(subject: Subject) -> Measurement:
     return bool(vectors_TD.isfinite().all()), "they work"
 
 
-@check("a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
+@check("checkpoint", "a checkpoint runs at eight times its length", "a buffer of the length of a sequence")
 def checkpoint_runs_longer(subject: Subject) -> Measurement:
     trained = subject.model()
     loaded = subject.model()
@@ -420,7 +456,7 @@ def checkpoint_runs_longer(subject: Subject) -> Measurement:
     return compare_outputs(loaded(tokens), expected)
 
 
-@check("instances do not touch each other", "a cache on the class or module")
+@check("instances", "instances do not touch each other", "a cache on the class or module")
 def instances_are_separate(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, 2 * LENGTH)
@@ -430,7 +466,7 @@ def instances_are_separate(subject: Subject) -> Measurement:
     return compare_outputs(model(tokens), before, 0)
 
 
-@check("training and evaluation mode agree", "dropout or noise in the encoding")
+@check("modes", "training and evaluation mode agree", "dropout or noise in the encoding")
 def modes_agree(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, LENGTH)
@@ -438,7 +474,11 @@ def modes_agree(subject: Subject) -> Measurement:
         return compare_outputs(model.train()(tokens), model.eval()(tokens), 0)
 
 
-@check("attention implementations agree", "a bias that needs all queries at once (see at.first_query)")
+@check(
+    "attention",
+    "attention implementations agree",
+    "a bias that needs all queries at once (see at.first_query)",
+)
 def implementations_agree(subject: Subject) -> Measurement:
     model = subject.model()
     worst = 0.0
@@ -473,24 +513,32 @@ def _measure_scenarios(subject: Subject, *names: str) -> Measurement:
     return compare_difference(max(difference_from_alone(encoding, SCENARIOS[name]) for name in names))
 
 
-@check("rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
+@check("rows", "rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
 def rows_keep_positions(subject: Subject) -> Measurement:
     return _measure_scenarios(subject, "rows at the same offset", "rows at ids of their own")
 
 
-@check("decoding with cached keys agrees with the whole row", "a query's index in the call is its position")
+@check(
+    "cached_keys",
+    "decoding with cached keys agrees with the whole row",
+    "a query's index in the call is its position",
+)
 def cached_keys_agree(subject: Subject) -> Measurement:
     if not subject.causal:
         return None, "an encoder does not decode"
     return _measure_scenarios(subject, "decoding with cached keys", "decoding after left padding")
 
 
-@check("left padding changes nothing", "indices are read instead of ids, or padding stays uninitialised")
+@check(
+    "left_padding",
+    "left padding changes nothing",
+    "indices are read instead of ids, or padding stays uninitialised",
+)
 def left_padding(subject: Subject) -> Measurement:
     return _measure_scenarios(subject, "left padding")
 
 
-@check("packed documents change nothing", "positions or neighbours are counted across documents")
+@check("packed", "packed documents change nothing", "positions or neighbours are counted across documents")
 def packed_documents(subject: Subject) -> Measurement:
     return _measure_scenarios(subject, "packed documents")
 
@@ -502,6 +550,7 @@ def _late_scenario(tokens: int = TOKENS) -> Scenario:
 
 
 @check(
+    "cast",
     "phases survive a cast to bfloat16",
     "frequencies or tables in a buffer, which model.bfloat16() rounds; compute them in the call",
 )
@@ -521,6 +570,7 @@ def phases_survive_cast(subject: Subject) -> Measurement:
 
 
 @check(
+    "inputs",
     "inputs keep their values and their gradient",
     "queries, keys or embeddings are changed in place (+=, copy_), detached, or used under no_grad",
 )
@@ -564,7 +614,9 @@ def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     return ""
 
 
-@check("earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call")
+@check(
+    "state", "earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call"
+)
 @torch.no_grad()
 def earlier_calls(subject: Subject) -> Measurement:
     encoding = _first_layer_encoding(subject)

@@ -1,6 +1,6 @@
 """Define the contract of a task as checks of its rule, chance, ceilings, shortcuts and repetitions.
 
-To add a check, write a function of a task under ``@check(promise, usual cause of a failure)``.
+To add a check, write a function of a task under ``@check(name, promise, usual cause of a failure)``.
 """
 
 import math
@@ -57,7 +57,7 @@ def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
     return task.solve(inputs.gather(1, orders)) != targets
 
 
-@check("samples obey the rule", "solve or sample is off by one at an end of the input")
+@check("rule", "samples obey the rule", "solve or sample is off by one at an end of the input")
 def samples_obey_rule(task: Task) -> Measurement:
     for seed, length in enumerate(lengths_to_check(task)):
         inputs, targets = draw_examples(task, length, 50, seed)
@@ -66,7 +66,7 @@ def samples_obey_rule(task: Task) -> Measurement:
     return True, f"lengths {', '.join(map(str, lengths_to_check(task)))}"
 
 
-@check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
+@check("lengths", "lengths are ordered", "nearest_length rounds up or forgets the shortest input")
 def lengths_are_ordered(task: Task) -> Measurement:
     first = max(1, task.shortest - 2)
     lengths = {limit: task.nearest_length(limit) for limit in (1, *range(first, first + 120))}
@@ -77,7 +77,7 @@ def lengths_are_ordered(task: Task) -> Measurement:
     return ordered == sorted(ordered) and ordered[-1] > 0, f"{ordered[0] or None} to {ordered[-1] or None}"
 
 
-@check("the generator decides", "torch.randint without generator=, or something kept on self")
+@check("generator", "the generator decides", "torch.randint without generator=, or something kept on self")
 def generator_decides(task: Task) -> Measurement:
     length = lengths_to_check(task)[-1]
     with watch_random_draws() as used_generators:
@@ -95,7 +95,7 @@ def generator_decides(task: Task) -> Measurement:
     return True, "no other is touched"
 
 
-@check("order matters as said", "order_sensitive is left at True for a control")
+@check("order", "order matters as said", "order_sensitive is left at True for a control")
 def order_matters(task: Task) -> Measurement:
     shares = []
     for length in (n for n in possible_lengths(task, (4, 7, 12)) if n > 1):
@@ -107,7 +107,11 @@ def order_matters(task: Task) -> Measurement:
     return fits, f"answers change in {', '.join(f'{share:.2f}' for share in shares)} of the inputs"
 
 
-@check("chance is uniform", "targets hold fewer symbols than vocab_size, and `answers` does not say how many")
+@check(
+    "chance",
+    "chance is uniform",
+    "targets hold fewer symbols than vocab_size, and `answers` does not say how many",
+)
 def chance_is_uniform(task: Task) -> Measurement:
     if reason := getattr(task, "chance_unchecked", None):
         return None, reason
@@ -130,7 +134,7 @@ def chance_is_uniform(task: Task) -> Measurement:
     return True, "one over the symbols seen"
 
 
-@check("the ceiling is possible", "bag_ceiling of an answer that order decides")
+@check("ceiling_possible", "the ceiling is possible", "bag_ceiling of an answer that order decides")
 def ceiling_is_possible(task: Task) -> Measurement:
     for length, _, ceiling in _ceilings(task, possible_lengths(task, (1, 20, 100, 160))):
         if not task.chance(length) - 1e-9 <= ceiling <= 1 + 1e-9:
@@ -140,7 +144,7 @@ def ceiling_is_possible(task: Task) -> Measurement:
     return True, "or unknown"
 
 
-@check("the ceiling is reached", "return None where the ceiling is not known")
+@check("ceiling", "the ceiling is reached", "return None where the ceiling is not known")
 def ceiling_is_reached(task: Task) -> Measurement:
     counted_any = None
     for length, prefix, ceiling in _ceilings(task, possible_lengths(task, (4, 7))):
@@ -194,7 +198,7 @@ def _count_bag_ceiling(task: Task, length: int, prefix: bool) -> tuple[float, fl
     return low / scored, high / scored, 0.5 / scored**0.5 * task.target_length(length) ** 0.5
 
 
-@check("the blind guess is modal", "input_blind of another length")
+@check("blind_guess", "the blind guess is modal", "input_blind of another length")
 def blind_guess_is_modal(task: Task) -> Measurement:
     stated_any = None
     for length in possible_lengths(task, (3, 12)):
@@ -227,7 +231,7 @@ def _blind_accuracy(task: Task, length: int, rows: int) -> float:
     return correct / max(1, total)
 
 
-@check("layouts score the targets", "target_length is not the width of targets")
+@check("layouts", "layouts score the targets", "target_length is not the width of targets")
 def layouts_score_targets(task: Task) -> Measurement:
     for causal in (True, False):
         layout = format_for(task, causal)
@@ -242,7 +246,7 @@ def layouts_score_targets(task: Task) -> Measurement:
     return True, "in both"
 
 
-@check("ids precede the answer", "position_ids reads the targets' values")
+@check("position_ids", "ids precede the answer", "position_ids reads the targets' values")
 def ids_precede_answer(task: Task) -> Measurement:
     """Check that `position_ids` depend on inputs and the number of targets only, and their range."""
     kinds: set[str] = set()
@@ -263,7 +267,7 @@ def ids_precede_answer(task: Task) -> Measurement:
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 
-@check("depth is a share", "depth gives an index instead of a share of the input")
+@check("depth", "depth is a share", "depth gives an index instead of a share of the input")
 def depth_is_share(task: Task) -> Measurement:
     for length in lengths_to_check(task):
         depth = task.depth(draw_examples(task, length, 50)[0])
@@ -274,7 +278,11 @@ def depth_is_share(task: Task) -> Measurement:
     return True, "one from 0 to 1 per example"
 
 
-@check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
+@check(
+    "examples",
+    "examples are many",
+    "a fixed list of examples, a seed taken modulo a number, one example a batch",
+)
 def examples_are_many(task: Task) -> Measurement:
     length = lengths_to_check(task, (LONG,))[-1]
     rows = min(BAGS, MOST_TOKENS // length)
@@ -295,7 +303,7 @@ def examples_are_many(task: Task) -> Measurement:
     return True, f"length {length}: {num_distinct:,} different inputs among {rows:,}"
 
 
-@check("evaluation is not in training", "both are drawn from one list of examples (see for_split)")
+@check("splits", "evaluation is not in training", "both are drawn from one list of examples (see for_split)")
 def evaluation_is_not_in_training(task: Task) -> Measurement:
     length = lengths_to_check(task, (LONG, 100))[-1]
     rows = min(SPLITS, MOST_TOKENS // length)
@@ -308,7 +316,7 @@ def evaluation_is_not_in_training(task: Task) -> Measurement:
     return share < 0.5, f"length {length}: {share:.0%} of {rows:,} are among as many of training"
 
 
-@check("no input symbol tells what the rule does not read", "labels are left in the input")
+@check("leaks", "no input symbol tells what the rule does not read", "labels are left in the input")
 def no_symbol_leaks(task: Task) -> Measurement:
     for length in lengths_to_check(task, (5, 9)):
         inputs, targets = draw_examples(task, length, SPLITS, 21)
