@@ -213,7 +213,7 @@ def _check_contract(component: Component, forms: list[bool]) -> list[str]:
 
     If a check of `GATES` fails, the other checks do not run.
     """
-    subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
+    subjects = {FORMS[causal]: Subject(component.build, causal).with_long_table() for causal in forms}
     for gate, reason in GATES.items():
         for form, subject in subjects.items():
             result = CHECKS[gate](subject)

@@ -1,16 +1,12 @@
 """Define checks of the contracts of encodings and tasks, run them, and print their results."""
 
 import os
-import pickle
-import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 
 from pe_experiments.terminal import process
@@ -19,7 +15,6 @@ from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: not applicable), and the measurement
 WORDS = {True: "holds", False: "FAILS", None: "-"}
-UNLIKELY_SEED = 881_723  # unlikely to be used by modules that seed a generator
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
@@ -115,31 +110,3 @@ def say_failure(check: Check, name: str, result: Result) -> None:
     where = f" in the {name}" if name else ""
     say(f"\nFAILS{where}: {check.promise}")
     say(f"  measured: {result.measured}\n  usually: {check.usual_cause}")
-
-
-@contextmanager
-def watch_random_draws() -> Iterator[list[str]]:
-    """Restore the global random generators on exit, and name those that were used in the yielded list."""
-    generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-        "torch's global generator": (
-            lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ
-            lambda state: torch.set_rng_state(torch.from_numpy(state)),
-        ),
-        "numpy.random": (np.random.get_state, np.random.set_state),
-        "Python's random": (random.getstate, random.setstate),
-    }
-
-    def read_states() -> dict[str, bytes]:
-        return {name: pickle.dumps(get_state()) for name, (get_state, _) in generators.items()}
-
-    original = read_states()
-    for seed in (torch.manual_seed, np.random.seed, random.seed):
-        seed(UNLIKELY_SEED)
-    before = read_states()
-    used_generators: list[str] = []
-    try:
-        yield used_generators
-        used_generators += [name for name, state in read_states().items() if state != before[name]]
-    finally:
-        for name, (_, set_state) in generators.items():
-            set_state(pickle.loads(original[name]))

@@ -97,10 +97,12 @@ class Pair:
     def embeddings(self, inputs: Inputs) -> TensorPair:
         """Return both embeddings [1, T, D]; in another channel layout only their positional parts."""
         candidate, reference = (embed(encoding, inputs) for encoding in (self.candidate, self.reference))
-        if not self.layout:
-            return candidate, reference
-        candidate = _position_part(candidate, inputs.x_BTD[..., self.candidate.position_width :])
-        reference = _position_part(reference, inputs.x_BTD[..., self.reference.position_width :])
+        return self.position_parts(candidate, reference, inputs) if self.layout else (candidate, reference)
+
+    def position_parts(self, candidate_BTD: Tensor, reference_BTD: Tensor, inputs: Inputs) -> TensorPair:
+        """Return what positions add to both embeddings, the reference's in the candidate's layout."""
+        candidate = _position_part(candidate_BTD, inputs.x_BTD[..., self.candidate.position_width :])
+        reference = _position_part(reference_BTD, inputs.x_BTD[..., self.reference.position_width :])
         return candidate, reference[..., self.channel_order(reference.shape[-1])]
 
     def scores(self, inputs: Inputs, layer: int = 0) -> TensorPair:

@@ -10,7 +10,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
+from pe_experiments.checking.checks import Checks, Measurement
+from pe_experiments.checking.random_draws import watch_random_draws
 from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
@@ -80,18 +81,18 @@ def lengths_are_ordered(task: Task) -> Measurement:
 @check("generator", "the generator decides", "torch.randint without generator=, or something kept on self")
 def generator_decides(task: Task) -> Measurement:
     length = lengths_to_check(task)[-1]
-    with watch_random_draws() as used_generators:
+    with watch_random_draws(task) as sources:
         first = draw_examples(task, length, 50, 3)
         for another_length in lengths_to_check(task):
             draw_examples(task, another_length, 7, another_length)
         again = draw_examples(task, length, 50, 3)
         other_seed = draw_examples(task, length, 50, 4)
+    if sources:
+        return False, f"it draws from or seeds {allowed(sources)}"
     if not all(map(torch.equal, first, again)):
         return False, "the same generator gave other examples"
     if torch.equal(first[0], other_seed[0]):
         return False, "another seed gave the same inputs"
-    if used_generators:
-        return False, f"it draws from or seeds {allowed(used_generators)}"
     return True, "no other is touched"
 
 

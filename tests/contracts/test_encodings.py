@@ -27,18 +27,6 @@ def subject(name: str, causal: bool = True) -> Subject:
     return Subject(COMPONENTS[name].build, causal)
 
 
-# A convolution reads the neighbours in memory; scaled_index divides by the largest id of the row.
-CONVOLVED = {
-    "cached_keys",  # after left padding
-    "left_padding",
-    "packed",
-}
-EXPECTED_FAILURES = {
-    **dict.fromkeys(("path", "path_fox", "selective_rope"), CONVOLVED),
-    "scaled_index": {"packed"},
-}
-
-
 SLOW_ENCODINGS = ("cope", "dape", "path", "path_fox")
 
 
@@ -49,7 +37,7 @@ SLOW_ENCODINGS = ("cope", "dape", "path", "path_fox")
 def test_the_contract_holds(name: str, causal: bool) -> None:
     findings = {check.name: check(subject(name, causal)) for check in CHECKS.values()}
     broken = {check: finding for check, finding in findings.items() if finding.holds is False}
-    assert broken.keys() == EXPECTED_FAILURES.get(name, set()), broken
+    assert broken == {}
 
 
 @encodings
