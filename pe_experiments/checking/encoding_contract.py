@@ -5,7 +5,7 @@ To add a check, write a function of a `Subject` under ``@check(name, promise, us
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -70,15 +70,17 @@ class Subject(NamedTuple):
         make: function that builds the encoding from the shape of a model.
         causal: True in a decoder.
         positions: number of position ids that the models of most checks can show in training.
+        sizes: sizes of all models that the user gives, see `SizedComponent`.
     """
 
     make: MakeEncoding
     causal: bool = True
     positions: int = LENGTH
+    sizes: Mapping[str, int] = {}
 
     def shape(self, **changes: int) -> ModelShape:
         """Return the `small_shape` with these changes."""
-        return small_shape(self.causal, **{"train_positions": self.positions, **changes})
+        return small_shape(self.causal, **{"train_positions": self.positions, **changes, **self.sizes})
 
     def encoding(self, **changes: int) -> PositionalEncoding:
         """Return the encoding of the shape with these changes."""
@@ -478,6 +480,8 @@ def positions_have_vectors(subject: Subject) -> Measurement:
 def odd_widths(subject: Subject) -> Measurement:
     if not acts_at_embedding(subject.encoding()):
         return None, "only for vectors at the embedding"
+    if "d_model" in subject.sizes:
+        return None, "the width is given"
     try:
         vectors_TD = vectors_at(subject.encoding(d_model=15, num_heads=1), torch.arange(LENGTH))
     except Exception as error:

@@ -21,7 +21,7 @@ from pe_experiments.checking.differences import SIZES, SMALL
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
 from pe_experiments.checking.known_mistakes.mistake import Mistake
-from pe_experiments.checking.pair import SAME, Pair, Sizes, model_shape
+from pe_experiments.checking.pair import DENSE, SAME, Pair, Sizes, model_shape
 from pe_experiments.configuration.parts import Component, shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
@@ -248,11 +248,11 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
     changes = []
     embeddings = False
     for seed in (0, 1):
-        inputs = pair.inputs_at(torch.arange(12)[None], seed)
+        inputs = pair.inputs_at(torch.arange(DENSE)[None], seed)  # longer than in training
         embeddings |= not torch.equal(*pair.embeddings(inputs))
         if pair.compares_weights:
             return Effect(embeddings, 2)
-        layer_scores = [pair.scores(inputs, layer) for layer in (0, 1)]
+        layer_scores = [pair.scores(inputs, layer) for layer in pair.first_layers]
         change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
         changes.append(change.nan_to_num(0.0, neginf=-100.0))
     if not any(change.abs().max() > SAME for change in changes):

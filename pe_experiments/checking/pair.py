@@ -63,11 +63,16 @@ class Pair:
     def shape(self) -> ModelShape:
         return self.reference.shape
 
+    @property
+    def first_layers(self) -> range:
+        """Return the first two layers, or the only one."""
+        return range(min(2, self.shape.num_layers))
+
     @cached_property
     def compares_weights(self) -> bool:
         """Return whether to compare attention weights, because one of the encodings computes them itself."""
         encodings = (self.candidate, self.reference)
-        layer_encodings = [encoding.for_layer(layer) for encoding in encodings for layer in range(2)]
+        layer_encodings = [encoding.for_layer(layer) for encoding in encodings for layer in self.first_layers]
         return any(makes_weights(encoding) for encoding in layer_encodings)
 
     @property
@@ -122,10 +127,10 @@ class Pair:
 
         The comparison ends at the first difference above ``stop_above``, which need not be the largest.
         """
-        layers = [0]
+        layers = range(1)
         seeds_and_tokens = [(0, 24)]
         if span < FAR:  # far positions get a single draw, since a module may compute all pairs up to the last
-            layers.append(1)
+            layers = self.first_layers
             seeds_and_tokens.append((1, 7))
         worst = 0.0
         for seed, tokens in seeds_and_tokens:

@@ -71,7 +71,7 @@ OWN_IDS = SCENARIOS["rows at ids of their own"]
 def outputs(
     encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs, declared: int = 3 * TOKENS
 ) -> list[Tensor]:
-    """Return embeddings [B, T, D] and the attention weights [B, H, T, S] of two layers.
+    """Return embeddings [B, T, D] and the attention weights [B, H, T, S] of the first two layers.
 
     Values at queries of padding are 0. ``declared`` is the declared length of all rows.
     """
@@ -87,7 +87,7 @@ def outputs(
     calls = list(pairwise(boundaries))
     embedded = [encoding.embed_sequence(x_BTD[:, :stop], ids_BT, None)[:, start:] for start, stop in calls]
     results = [torch.cat(embedded, dim=1).masked_fill(is_padding_BT[..., None], 0.0)]
-    for layer in range(2):
+    for layer in range(min(2, encoding.shape.num_layers)):
         at = AttentionContext(
             ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=torch.tensor([declared])
         )
