@@ -62,6 +62,13 @@ class EncodingComparison(NamedTuple):
     table: str = ""
 
     @property
+    def equal_nearby(self) -> bool:
+        """Return whether single sequences at positions below 64 are equal and something else differs."""
+        if self.difference is None or self.same:
+            return False
+        return self.difference <= SAME or bool(self.scenario)
+
+    @property
     def same(self) -> bool:
         """Return whether the two are equal within tolerances, up to a layout or a longer table."""
         # Far errors of angles in float32 are below 2 * SAME, errors of half precision are larger. NaN passes.
@@ -192,3 +199,25 @@ def untrained_difference(candidate: MakeEncoding, reference: Reference) -> float
         pair for causal in reference.forms for pair in untrained_pairs(candidate, reference.make, causal)
     )
     return max(pair.difference_below(NEAR) for pair in pairs)
+
+
+def difference_with_other_arguments(
+    component: SizedComponent, reference: SizedComponent, forms: Sequence[bool]
+) -> str:
+    """Describe a difference that shows if both get another value of an argument that they share; "" if none."""
+    for name, value in component.arguments.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or reference.arguments.get(name) != value:
+            continue
+        other_value = value * 2 if value > 1 else value / 2
+        try:
+            variants = [encoding.with_arguments(**{name: other_value}) for encoding in (component, reference)]
+            other_reference = as_reference(variants[1], forms)
+            comparisons = [
+                compare(variants[0].build, other_reference, layout, SIZES[:1]) for layout in ((), *LAYOUTS)
+            ]
+        except Exception:  # one of both rejects the value
+            continue
+        if not any(comparison.same for comparison in comparisons):
+            return f"with {name}={other_value:g} in both, logits or embeddings differ"
+    return ""

@@ -24,7 +24,7 @@ class SizedComponent(Component):
 
     def build(self, shape: ModelShape) -> PositionalEncoding:
         """Build the encoding for a model of this shape with the sizes that the user gives."""
-        return super().build(replace(shape, **self.sizes))
+        return super().build(replace(shape, **self.sizes))  # type: ignore[arg-type]
 
     def with_arguments(self, **arguments: Any) -> SizedComponent:
         """Return the encoding with these arguments changed."""

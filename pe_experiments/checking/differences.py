@@ -129,7 +129,10 @@ def where_they_differ(
     """Describe where embeddings or logits differ with equal parameters; return "" if nowhere."""
     for size in SIZES:
         pair = make_pair(candidate, reference, model_shape(size, causal))
-        place = place_in_pair(pair, span) if pair else ""
+        try:
+            place = place_in_pair(pair, span) if pair else ""
+        except Exception:  # one of both rejects these positions
+            continue
         if place:
             return place if size == SMALL else f"equal with {SMALL[1]} heads; with {size[1]}, {place}"
     return ""

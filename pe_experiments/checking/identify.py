@@ -1,6 +1,7 @@
 """Identify which encoding a candidate implementation is, or which known mistake it has."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,17 +16,20 @@ from pe_experiments.checking.compare import (
     compare,
     compare_layouts,
     reference_of,
+    untrained_difference,
 )
+from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.diagnosis import step_angles
 from pe_experiments.checking.differences import SIZES, SMALL
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
 from pe_experiments.checking.known_mistakes.mistake import Mistake
 from pe_experiments.checking.pair import DENSE, SAME, Pair, Sizes, model_shape
-from pe_experiments.configuration.parts import Component, shipped
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.rope_extension import ExtendedRope
+from pe_experiments.terminal.errors import UserError
 
 # Arguments of published models, by the choice under configs/pe.
 PUBLISHED: dict[str, list[dict[str, Any]]] = {
@@ -39,6 +43,8 @@ PUBLISHED: dict[str, list[dict[str, Any]]] = {
         for choice in ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
     },
 }
+ROUNDING = 1e-6  # smaller remaining differences are rounding
+MOST_SIMILAR = 3  # encodings from which differences are described
 OTHER_MODELS = {"rope"}  # encodings whose published arguments define other models, not conventions
 ORIGINAL_LENGTHS = tuple(2**power for power in range(9, 18))
 
@@ -51,13 +57,15 @@ class Match:
         comparison: the comparison that found them equal.
         component: the encoding.
         mistake: the known mistake, if any.
+        ignored: arguments of the reference that the candidate ignores, as the only difference.
         published: whether the encoding has arguments of a published model or a fixed original length.
         in_small_models: whether they are known to be equal in small models only.
     """
 
     comparison: EncodingComparison
-    component: Component
+    component: SizedComponent
     mistake: Mistake | None = None
+    ignored: Sequence[str] = ()
     published: bool = False
     in_small_models: bool = False
 
@@ -71,23 +79,130 @@ class Match:
         """Return whether the candidate has a mistake that is not a convention."""
         return self.mistake is not None and not self.convention
 
+    @property
+    def residual(self) -> float:
+        """Return the difference that remains, relative to the largest value."""
+        far = self.comparison.far_difference
+        return max(self.comparison.difference or 0.0, 0.0 if math.isnan(far) else far)
 
-def identify(candidate: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
-    """Return the matches among all shipped encodings.
 
-    Correct encodings are tried first, then published arguments, known mistakes and common mistakes.
+def closest(groups: Iterable[list[Match]]) -> list[Match]:
+    """Return the matches of the first group that explains a difference as completely as any other does.
+
+    Matches that hold in small models only are left out.
     """
-    components = [reference_of(choice) for choice in shipped("pe")]
-    return (
-        equal_encodings(candidate, components, forms)
-        or published_variants(candidate, components, forms)
-        or known_mistakes(candidate, components, forms)
-        or known_mistakes(candidate, components, forms, common=True)
+    complete = [[match for match in group if not match.in_small_models] for group in groups]
+    smallest = min((match.residual for group in complete for match in group), default=0.0)
+    for group in complete:
+        matches = [match for match in group if match.residual <= max(10 * smallest, ROUNDING)]
+        if matches:
+            return matches
+    return []
+
+
+def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
+    """Return the matches among all shipped encodings, see `all_encodings`."""
+    components = all_encodings(component)
+    candidate = component.build
+    return closest(
+        [
+            equal_encodings(candidate, components, forms),
+            published_variants(candidate, components, forms),
+            known_mistakes(candidate, components, forms),
+            known_mistakes(candidate, components, forms, common=True),
+        ]
     )
 
 
+def all_encodings(component: SizedComponent) -> list[SizedComponent]:
+    """Return all shipped encodings, with those arguments that an encoding has too, and with the defaults."""
+    components = []
+    for choice in shipped("pe"):
+        default = reference_of(choice, component.sizes)
+        with_arguments = default.with_arguments_of(component)
+        components.append(with_arguments)
+        if with_arguments.arguments != default.arguments:
+            components.append(default)
+    return components
+
+
+def explain(
+    component: SizedComponent, against: SizedComponent, forms: Sequence[bool], user_arguments: Sequence[str]
+) -> list[Match]:
+    """Return what the tested encoding equals instead of the reference, by the likeliest explanation.
+
+    Args:
+        component: the tested encoding.
+        against: the reference.
+        forms: the forms in which the tested encoding can be built.
+        user_arguments: names of the reference's arguments that the user set.
+    """
+    candidate = component.build
+    lengths = [value for value in component.arguments.values() if type(value) is int and value > 1]
+    others = [other for other in all_encodings(component) if other.choice != against.choice]
+    others += [other.with_arguments_of(against) for other in others]
+    published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
+    return closest(
+        [
+            without_effect(candidate, against, forms),
+            ignored_arguments(candidate, against, forms),
+            known_mistakes(candidate, [against], forms),
+            published_variants(candidate, [against], forms, user_arguments, (*ORIGINAL_LENGTHS, *lengths)),
+            equal_encodings(candidate, [reference_of(against.choice, against.sizes), *others], forms)[:1],
+            known_mistakes(candidate, [against], forms, common=True),
+            known_mistakes(candidate, published, forms),
+        ]
+    )
+
+
+def most_similar(component: SizedComponent, forms: Sequence[bool]) -> list[SizedComponent]:
+    """Return the encodings with the same `Effect` that differ least from the candidate, nearest first."""
+    effect = effect_of(component.build, forms[0])
+    differences: list[tuple[float, SizedComponent]] = []
+    for similar in all_encodings(component):
+        reference = as_reference(similar, forms)
+        if not reference.forms or effect_of(reference.make, reference.forms[0]) != effect:
+            continue
+        smallest = math.inf
+        for layout in USUAL_LAYOUTS:
+            comparison = compare(component.build, reference, layout, [SMALL], largest=True)
+            if comparison.difference is not None:
+                smallest = min(smallest, comparison.difference)
+        if smallest == math.inf:  # parameters cannot be shared
+            smallest = untrained_difference(component.build, reference)
+        differences.append((smallest, similar))
+    differences.sort(key=lambda pair: pair[0])
+    return [similar for _, similar in differences[:MOST_SIMILAR]]
+
+
+def without_effect(candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]) -> list[Match]:
+    """Return NoPE if the candidate has no effect and no known mistake says that it is never applied."""
+    reference = as_reference(against, forms)
+    if effect_of(candidate, forms[0]) != Effect(False, 0) or not reference.forms:
+        return []
+    if effect_of(against.build, reference.forms[0]).embeddings:
+        return []
+    return equal_encodings(candidate, [reference_of("none", against.sizes)], forms)
+
+
+def ignored_arguments(candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]) -> list[Match]:
+    """Return the reference without one or all of its arguments, if the candidate equals that."""
+    defaults = reference_of(against.choice, against.sizes).arguments
+    given = [name for name, value in against.arguments.items() if defaults.get(name, value) != value]
+    matches = []
+    for names in [[name] for name in given] + ([given] if len(given) > 1 else []):
+        try:
+            variant = against.with_arguments(**{name: defaults[name] for name in names})
+        except UserError:  # the other arguments need it
+            continue
+        comparison = compare_layouts(candidate, as_reference(variant, forms))
+        if comparison.same:
+            matches.append(Match(comparison, variant, ignored=names))
+    return matches
+
+
 def equal_encodings(
-    candidate: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
+    candidate: MakeEncoding, components: Sequence[SizedComponent], forms: Sequence[bool]
 ) -> list[Match]:
     """Return the encodings that the candidate equals, possibly with reordered channels."""
     matches = []
@@ -101,7 +216,7 @@ def equal_encodings(
 
 def published_variants(
     candidate: MakeEncoding,
-    components: Sequence[Component],
+    components: Sequence[SizedComponent],
     forms: Sequence[bool],
     user_arguments: Sequence[str] = (),
     lengths: Sequence[int] = (),
@@ -129,43 +244,49 @@ def published_variants(
     return []
 
 
-def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Component]:
+def _variants(component: SizedComponent, lengths: Sequence[int]) -> Iterator[SizedComponent]:
     """Yield the encoding with published arguments, then with these original lengths if it extends RoPE."""
     variants = with_published_arguments(component)
     yield from variants
     if issubclass(component.cls, ExtendedRope):
         for variant in (component, *variants):
             for length in lengths:
-                yield reference_of(component.choice, **{**variant.arguments, "original_length": length})
+                yield variant.with_arguments(original_length=length)
 
 
-def with_published_arguments(component: Component) -> list[Component]:
+def with_published_arguments(component: SizedComponent) -> list[SizedComponent]:
     """Return the encoding with the arguments of each published model."""
-    return [
-        reference_of(component.choice, **{**component.arguments, **published})
-        for published in PUBLISHED.get(component.choice, [])
-    ]
+    return [component.with_arguments(**published) for published in PUBLISHED.get(component.choice, [])]
 
 
 def with_equal_frequencies(
-    candidate: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
-) -> Component:
-    """Return the variant of an extended RoPE that rotates like the candidate, or else the encoding itself."""
+    candidate: MakeEncoding,
+    component: SizedComponent,
+    causal: bool,
+    user_arguments: Sequence[str],
+    lengths: Sequence[int],
+) -> SizedComponent:
+    """Return the variant of an extended RoPE that rotates as the candidate does, or else the encoding itself.
+
+    Variants keep the arguments that the user set.
+    """
     if not issubclass(component.cls, ExtendedRope):
         return component
     shape = model_shape(SMALL, causal)
     candidate_step = step_angles(build(candidate, shape))
     if candidate_step is None:
         return component
-    for variant in _variants(component, lengths):
+    for variant in (component, *_variants(component, lengths)):
+        if any(variant.arguments[name] != component.arguments[name] for name in user_arguments):
+            continue
         variant_step = step_angles(variant.build(shape))
-        if variant_step and torch.allclose(variant_step[0], candidate_step[0], atol=1e-3):
+        if variant_step and torch.allclose(variant_step[0], candidate_step[0], rtol=SAME, atol=0.0):
             return variant
     return component
 
 
 def known_mistakes(
-    candidate: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
+    candidate: MakeEncoding, components: Sequence[SizedComponent], forms: Sequence[bool], common: bool = False
 ) -> list[Match]:
     """Return the mistakes in these encodings that the candidate has, in one of the usual layouts.
 
@@ -174,7 +295,7 @@ def known_mistakes(
     """
     effect = effect_of(candidate, forms[0])
     references: list[Reference] = []
-    possible_mistakes: list[tuple[Component, Mistake]] = []
+    possible_mistakes: list[tuple[SizedComponent, Mistake]] = []
     for component in components:
         reference = as_reference(component, forms)
         if not reference.forms:
@@ -206,7 +327,7 @@ def known_mistakes(
 
 def _equal_mistakes(
     candidate: MakeEncoding,
-    possible_mistakes: Sequence[tuple[Component, Mistake]],
+    possible_mistakes: Sequence[tuple[SizedComponent, Mistake]],
     forms: Sequence[bool],
     layout: Sequence[str],
     sizes: Sequence[Sizes],
