@@ -1,6 +1,6 @@
 """Implement the command check_encoding: check the contract of an encoding, and compare or identify it.
 
-`_compare_with_reference` defines the order of comparisons with a reference, `_identify_encoding` that without.
+`_compare_with_reference` and `_identify_encoding` define the order of comparisons.
 """
 
 from typing import Annotated, Any
@@ -109,7 +109,7 @@ def check_encoding(settings: CheckSettings) -> bool:
 
 
 def _identify_encoding(component: SizedComponent, forms: list[bool], failed: list[str]) -> bool:
-    """Print which encoding or known mistake it equals, or is most similar to; return whether it may be right."""
+    """Print what it equals or is most similar to; return whether it may be right."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
     matches = identify(component, forms[:1])  # without a match in a decoder there is none in both
     if matches and len(forms) == 2:
@@ -126,22 +126,25 @@ def _identify_encoding(component: SizedComponent, forms: list[bool], failed: lis
     if "state" in failed:
         say("It keeps state between calls, so its formula cannot be determined.")
         return False
-    return _compare_with_nearest(component, forms)
+    return _compare_with_similar(component, forms)
 
 
-def _compare_with_nearest(component: SizedComponent, forms: list[bool]) -> bool:
+def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> bool:
     """Print how it differs from the most similar encodings; return whether it may be a new encoding."""
-    say(UNKNOWN)
-    for similar in most_similar(component, forms):
+    similar_encodings = most_similar(component, forms)
+    for similar in similar_encodings:
         comparison = compare_layouts(component.build, as_reference(similar, forms), largest=True)
-        if comparison.equal_nearby:  # a mistake that shows in some models or at some positions only
-            say_comparison(comparison, component, similar, forms)
-            return False
+        if comparison.equal_nearby:  # the difference shows in some models or at some positions only
+            say(f"It is almost {similar.label}.")
+            return _compare_with_reference(component, similar, forms, [], [])
+    say(UNKNOWN)
+    for similar in similar_encodings:
         findings = diagnose(component.build, similar.build, common_forms(similar, forms))
         if findings:
-            say(f"It is similar to {similar.label}.")
             say_findings(findings, similar)
             return not any(finding.mistake for finding in findings)
+    if similar_encodings:
+        say(f"Most similar is {similar_encodings[0].label}.")
     return True
 
 

@@ -204,7 +204,7 @@ def untrained_difference(candidate: MakeEncoding, reference: Reference) -> float
 def difference_with_other_arguments(
     component: SizedComponent, reference: SizedComponent, forms: Sequence[bool]
 ) -> str:
-    """Describe a difference that shows if both get another value of an argument that they share; "" if none."""
+    """Describe a difference that shows with another value of a shared argument; return "" if none."""
     for name, value in component.arguments.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or reference.arguments.get(name) != value:

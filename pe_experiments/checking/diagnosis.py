@@ -58,30 +58,52 @@ class Finding(NamedTuple):
     Args:
         text: description of how they differ.
         mistake: whether no encoding is meant so; False for other factors, slopes and frequencies.
+        reason: a usual reason for a factor, which may be a coincidence.
     """
 
     text: str
     mistake: bool = True
+    reason: str = ""
 
 
 @torch.no_grad()
 def diagnose(candidate: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool]) -> list[Finding]:
     """Return how both differ, in the first model where a relation is found; else nothing."""
-    for causal, sizes in product(forms, SIZES):
-        try:
-            pair = make_pair(candidate, reference, model_shape(sizes, causal, LAYERS))
-        except Exception:  # the encoding or its module rejects these sizes
-            continue
-        if pair is None:
-            continue
-        inputs = pair.inputs_below(DENSE)
-        findings = _diagnose_embeddings(pair, inputs) or _diagnose_logits(pair, inputs)
-        if not findings and defined_far(reference, pair.reference):
-            findings = _diagnose_far_ids(pair)
-        if findings:
-            where = "" if sizes == SIZES[0] else f"with {sizes[1]} heads, "
+    for causal in forms:
+        for index, sizes in enumerate(SIZES):
+            findings = _diagnose_model(candidate, reference, model_shape(sizes, causal, LAYERS))
+            if not findings:
+                continue
+            where = "" if index == 0 else f"with {sizes[1]} heads, "
+            if index == 0 and any(finding.reason for finding in findings):
+                others = _diagnose_model(candidate, reference, model_shape(SIZES[1], causal, LAYERS))
+                findings = _confirmed(findings, others)
             return [finding._replace(text=where + finding.text) for finding in findings]
     return []
+
+
+def _diagnose_model(candidate: MakeEncoding, reference: MakeEncoding, shape: ModelShape) -> list[Finding]:
+    """Return how both differ in a model of this shape; nothing if it cannot be built or no relation holds."""
+    try:
+        pair = make_pair(candidate, reference, shape)
+    except Exception:  # the encoding or its module rejects these sizes
+        return []
+    if pair is None:
+        return []
+    inputs = pair.inputs_below(DENSE)
+    findings = _diagnose_embeddings(pair, inputs) or _diagnose_logits(pair, inputs)
+    if not findings and defined_far(reference, pair.reference):
+        findings = _diagnose_far_ids(pair)
+    return findings
+
+
+def _confirmed(findings: list[Finding], others: list[Finding]) -> list[Finding]:
+    """Return the findings without reasons that are not among those of another model, ``others``."""
+    reasons = {finding.reason for finding in others}
+    return [
+        finding if not others or finding.reason in reasons else finding._replace(mistake=False, reason="")
+        for finding in findings
+    ]
 
 
 def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bool:
@@ -243,7 +265,7 @@ def _diagnose_logits(pair: Pair, inputs: Inputs) -> list[Finding]:
         return findings
     where = f"in {format_numbers('layer', differing)} of {len(scores)}"
     findings = findings or [Finding("it differs; in the others it is equal")]
-    return [Finding(f"{where}, {finding.text}") for finding in findings]
+    return [finding._replace(text=f"{where}, {finding.text}", mistake=True) for finding in findings]
 
 
 def _compare_layers(scores: Sequence[TensorPair], differing: Sequence[int]) -> list[Finding]:
@@ -283,6 +305,8 @@ def _compare_heads(result: Tensor, expected: Tensor, content: Tensor, shape: Mod
     expected_part = (expected - content).masked_fill(masked, 0.0)
     scale = float(unmasked(expected).abs().max())
     heads = range(len(result))
+    if not torch.equal(result.isinf(), expected.isinf()):
+        return [_compare_masks(~result.isinf(), ~expected.isinf())]
     if _equal(result_part, torch.zeros_like(result_part), scale):
         return [Finding("it has no effect")]
     factor = _ratio(result_part, expected_part)
@@ -313,6 +337,17 @@ def _compare_heads(result: Tensor, expected: Tensor, content: Tensor, shape: Mod
         text = f"there is a difference in {format_numbers('head', differing)} of {len(factors)} alone"
         return [Finding(text)]
     return []
+
+
+def _compare_masks(seen_HTS: Tensor, expected_HTS: Tensor) -> Finding:
+    """Describe which keys are seen that the reference hides, or hidden that it sees, at ids 0, 1, 2, ..."""
+    texts = []
+    distances_TS = (torch.arange(seen_HTS.shape[1])[:, None] - torch.arange(seen_HTS.shape[2])).abs()
+    for verb, differs_HTS in (("sees", seen_HTS & ~expected_HTS), ("hides", expected_HTS & ~seen_HTS)):
+        if differs_HTS.any():
+            distances = distances_TS.expand_as(differs_HTS)[differs_HTS].unique().tolist()
+            texts.append(f"it {verb} other keys than ours, at {format_numbers('distance', distances)}")
+    return Finding(" and ".join(texts))
 
 
 def _compare_shifted_distances(pair: Pair, inputs: Inputs, layer: int, result: Tensor) -> list[Finding]:
@@ -364,16 +399,24 @@ def _compare_angles(pair: Pair, layer: int) -> list[Finding]:
 
 def _describe_progression(angles: Tensor) -> str:
     """Return whether the angles of the pairs that rotate are geometric, and with which base, or linear."""
-    rotating = len(angles)
-    if rotating <= 3:
-        return ""
-    ratios = angles[1:] / angles[:-1]
+    base = geometric_base(angles)
+    if base is not None:
+        return f": geometric, as of base {base:.4g}"
     differences = angles.diff()
-    if torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=5e-3):
-        return f": geometric, as of base {float(ratios.mean()) ** -rotating:.4g}"
-    if torch.allclose(differences, differences[:1].expand_as(differences), atol=1e-4):
+    if len(angles) > 3 and torch.allclose(differences, differences[:1].expand_as(differences), atol=1e-4):
         return ": linear instead of geometric"
     return ""
+
+
+def geometric_base(angles: Tensor) -> float | None:
+    """Return b if the angles, largest first, are a constant times b^(-m/R) for m = 0 .. R - 1, else None."""
+    if len(angles) <= 3 or angles[-1] < STILL:
+        return None
+    logs = angles.log()
+    step = float(logs[-1] - logs[0]) / (len(angles) - 1)
+    if not torch.allclose(logs - logs[0], step * torch.arange(len(angles)).double(), rtol=0.0, atol=5e-3):
+        return None
+    return math.exp(-step * len(angles))
 
 
 def step_angles(encoding: PositionalEncoding, layer: int = 0) -> tuple[Tensor, float] | None:
@@ -461,5 +504,5 @@ def _describe_factor(
         reasons |= {scale**power: f"YaRN's scale to the power {2 + power}?" for power in (-2, -1, 1, 2)}
     for number, reason in reasons.items():
         if math.isclose(factor, number, rel_tol=1e-4):
-            return Finding(f"{what} {factor:.5g} times ours: {reason}")
+            return Finding(f"{what} {factor:.5g} times ours", reason=reason)
     return Finding(f"{what} {factor:.5g} times ours", mistake=False)

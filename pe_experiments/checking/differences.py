@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
-from pe_experiments.checking.instances import build, masked_difference, relative_difference, trainable
+from pe_experiments.checking.instances import (
+    build,
+    masked_difference,
+    relative_difference,
+    trainable,
+    unmasked,
+)
 from pe_experiments.checking.pair import (
     DENSE,
     FAR,
@@ -263,9 +269,10 @@ def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
             expected = logits_of_one_query(pair.reference, ids_S, query)
         except Exception:  # a table that ends is reported where far positions are compared
             continue
-        if relative_difference(result, expected) <= 2 * SAME:
+        if masked_difference(result, expected) <= 2 * SAME:
             continue
-        differs_S = ((result - expected).abs() > 2 * SAME * expected.abs().max()).any(0)
+        # Both minus infinity: a difference of NaN, which is not larger.
+        differs_S = ((result - expected).abs() > 2 * SAME * unmasked(expected).abs().max()).any(0)
         distances = (ids_S - ids_S[query]).abs()[differs_S].unique().tolist()
         if len(distances) <= MOST_NUMBERS:
             return f"logits differ at {format_numbers('distance', distances)} only"

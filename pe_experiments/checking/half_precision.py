@@ -37,7 +37,8 @@ def half_precision_losses(
     for dtype, ids in product(DTYPES, LARGE_IDS):
         ids_BT = torch.tensor([ids])
         scenario = Scenario(ids_BT, torch.zeros_like(ids_BT))
-        half = cast(draw_content(encoding.shape, ids_BT), dtype)
+        content = draw_content(encoding.shape, ids_BT, key_heads=getattr(encoding, "key_heads", None))
+        half = cast(content, dtype)
         exact = outputs(reference, scenario, cast(half, torch.float32))
         with torch.autocast("cpu", dtype=dtype):
             results = [result.float() for result in outputs(encoding, scenario, half)]

@@ -1,8 +1,8 @@
 """Identify which encoding a candidate implementation is, or which known mistake it has."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from pe_experiments.checking.compare import (
     untrained_difference,
 )
 from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.diagnosis import step_angles
+from pe_experiments.checking.diagnosis import geometric_base, step_angles
 from pe_experiments.checking.differences import SIZES, SMALL
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
@@ -57,7 +57,7 @@ class Match:
         comparison: the comparison that found them equal.
         component: the encoding.
         mistake: the known mistake, if any.
-        ignored: arguments of the reference that the candidate ignores, as the only difference.
+        ignored: arguments by name that the candidate should have and ignores, as the only difference.
         published: whether the encoding has arguments of a published model or a fixed original length.
         in_small_models: whether they are known to be equal in small models only.
     """
@@ -65,7 +65,7 @@ class Match:
     comparison: EncodingComparison
     component: SizedComponent
     mistake: Mistake | None = None
-    ignored: Sequence[str] = ()
+    ignored: Mapping[str, Any] = field(default_factory=dict)
     published: bool = False
     in_small_models: bool = False
 
@@ -77,7 +77,7 @@ class Match:
     @property
     def wrong(self) -> bool:
         """Return whether the candidate has a mistake that is not a convention."""
-        return self.mistake is not None and not self.convention
+        return bool(self.ignored) or (self.mistake is not None and not self.convention)
 
     @property
     def residual(self) -> float:
@@ -86,14 +86,18 @@ class Match:
         return max(self.comparison.difference or 0.0, 0.0 if math.isnan(far) else far)
 
 
-def closest(groups: Iterable[list[Match]]) -> list[Match]:
-    """Return the matches of the first group that explains a difference as completely as any other does.
+def closest(searches: Iterable[Callable[[], list[Match]]]) -> list[Match]:
+    """Return the matches of the first search that explains a difference as completely as any other does.
 
     Matches that hold in small models only are left out.
     """
-    complete = [[match for match in group if not match.in_small_models] for group in groups]
-    smallest = min((match.residual for group in complete for match in group), default=0.0)
-    for group in complete:
+    groups = []
+    for search in searches:
+        groups.append([match for match in search() if not match.in_small_models])
+        if any(match.residual <= ROUNDING for match in groups[-1]):
+            break  # no other can leave less
+    smallest = min((match.residual for group in groups for match in group), default=0.0)
+    for group in groups:
         matches = [match for match in group if match.residual <= max(10 * smallest, ROUNDING)]
         if matches:
             return matches
@@ -102,16 +106,32 @@ def closest(groups: Iterable[list[Match]]) -> list[Match]:
 
 def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     """Return the matches among all shipped encodings, see `all_encodings`."""
-    components = all_encodings(component)
     candidate = component.build
+    components = all_encodings(component) + rope_of_equal_base(component, forms[0])
     return closest(
-        [
-            equal_encodings(candidate, components, forms),
-            published_variants(candidate, components, forms),
-            known_mistakes(candidate, components, forms),
-            known_mistakes(candidate, components, forms, common=True),
-        ]
+        (
+            lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
+            lambda: published_variants(candidate, components, forms),
+            lambda: known_mistakes(candidate, components, forms),
+            lambda: known_mistakes(candidate, components, forms, common=True),
+        )
     )
+
+
+def _keeping_arguments(component: SizedComponent, matches: list[Match]) -> list[Match]:
+    """Return the matches with the candidate's arguments; if there are none, all, with those it ignores."""
+    checked = [replace(match, ignored=_lost_arguments(component, match.component)) for match in matches]
+    return [match for match in checked if not match.ignored] or checked
+
+
+def _lost_arguments(component: SizedComponent, equal: SizedComponent) -> dict[str, Any]:
+    """Return the numbers among the candidate's arguments that are others in an encoding equal to it."""
+    kept = equal.with_arguments_of(component).arguments
+    return {
+        name: kept[name]
+        for name, value in equal.arguments.items()
+        if isinstance(value, int | float) and kept[name] != value
+    }
 
 
 def all_encodings(component: SizedComponent) -> list[SizedComponent]:
@@ -124,6 +144,15 @@ def all_encodings(component: SizedComponent) -> list[SizedComponent]:
         if with_arguments.arguments != default.arguments:
             components.append(default)
     return components
+
+
+def rope_of_equal_base(component: SizedComponent, causal: bool) -> list[SizedComponent]:
+    """Return RoPE with the base that follows from the frequencies of the candidate, if they are geometric."""
+    step = step_angles(build(component.build, model_shape(SMALL, causal)))
+    base = geometric_base(step[0]) if step else None
+    if base is None or base <= 1:
+        return []
+    return [reference_of("rope", component.sizes, base=float(f"{base:.5g}"))]
 
 
 def explain(
@@ -142,16 +171,18 @@ def explain(
     others = [other for other in all_encodings(component) if other.choice != against.choice]
     others += [other.with_arguments_of(against) for other in others]
     published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
+    other_lengths = (*ORIGINAL_LENGTHS, *lengths)
+    others.insert(0, reference_of(against.choice, against.sizes))
     return closest(
-        [
-            without_effect(candidate, against, forms),
-            ignored_arguments(candidate, against, forms),
-            known_mistakes(candidate, [against], forms),
-            published_variants(candidate, [against], forms, user_arguments, (*ORIGINAL_LENGTHS, *lengths)),
-            equal_encodings(candidate, [reference_of(against.choice, against.sizes), *others], forms)[:1],
-            known_mistakes(candidate, [against], forms, common=True),
-            known_mistakes(candidate, published, forms),
-        ]
+        (
+            lambda: without_effect(candidate, against, forms),
+            lambda: ignored_arguments(candidate, against, forms),
+            lambda: known_mistakes(candidate, [against], forms),
+            lambda: published_variants(candidate, [against], forms, user_arguments, other_lengths),
+            lambda: equal_encodings(candidate, others, forms)[:1],
+            lambda: known_mistakes(candidate, [against], forms, common=True),
+            lambda: known_mistakes(candidate, published, forms),
+        )
     )
 
 
@@ -197,7 +228,8 @@ def ignored_arguments(candidate: MakeEncoding, against: SizedComponent, forms: S
             continue
         comparison = compare_layouts(candidate, as_reference(variant, forms))
         if comparison.same:
-            matches.append(Match(comparison, variant, ignored=names))
+            ignored = {name: against.arguments[name] for name in names}
+            matches.append(Match(comparison, variant, ignored=ignored))
     return matches
 
 

@@ -208,7 +208,10 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
 
 
 def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
-    """Return the logits [H, S] of the query at index ``query``, minus the logit of its own key."""
+    """Return the logits [H, S] of the query at index ``query``, minus the logit of its own key.
+
+    Masked logits are minus infinity.
+    """
     shape = encoding.shape
     generator = torch.Generator().manual_seed(0)
     q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
@@ -225,4 +228,5 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
     if bias is not None:
         logits_BHTS = logits_BHTS + bias
     logits_HS = logits_BHTS[0, :, 0].double()
+    logits_HS = logits_HS.masked_fill(is_masked(logits_HS), -torch.inf)
     return logits_HS - logits_HS[:, [query]]

@@ -31,7 +31,8 @@ EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relati
 def say_findings(findings: Sequence[Finding], reference: SizedComponent) -> None:
     """Print relations between the tested encoding and a reference."""
     for finding in findings:
-        say(f"Against {reference.label}: {finding.text}")
+        reason = f": {finding.reason}" if finding.reason else ""
+        say(f"Against {reference.label}: {finding.text}{reason}")
 
 
 def say_match(match: Match, forms: list[bool], against: SizedComponent | None = None) -> None:
@@ -51,9 +52,9 @@ def say_match(match: Match, forms: list[bool], against: SizedComponent | None = 
         if match.comparison.layout:
             say(f"  channels laid out differently: {match.comparison.layout}")
         return
-    if match.ignored and against is not None:
-        values = ", ".join(f"{name}={against.arguments[name]}" for name in match.ignored)
-        say(f"It ignores {values}: it is {match.component.label}, not {against.label}.")
+    if match.ignored:
+        values = ", ".join(f"{name}={value:g}" for name, value in match.ignored.items())
+        say(f"It ignores {values}: it is {match.component.label}.")
         return
     say_same(match.comparison, common_forms(match.component, forms))
     if against is None or match.convention:
