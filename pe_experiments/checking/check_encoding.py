@@ -21,6 +21,7 @@ from pe_experiments.checking.diagnosis import diagnose
 from pe_experiments.checking.encoding_contract import CHECKS, Subject
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
+    combined_mistakes,
     equal_encodings,
     explain,
     identify,
@@ -33,6 +34,7 @@ from pe_experiments.checking.report import (
     DECODER_ONLY,
     UNKNOWN,
     format_forms,
+    say_combination,
     say_comparison,
     say_findings,
     say_match,
@@ -195,10 +197,15 @@ def _compare_with_reference(
     variant = with_equal_frequencies(component.build, against, common[0], user_arguments, ORIGINAL_LENGTHS)
     findings = diagnose(component.build, variant.build, common)
     say_findings(findings, variant)
-    small_matches = [] if findings else known_mistakes(component.build, [against], forms)
+    if findings or comparison.other_models:
+        return False
+    small_matches = known_mistakes(component.build, [against], forms)
     for match in small_matches:
         say_match(match, forms, against)
-    if not findings and not small_matches:
+    combination = None if small_matches else combined_mistakes(component.build, against, forms)
+    if combination is not None:
+        say_combination(combination)
+    elif not small_matches:
         say("The difference is none of the known mistakes.")
     return False
 

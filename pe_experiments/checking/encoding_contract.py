@@ -513,8 +513,19 @@ def instances_are_separate(subject: Subject) -> Measurement:
     model = subject.model()
     tokens = random_tokens(2, 2 * LENGTH)
     before = model(tokens)
-    other_model = subject.model(d_model=64, train_length=30, train_positions=max(30, subject.positions))
-    other_model(tokens)
+    positions = max(30, subject.positions)
+    others = [
+        subject.model(d_model=64, train_length=30, train_positions=positions),
+        subject.model(num_heads=2),
+    ]
+    for other in others:
+        # A cache of the first model has no entry for another length, whose first tokens get the same result.
+        declared = torch.full((2,), 3 * LENGTH)
+        result = other(tokens, None, None, declared)
+        longer = other(torch.cat([tokens, tokens[:, :1]], dim=1), None, None, declared)[:, :-1]
+        difference = relative_difference(result, longer)
+        if subject.causal and difference > ROUNDING:
+            return compare_difference(difference)
     return compare_outputs(model(tokens), before, 0)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +45,8 @@ PUBLISHED: dict[str, list[dict[str, Any]]] = {
     },
 }
 ROUNDING = 1e-6  # smaller remaining differences are rounding
+STARTS = 4  # mistakes to which a second one is added
+MOST = 0.8  # share of a difference from which an incomplete explanation is reported
 MOST_SIMILAR = 3  # encodings from which differences are described
 OTHER_MODELS = {"rope"}  # encodings whose published arguments define other models, not conventions
 ORIGINAL_LENGTHS = tuple(2**power for power in range(9, 18))
@@ -375,6 +378,41 @@ def _equal_mistakes(
         if comparison.same:
             matches.append(Match(comparison, component, mistake))
     return matches
+
+
+class Combination(NamedTuple):
+    """Known mistakes that together explain a share of a difference, from 0 to 1."""
+
+    mistakes: tuple[Mistake, ...]
+    explained: float
+
+
+def combined_mistakes(
+    candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]
+) -> Combination | None:
+    """Return the one or two known mistakes that explain most of the difference in small models, if any do."""
+    possible = [*mistakes_of(against.choice), *common_mistakes(against.choice)]
+
+    def remaining(*mistakes: Mistake) -> float:
+        make = against.build
+        for mistake in mistakes:
+            make = mistake.make_in(make)
+        reference = Reference("", make, common_forms(against, forms))
+        try:
+            difference = compare(candidate, reference, sizes=[SMALL], largest=True).difference
+        except Exception:  # raised by the mistake, e.g. for positions that the encoding rejects
+            return math.inf
+        return math.inf if difference is None else difference
+
+    everything = remaining()
+    if not 0 < everything < math.inf:
+        return None
+    combinations = sorted(((mistake,) for mistake in possible), key=lambda mistakes: remaining(*mistakes))
+    pairs = product(combinations[:STARTS], possible)
+    combinations = [*combinations[:1], *((*first, second) for first, second in pairs)]
+    best = min(combinations, key=lambda mistakes: remaining(*mistakes), default=())
+    explained = 1 - remaining(*best) / everything
+    return Combination(best, explained) if explained > MOST else None
 
 
 class Effect(NamedTuple):

@@ -12,7 +12,7 @@ from pe_experiments.checking.compare import (
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.diagnosis import Finding
 from pe_experiments.checking.differences import SMALL, place_in_pair, untrained_pairs, where_they_differ
-from pe_experiments.checking.identify import Match
+from pe_experiments.checking.identify import Combination, Match
 from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
 from pe_experiments.terminal.console import say
 
@@ -33,6 +33,15 @@ def say_findings(findings: Sequence[Finding], reference: SizedComponent) -> None
     for finding in findings:
         reason = f": {finding.reason}" if finding.reason else ""
         say(f"Against {reference.label}: {finding.text}{reason}")
+
+
+def say_combination(combination: Combination) -> None:
+    """Print known mistakes that explain a difference, or most of it."""
+    names = "; ".join(mistake.name for mistake in combination.mistakes)
+    if combination.explained > 1 - SAME:
+        say(f"It matches several known mistakes at once. {names}")
+    else:
+        say(f"Known mistakes explain {combination.explained:.0%} of the difference. {names}")
 
 
 def say_match(match: Match, forms: list[bool], against: SizedComponent | None = None) -> None:

@@ -4,7 +4,7 @@ To add a check, write a function of a task under ``@check(name, promise, usual c
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 import torch
@@ -20,6 +20,8 @@ from pe_experiments.training.preflight import broken_rule
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
 MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
+LONGEST = 160  # input symbols of the longest evaluation by default, eight times those in training
+ROWS = 8  # examples of every length
 LONG = 20  # input symbols, enough for many inputs; the default longest training input
 SEEDS = 600  # batches of a single example
 FEWEST = 1_000  # number of different examples required among `BAGS`
@@ -52,6 +54,19 @@ def lengths_to_check(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
     return possible
 
 
+def differing_builds(build: Callable[[], Task]) -> str:
+    """Describe how two tasks built in the same way differ in their examples; return "" if they agree."""
+    with watch_random_draws(None) as sources:
+        first, second = build(), build()
+    if sources:
+        return f"building it draws from or seeds {allowed(sources)}"
+    for length in lengths_to_check(first):
+        examples = draw_examples(first, length, 50), draw_examples(second, length, 50)
+        if not all(map(torch.equal, *examples)):
+            return f"two instances draw other examples of length {length} from the same generator"
+    return ""
+
+
 def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return a mask of the targets that change if the symbols of each input are permuted."""
     orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
@@ -60,11 +75,16 @@ def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
 
 @check("rule", "samples obey the rule", "solve or sample is off by one at an end of the input")
 def samples_obey_rule(task: Task) -> Measurement:
-    for seed, length in enumerate(lengths_to_check(task)):
-        inputs, targets = draw_examples(task, length, 50, seed)
-        if violation := broken_rule(task, length, inputs, targets):
-            return False, f"length {length}: {violation}"
-    return True, f"lengths {', '.join(map(str, lengths_to_check(task)))}"
+    """Solve many examples of usual lengths, then some of every length that runs have by default."""
+    usual = lengths_to_check(task)
+    others = sorted({*lengths_to_check(task, range(1, LONGEST + 1))} - {*usual})
+    for rows, lengths in ((50, usual), (ROWS, others)):
+        for seed, length in enumerate(lengths):
+            inputs, targets = draw_examples(task, length, rows, seed)
+            violation = broken_rule(task, length, inputs, targets)
+            if violation:
+                return False, f"length {length}: {violation}"
+    return True, f"at every length from {usual[0]} to {max(*usual, *others)}"
 
 
 @check("lengths", "lengths are ordered", "nearest_length rounds up or forgets the shortest input")

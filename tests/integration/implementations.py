@@ -435,7 +435,7 @@ class StepsOfPositions(PositionalEncoding):
 
 
 class Window(PositionalEncoding):
-    """A mask of minus infinity."""
+    """A mask of the smallest number."""
 
     extra = 0
 
@@ -445,7 +445,7 @@ class Window(PositionalEncoding):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         far = at.relative_positions_BTS.abs()[:, None] >= self.window
-        return torch.zeros(far.shape).masked_fill(far, -torch.inf)
+        return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
 
 
 class WindowOneWider(Window):
@@ -457,7 +457,7 @@ class WindowOnlyBefore(Window):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         far = -at.relative_positions_BTS[:, None] >= self.window
-        return torch.zeros(far.shape).masked_fill(far, -torch.inf)
+        return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
 
 
 class OwnTableInEveryLayer(RightT5):
