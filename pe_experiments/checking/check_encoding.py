@@ -18,15 +18,12 @@ from pe_experiments.checking.compare import (
 )
 from pe_experiments.checking.components import SizedComponent, sized
 from pe_experiments.checking.diagnosis import diagnose
-from pe_experiments.checking.encoding_contract import CHECKS, Subject
+from pe_experiments.checking.encoding_contract import CHECKS
+from pe_experiments.checking.explanations import combined_mistakes, explain, identify, most_similar
 from pe_experiments.checking.identify import (
     ORIGINAL_LENGTHS,
-    combined_mistakes,
     equal_encodings,
-    explain,
-    identify,
     known_mistakes,
-    most_similar,
     with_equal_frequencies,
 )
 from pe_experiments.checking.instances import small_shape
@@ -39,6 +36,7 @@ from pe_experiments.checking.report import (
     say_findings,
     say_match,
 )
+from pe_experiments.checking.subject import Subject
 from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
 from pe_experiments.terminal.console import say

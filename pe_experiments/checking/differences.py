@@ -30,6 +30,7 @@ from pe_experiments.checking.pair import (
 )
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import sentence
 
@@ -39,7 +40,8 @@ LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradua
 SIZES = (SMALL, LARGE)
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
-LONG_TRAINING = (131_072, 2**21)  # slow pairs of RoPE make several rotations over the second
+LONG_TRAINING = 131_072  # tokens
+LONGEST_TRAINING = 2**22
 FARTHEST = 131_072
 FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, those of wrapped ids by 1
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
@@ -245,7 +247,12 @@ def _row_of_length(pair: Pair, tokens: int) -> Inputs:
 def _difference_of_long_training(make_pair_for: MakePair, causal: bool) -> str:
     """Describe a difference in models trained on long sequences."""
     width, heads, _ = SMALL
-    for length in LONG_TRAINING:
+    lengths = {LONG_TRAINING}
+    pair = make_pair_for(model_shape(SMALL, causal))
+    if pair is not None and isinstance(pair.reference, ExtendedRope):
+        # The slowest pair makes a whole rotation over more than 2 pi times the base.
+        lengths.add(min(int(10 * pair.reference.base), LONGEST_TRAINING))
+    for length in sorted(lengths):
         pair = make_pair_for(model_shape((width, heads, length), causal))
         if pair is not None and pair.difference > SAME:
             place = "" if pair.layout else place_in_pair(pair, NEAR)

@@ -12,7 +12,8 @@ from pe_experiments.checking.compare import (
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.diagnosis import Finding
 from pe_experiments.checking.differences import SMALL, place_in_pair, untrained_pairs, where_they_differ
-from pe_experiments.checking.identify import Combination, Match
+from pe_experiments.checking.explanations import Combination
+from pe_experiments.checking.identify import Match
 from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
 from pe_experiments.terminal.console import say
 

@@ -303,18 +303,18 @@ class AnglesInDtypeOfQ(RightRope):
 
 
 class RightNtk(RightRope):
-    """Dynamic NTK with factor 1: the base follows the length of the row."""
+    """Dynamic NTK with factor 1: the base follows the length of each row."""
 
     def longer(self, at: AttentionContext) -> Tensor:
-        return (at.tokens_B.double() / self.shape.train_length).clamp(min=1)[0]
+        return (at.tokens_B.double() / self.shape.train_length).clamp(min=1)
 
     def inverse(self, at: AttentionContext) -> Tensor:
         pairs = self.shape.head_dim // 2
-        base = self.base * self.longer(at) ** (pairs / (pairs - 1))
+        base = self.base * self.longer(at)[:, None, None, None] ** (pairs / (pairs - 1))
         return base ** (-torch.arange(pairs).double() / pairs)
 
     def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
-        return super().rotated(x, positions.double(), at).to(x.dtype)
+        return super().rotated(x, positions, at).to(x.dtype)
 
 
 class LongestSoFar(RightNtk):
@@ -323,16 +323,15 @@ class LongestSoFar(RightNtk):
     longest = 1.0
 
     def longer(self, at: AttentionContext) -> Tensor:
-        self.longest = max(self.longest, float(super().longer(at)))
-        return torch.tensor(self.longest).double()
+        self.longest = max(self.longest, float(super().longer(at).max()))
+        return torch.tensor([self.longest]).double()
 
 
 class ScaledAtTheLength(RightNtk):
     """A row of exactly the training length is taken to be longer."""
 
     def longer(self, at: AttentionContext) -> Tensor:
-        exactly = bool((at.tokens_B == self.shape.train_length).any())
-        return super().longer(at) * (1.1 if exactly else 1.0)
+        return super().longer(at) * torch.where(at.tokens_B == self.shape.train_length, 1.1, 1.0)
 
 
 class YarnOfArguments(PositionalEncoding):

@@ -174,7 +174,7 @@ DIFFERENT = {
     "ScaledAtTheLength against=rope_ntk": [
         "in a row of 12 tokens, exactly the original length, logits differ"
     ],
-    "RampClampedAtPairs against=rope_yarn": ["trained on 131,072 tokens, logits differ"],
+    "RampClampedAtPairs against=rope_yarn": ["trained on 100,000 tokens, logits differ"],
     "AttentionFactorIgnored +pe.attention_factor=1.0 against=rope_yarn": [
         "It ignores attention_factor=1: it is rope_yarn(factor=4)."
     ],
