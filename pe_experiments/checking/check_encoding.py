@@ -37,7 +37,7 @@ from pe_experiments.checking.report import (
     say_match,
 )
 from pe_experiments.checking.subject import Subject
-from pe_experiments.configuration.parts import shipped, user_errors
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, error_place, nearest, sentence
@@ -85,8 +85,10 @@ def check_encoding(settings: CheckSettings) -> bool:
     """
     torch.set_num_threads(1)  # more threads do not help with small tensors
     sizes = settings.model.given()
-    with user_errors("model"):
+    try:
         small_shape(True, **sizes)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from error
     component = sized(settings.pe, sizes)
     against = _load_reference(component, settings)
     forms = _possible_forms(component)

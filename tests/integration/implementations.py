@@ -459,6 +459,14 @@ class WindowOnlyBefore(Window):
         return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
 
 
+class Chunks(Window):
+    """A query sees its own chunk of tokens, as in Llama 4, not a window."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        chunks = (at.q_positions_BT // self.window)[:, :, None] != (at.k_positions_BS // self.window)[:, None]
+        return torch.zeros(chunks[:, None].shape).masked_fill(chunks[:, None], torch.finfo(torch.float32).min)
+
+
 class OwnTableInEveryLayer(RightT5):
     """As in UMT5."""
 

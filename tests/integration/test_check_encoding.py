@@ -188,7 +188,8 @@ DIFFERENT = {
     ],
     "LogNIgnored against=logn": ["It is none", "what logn adds has no effect"],
     "WindowOneWider against=sliding_window": ["sliding_window: one position too wide"],
-    "WindowOnlyBefore against=sliding_window": ["it sees other keys than ours, at distances 4, 5, 6"],
+    "WindowOnlyBefore against=sliding_window": ["In a decoder alone", "It is sliding_window(window=4), "],
+    "Chunks against=sliding_window": ["it hides other keys than ours, at distances 1, 2 and 3"],
     "OwnTableInEveryLayer against=t5": ["every layer has parameters of its own (per_layer = True)"],
     "LogarithmToBaseTwo against=kerple_log": ["kerple_log: the logarithm to base 2"],
 }
