@@ -77,9 +77,15 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
 
 
 def _keeping_arguments(component: SizedComponent, matches: list[Match]) -> list[Match]:
-    """Return the matches with the candidate's arguments; if there are none, all, with those it ignores."""
+    """Return the matches without those that have default arguments beside the same with the candidate's.
+
+    If the candidate equals an encoding only without its own arguments, it ignores these; such matches are
+    returned alone.
+    """
     checked = [replace(match, ignored=_lost_arguments(component, match.component)) for match in matches]
-    return [match for match in checked if not match.ignored] or checked
+    keeping = {match.component.choice for match in checked if not match.ignored}
+    ignoring = [match for match in checked if match.ignored and match.component.choice not in keeping]
+    return ignoring or [match for match in checked if not match.ignored]
 
 
 def _lost_arguments(component: SizedComponent, equal: SizedComponent) -> dict[str, Any]:
