@@ -21,7 +21,6 @@ from pe_experiments.checking.diagnosis import diagnose
 from pe_experiments.checking.encoding_contract import CHECKS
 from pe_experiments.checking.explanations import combined_mistakes, explain, identify, most_similar
 from pe_experiments.checking.identify import (
-    ORIGINAL_LENGTHS,
     equal_encodings,
     known_mistakes,
     with_equal_frequencies,
@@ -194,7 +193,8 @@ def _compare_with_reference(
     if "state" in failed:
         say("It keeps state between calls, so its formula cannot be determined.")
         return False
-    variant = with_equal_frequencies(component.build, against, common[0], user_arguments, ORIGINAL_LENGTHS)
+    variants = with_equal_frequencies(component.build, against, common[0], user_arguments)
+    variant = (*variants, against)[0]
     findings = diagnose(component.build, variant.build, common)
     say_findings(findings, variant)
     if findings or comparison.other_models:

@@ -28,6 +28,7 @@ from pe_experiments.checking.identify import (
     equal_encodings,
     known_mistakes,
     published_variants,
+    with_equal_frequencies,
     with_published_arguments,
 )
 from pe_experiments.checking.instances import build
@@ -65,10 +66,12 @@ def closest(searches: Iterable[Callable[[], list[Match]]]) -> list[Match]:
 def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     """Return the matches among all shipped encodings, see `all_encodings`."""
     candidate = component.build
-    components = all_encodings(component) + rope_of_equal_base(component, forms[0])
+    components = all_encodings(component)
+    fitted = fitted_encodings(candidate, components, forms[0])
     return closest(
         (
             lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
+            lambda: equal_encodings(candidate, fitted, forms)[:1],
             lambda: published_variants(candidate, components, forms),
             lambda: known_mistakes(candidate, components, forms),
             lambda: known_mistakes(candidate, components, forms, common=True),
@@ -110,13 +113,19 @@ def all_encodings(component: SizedComponent) -> list[SizedComponent]:
     return components
 
 
-def rope_of_equal_base(component: SizedComponent, causal: bool) -> list[SizedComponent]:
-    """Return RoPE with the base that follows from the frequencies of the candidate, if they are geometric."""
-    step = step_angles(build(component.build, model_shape(SMALL, causal)))
+def fitted_encodings(
+    candidate: MakeEncoding, components: Sequence[SizedComponent], causal: bool
+) -> list[SizedComponent]:
+    """Return RoPE and its extensions with arguments that give the candidate's frequencies."""
+    fitted = []
+    for component in components:
+        fitted += with_equal_frequencies(candidate, component, causal)
+    step = step_angles(build(candidate, model_shape(SMALL, causal)))
     base = geometric_base(step[0]) if step else None
-    if base is None or base <= 1:
-        return []
-    return [reference_of("rope", component.sizes, base=float(f"{base:.5g}"))]
+    if base is not None and base > 1:
+        rope = next(component for component in components if component.choice == "rope")
+        fitted.append(rope.with_arguments(base=float(f"{base:.5g}")))
+    return [component for component in fitted if component not in components]
 
 
 def explain(
@@ -133,7 +142,8 @@ def explain(
     candidate = component.build
     lengths = [value for value in component.arguments.values() if type(value) is int and value > 1]
     others = [other for other in all_encodings(component) if other.choice != against.choice]
-    others += [other.with_arguments_of(against) for other in others]
+    with_its_arguments = [other.with_arguments_of(against) for other in others]
+    others += [other for other in with_its_arguments if other not in others]
     published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
     other_lengths = (*ORIGINAL_LENGTHS, *lengths)
     others.insert(0, reference_of(against.choice, against.sizes))
@@ -153,6 +163,8 @@ def explain(
 def most_similar(component: SizedComponent, forms: Sequence[bool]) -> list[SizedComponent]:
     """Return the encodings with the same `Effect` that differ least from the candidate, nearest first."""
     effect = effect_of(component.build, forms[0])
+    if effect == Effect(False, 0):  # similar to NoPE, as all that acts on long rows alone
+        return []
     differences: list[tuple[float, SizedComponent]] = []
     for similar in all_encodings(component):
         reference = as_reference(similar, forms)

@@ -139,29 +139,32 @@ def with_published_arguments(component: SizedComponent) -> list[SizedComponent]:
 
 
 def with_equal_frequencies(
-    candidate: MakeEncoding,
-    component: SizedComponent,
-    causal: bool,
-    user_arguments: Sequence[str],
-    lengths: Sequence[int],
-) -> SizedComponent:
-    """Return the variant of an extended RoPE that rotates as the candidate does, or else the encoding itself.
+    candidate: MakeEncoding, component: SizedComponent, causal: bool, user_arguments: Sequence[str] = ()
+) -> list[SizedComponent]:
+    """Return the variants of an extended RoPE that rotate as the candidate does.
 
     Variants keep the arguments that the user set.
     """
     if not issubclass(component.cls, ExtendedRope):
-        return component
-    shape = model_shape(SMALL, causal)
-    candidate_step = step_angles(build(candidate, shape))
-    if candidate_step is None:
-        return component
-    for variant in (component, *_variants(component, lengths)):
-        if any(variant.arguments[name] != component.arguments[name] for name in user_arguments):
-            continue
-        variant_step = step_angles(variant.build(shape))
-        if variant_step and torch.allclose(variant_step[0], candidate_step[0], rtol=SAME, atol=0.0):
-            return variant
-    return component
+        return []
+    shapes = [model_shape(size, causal) for size in SIZES]
+    candidate_steps = [step_angles(build(candidate, shape)) for shape in shapes]
+
+    def rotates_equally(variant: SizedComponent) -> bool:
+        for shape, step in zip(shapes, candidate_steps, strict=True):
+            variant_step = step_angles(variant.build(shape))
+            if step is None or variant_step is None or step[0].shape != variant_step[0].shape:
+                return False
+            if not torch.allclose(variant_step[0], step[0], rtol=SAME, atol=0.0):
+                return False
+        return True
+
+    return [
+        variant
+        for variant in (component, *_variants(component, ORIGINAL_LENGTHS))
+        if all(variant.arguments[name] == component.arguments[name] for name in user_arguments)
+        and rotates_equally(variant)
+    ]
 
 
 def known_mistakes(

@@ -59,6 +59,7 @@ RIGHT = {
     "StepsOfPositions": ["It equals none of our encodings"],
     "Window against=sliding_window": ["It is sliding_window(window=4), compared in a decoder and an encoder"],
     "OtherBase": ["It is rope(base=500), "],
+    "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
     "RightDeberta against=deberta": ["position to content uses d(i, j) instead of d(j, i)"],
 }
 # Implementations that break the contract.
