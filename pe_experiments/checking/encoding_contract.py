@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking import attention_contract
+from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECKS
 from pe_experiments.checking.checks import Checks, Measurement
 from pe_experiments.checking.instances import (
     LENGTH,
@@ -482,4 +482,4 @@ def implementations_agree(subject: Subject) -> Measurement:
     return compare_difference(worst, 2 * ROUNDING)
 
 
-CHECKS = MODEL_CHECKS | attention_contract.CHECKS
+CHECKS = MODEL_CHECKS | ATTENTION_CHECKS
