@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 
     Args:
         text: description of how they differ.
-        mistake: whether no encoding is meant so; False for other factors, slopes and frequencies.
+        mistake: whether no encoding is meant so; False for other factors and frequencies, and for heads.
         reason: a usual reason for a factor, which may be a coincidence.
     """
 
@@ -328,14 +328,15 @@ def _compare_heads(result: Tensor, expected: Tensor, content: Tensor, shape: Mod
     without = [head for head in heads if factors[head] == 0]
     differing = [head for head in heads if factors[head] is None]
     if without and len(without) + factors.count(1) == len(factors):
-        return [Finding(f"there are no positions in {format_numbers('head', without)} of {len(factors)}")]
+        text = f"there are no positions in {format_numbers('head', without)} of {len(factors)}"
+        return [Finding(text, mistake=False)]
     if not differing:
         words = ", ".join(f"{factor:.5g}" for factor in factors)
         text = f"what positions add to the logits is, head by head, {words} times ours"
         return [Finding(text, mistake=False)]
     if len(differing) < len(factors):
         text = f"there is a difference in {format_numbers('head', differing)} of {len(factors)} alone"
-        return [Finding(text)]
+        return [Finding(text, mistake=False)]
     return []
 
 
