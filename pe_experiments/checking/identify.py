@@ -75,9 +75,10 @@ class Match:
 
     @property
     def residual(self) -> float:
-        """Return the difference that remains, relative to the largest value."""
+        """Return the relative difference that remains, at least `SAME` if far positions are not compared."""
         far = self.comparison.far_difference
-        return max(self.comparison.difference or 0.0, 0.0 if math.isnan(far) else far)
+        unknown = SAME if self.comparison.not_compared else 0.0
+        return max(self.comparison.difference or 0.0, 0.0 if math.isnan(far) else far, unknown)
 
 
 def equal_encodings(

@@ -90,12 +90,14 @@ def say_comparison(
         what = "logits or embeddings"
         difference = comparison.difference
         if comparison.scenario:
-            what = f"attention weights ({comparison.scenario})"
+            what = f"embeddings or attention weights ({comparison.scenario})"
         elif difference <= SAME:
             what = "at positions up to 4,095 logits or embeddings"
             difference = comparison.far_difference
         say(f"It is not {comparison.reference}: {what} differ by {difference:.2g} of the largest.")
-        for span, causal in product(SPANS, forms):
+        # What is trained may decide far positions; a difference in batches or caches is nearer.
+        spans = (DENSE, NEAR) if comparison.scenario else tuple(SPANS)
+        for span, causal in product(spans, forms):
             place = where_they_differ(component.build, against.build, causal, span=span)
             if place:
                 say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{place}")
