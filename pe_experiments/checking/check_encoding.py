@@ -1,60 +1,69 @@
 """Implement the command check_encoding: check the contract of an encoding, and compare or identify it.
 
-`_compare_with_reference` and `_explain_difference` define the order of comparisons with a reference.
+`_compare_with_reference` and `_identify_encoding` define the order of comparisons.
 """
 
-from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from pe_experiments.checking.checks import run_checks, say_failure
 from pe_experiments.checking.compare import (
-    EncodingComparison,
     as_reference,
     common_forms,
     compare_layouts,
+    difference_with_other_arguments,
     reference_of,
-    untrained_difference,
 )
+from pe_experiments.checking.components import SizedComponent, sized
 from pe_experiments.checking.diagnosis import diagnose
-from pe_experiments.checking.differences import SMALL, place_in_pair, untrained_pairs, where_they_differ
-from pe_experiments.checking.encoding_contract import CHECKS, FINITE, REPEATABLE, WELL_SHAPED, Subject
+from pe_experiments.checking.encoding_contract import CHECKS
+from pe_experiments.checking.explanations import combined_mistakes, explain, identify, most_similar
 from pe_experiments.checking.identify import (
-    ORIGINAL_LENGTHS,
-    OTHER_MODELS,
-    Match,
     equal_encodings,
-    identify,
     known_mistakes,
-    published_variants,
     with_equal_frequencies,
-    with_published_arguments,
 )
 from pe_experiments.checking.instances import small_shape
-from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
-from pe_experiments.configuration.parts import Component, load_component, shipped
-from pe_experiments.configuration.schema import Section, Words
+from pe_experiments.checking.report import (
+    DECODER_ONLY,
+    UNKNOWN,
+    format_forms,
+    say_combination,
+    say_comparison,
+    say_findings,
+    say_match,
+)
+from pe_experiments.checking.subject import Subject
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, error_place, nearest, sentence
 
-UNKNOWN = """It equals none of our encodings (with their default arguments)
-and none of the known mistakes: it is new, or it has an unknown mistake.
-To tell which, name what it should be: against=rope, with its arguments."""
-DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
-SPANS = {  # how the text begins if a difference first shows in a span of positions
-    DENSE: "",
-    NEAR: "equal at positions 0, 1, 2, ...; with gaps between positions, ",
-    FAR: "equal at positions below 64; far from them, ",
-}
-STATELESS = "earlier calls change nothing"
-EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
+HEADS, CHANNELS = 4, 16  # of checked models, if one of the two is given
 FORMS = {True: "decoder", False: "encoder"}  # by `causal`
-GATES = {  # promises on which all other checks depend, and why these cannot run without them
-    WELL_SHAPED: "need tensors that fit",
-    FINITE: "compare numbers",
-    REPEATABLE: "compare calls with each other",
+GATES = {  # checks on which all others depend, and why these cannot run without them
+    "shapes": "need tensors that fit",
+    "finite": "compare numbers",
+    "repeatable": "compare calls with each other",
 }
+
+
+class ModelSizes(Section):
+    """Sizes of the checked models; null: several sizes, of two or twelve layers."""
+
+    d_model: Count | None
+    num_heads: Count | None
+    num_layers: Annotated[int, Field(ge=1, le=MOST_LAYERS)] | None
+
+    def given(self) -> dict[str, int]:
+        """Return the sizes that are given, by their name in `ModelShape`; width and heads only together."""
+        sizes = {} if self.num_layers is None else {"num_layers": self.num_layers}
+        if self.d_model is None and self.num_heads is None:
+            return sizes
+        num_heads = self.num_heads or HEADS
+        return sizes | {"num_heads": num_heads, "d_model": self.d_model or CHANNELS * num_heads}
 
 
 class CheckSettings(Section):
@@ -63,6 +72,7 @@ class CheckSettings(Section):
     pe: dict[str, Any]
     against: Words | None
     against_arguments: dict[str, Any]
+    model: ModelSizes
 
 
 def check_encoding(settings: CheckSettings) -> bool:
@@ -73,16 +83,21 @@ def check_encoding(settings: CheckSettings) -> bool:
         up to conventions of released models.
     """
     torch.set_num_threads(1)  # more threads do not help with small tensors
-    component = load_component("pe", settings.pe)
+    sizes = settings.model.given()
+    try:
+        small_shape(True, **sizes)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from error
+    component = sized(settings.pe, sizes)
     against = _load_reference(component, settings)
     forms = _possible_forms(component)
-    say(f"{component.target} in {_format_forms(forms)}\n")
+    say(f"{component.target} in {format_forms(forms)}\n")
     failed = _check_contract(component, forms)
     if len(failed) == 1 and failed[0] in GATES:
         return False
     try:
         if against is None:
-            is_correct = _identify_encoding(component, forms)
+            is_correct = _identify_encoding(component, forms, failed)
         else:
             user_arguments = list(settings.against_arguments)
             is_correct = _compare_with_reference(component, against, forms, user_arguments, failed)
@@ -94,26 +109,52 @@ def check_encoding(settings: CheckSettings) -> bool:
     return is_correct and not failed
 
 
-def _identify_encoding(component: Component, forms: list[bool]) -> bool:
-    """Print which encoding or known mistake it equals; return whether it has no known mistake."""
+def _identify_encoding(component: SizedComponent, forms: list[bool], failed: list[str]) -> bool:
+    """Print what it equals or is most similar to; return whether it may be right."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
-    matches = identify(component.build, forms[:1])  # without a match in a decoder there is none in both
+    matches = identify(component, forms[:1])  # without a match in a decoder there is none in both
     if matches and len(forms) == 2:
-        matches_in_both = identify(component.build, forms)
+        matches_in_both = identify(component, forms)
         if matches_in_both:
             matches = matches_in_both
         else:
             say(DECODER_ONLY)
             forms = [True]
     for match in matches:
-        _say_match(match, forms)
-    if not matches:
-        say(UNKNOWN)
-    return not any(match.wrong for match in matches)
+        say_match(match, forms)
+    if matches:
+        return not any(match.wrong for match in matches)
+    if "state" in failed:
+        say("It keeps state between calls, so its formula cannot be determined.")
+        return False
+    return _compare_with_similar(component, forms)
+
+
+def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> bool:
+    """Print how it differs from the most similar encodings; return whether it may be a new encoding."""
+    similar_encodings = most_similar(component, forms)
+    for similar in similar_encodings:
+        comparison = compare_layouts(component.build, as_reference(similar, forms), largest=True)
+        if comparison.equal_nearby:  # the difference shows in some models or at some positions only
+            say(f"It is almost {similar.label}.")
+            return _compare_with_reference(component, similar, forms, [], [])
+    say(UNKNOWN)
+    for similar in similar_encodings:
+        findings = diagnose(component.build, similar.build, common_forms(similar, forms))
+        if findings:
+            say_findings(findings, similar)
+            return not any(finding.mistake for finding in findings)
+    if similar_encodings:
+        say(f"Most similar is {similar_encodings[0].label}.")
+    return True
 
 
 def _compare_with_reference(
-    component: Component, against: Component, forms: list[bool], user_arguments: list[str], failed: list[str]
+    component: SizedComponent,
+    against: SizedComponent,
+    forms: list[bool],
+    user_arguments: list[str],
+    failed: list[str],
 ) -> bool:
     """Print whether it equals the reference, or how it differs; return whether it is correct.
 
@@ -122,62 +163,54 @@ def _compare_with_reference(
         against: the reference.
         forms: the forms in which the tested encoding can be built.
         user_arguments: names of the reference's arguments that the user set.
-        failed: promises of the contract that the tested encoding breaks.
+        failed: names of the checks of the contract that the tested encoding fails.
     """
     common = common_forms(against, forms)
     if not common:
         say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
         return False
     comparison = compare_layouts(component.build, as_reference(against, forms), largest=True)
-    _say_comparison(comparison, component, against, common)
+    if comparison.same:
+        place = difference_with_other_arguments(component, against, common)
+        comparison = comparison._replace(other_models=place)
+    say_comparison(comparison, component, against, common)
     if comparison.same:
         return True
-    matches = _explain_difference(component, against, forms, user_arguments)
+    matches = explain(component, against, forms, user_arguments)
+    if not matches and len(forms) == 2 and common[0]:
+        matches = equal_encodings(component.build, [against], [True]) or explain(
+            component, against, [True], user_arguments
+        )
+        if matches:
+            say(DECODER_ONLY)
+            for match in matches:
+                say_match(match, [True], against)
+            return False
     for match in matches:
-        _say_match(match, forms, against)
+        say_match(match, forms, against)
     if matches:
         return all(match.convention for match in matches)
-    if STATELESS in failed:
+    if "state" in failed:
         say("It keeps state between calls, so its formula cannot be determined.")
         return False
-    if len(forms) == 2 and common[0]:
-        matches = equal_encodings(component.build, [against], [True])
-    if not matches:
-        variant = with_equal_frequencies(component.build, against, common[0], ORIGINAL_LENGTHS)
-        findings = diagnose(component.build, variant.build, common)
-        for finding in findings:
-            say(f"Against {variant.label}: {finding}")
-        if findings:
-            return False
-        if len(forms) == 2:
-            matches = _explain_difference(component, against, [True], user_arguments)
-    say(DECODER_ONLY if matches else "The difference is none of the known mistakes.")
-    for match in matches:
-        _say_match(match, [True], against)
+    variants = with_equal_frequencies(component.build, against, common[0], user_arguments)
+    variant = (*variants, against)[0]
+    findings = diagnose(component.build, variant.build, common)
+    say_findings(findings, variant)
+    if findings or comparison.other_models:
+        return False
+    small_matches = known_mistakes(component.build, [against], forms)
+    for match in small_matches:
+        say_match(match, forms, against)
+    combination = None if small_matches else combined_mistakes(component.build, against, forms)
+    if combination is not None:
+        say_combination(combination)
+    elif not small_matches:
+        say("The difference is none of the known mistakes.")
     return False
 
 
-def _explain_difference(
-    component: Component, against: Component, forms: list[bool], user_arguments: list[str]
-) -> list[Match]:
-    """Return what the tested encoding equals instead of the reference, by the likeliest explanation.
-
-    They are known mistakes, published arguments, other encodings and mistakes that any encoding can have.
-    """
-    candidate = component.build
-    lengths = [value for value in component.arguments.values() if isinstance(value, int) and value > 1]
-    others = [reference_of(choice) for choice in shipped("pe") if choice != against.choice]
-    published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
-    return (
-        known_mistakes(candidate, [against], forms)
-        or published_variants(candidate, [against], forms, user_arguments, (*ORIGINAL_LENGTHS, *lengths))
-        or equal_encodings(candidate, [reference_of(against.choice), *others], forms)
-        or known_mistakes(candidate, [against], forms, common=True)
-        or known_mistakes(candidate, published, forms)
-    )
-
-
-def _load_reference(component: Component, settings: CheckSettings) -> Component | None:
+def _load_reference(component: SizedComponent, settings: CheckSettings) -> SizedComponent | None:
     """Return the encoding named by ``against``; it takes over arguments that the tested encoding also has."""
     if settings.against is None:
         if settings.against_arguments:
@@ -186,14 +219,11 @@ def _load_reference(component: Component, settings: CheckSettings) -> Component 
     choices = shipped("pe")
     if settings.against not in choices:
         raise UserError(f"against={settings.against} is not a choice.{nearest(settings.against, choices)}")
-    reference_arguments = reference_of(settings.against).arguments
-    shared_arguments = {
-        name: value for name, value in component.arguments.items() if name in reference_arguments
-    }
-    return reference_of(settings.against, **{**shared_arguments, **settings.against_arguments})
+    reference = reference_of(settings.against, component.sizes).with_arguments_of(component)
+    return reference.with_arguments(**settings.against_arguments)
 
 
-def _possible_forms(component: Component) -> list[bool]:
+def _possible_forms(component: SizedComponent) -> list[bool]:
     """Return the forms (True: causal) in which the encoding can be built; raise its error if in none."""
     refusals = {}
     for causal in FORMS:
@@ -202,124 +232,31 @@ def _possible_forms(component: Component) -> list[bool]:
         except UserError as error:
             if error.__cause__ is not None and not isinstance(error.__cause__, ValueError):
                 # The class fails, instead of refusing this form.
-                raise UserError(f"{error} (in {_format_forms([causal])})") from error
+                raise UserError(f"{error} (in {format_forms([causal])})") from error
             refusals[causal] = error
     if len(refusals) == 2:
         raise refusals[True]
     return [causal for causal in FORMS if causal not in refusals]
 
 
-def _check_contract(component: Component, forms: list[bool]) -> list[str]:
-    """Run all checks and print their results; return the promises that fail.
+def _check_contract(component: SizedComponent, forms: list[bool]) -> list[str]:
+    """Run all checks and print their results; return the names of those that fail.
 
-    If a promise of `GATES` fails, the other checks do not run.
+    If a check of `GATES` fails, the other checks do not run.
     """
-    subjects = {FORMS[causal]: Subject(component.build, causal) for causal in forms}
-    for promise, reason in GATES.items():
-        for name, subject in subjects.items():
-            result = CHECKS[promise](subject)
+    subjects = {
+        FORMS[causal]: Subject(component.build, causal, sizes=component.sizes).with_long_table()
+        for causal in forms
+    }
+    for gate, reason in GATES.items():
+        for form, subject in subjects.items():
+            result = CHECKS[gate](subject)
             if result.holds is False and result.error is None:
-                say_failure(promise, name, result, CHECKS[promise].usual_cause)
+                say_failure(CHECKS[gate], form, result)
                 say(f"\nAll other checks {reason}; none was run.")
-                return [promise]
+                return [gate]
     failed = run_checks(CHECKS, subjects)
     if not failed:
         say("\nIt keeps the contract: no check fails (-: does not apply).")
     say("")
     return failed
-
-
-def _say_match(match: Match, forms: list[bool], against: Component | None = None) -> None:
-    """Print which encoding or mistake the tested encoding equals."""
-    if match.mistake is not None:
-        if match.convention:
-            say(f"It follows another convention, which is no mistake. {match.mistake.name}")
-            say("Weights do not carry over between the two.")
-            return
-        projects = match.mistake.change.projects
-        suffix = f" (reported: {projects})" if projects else ""
-        say(f"It matches a known mistake. {match.mistake.name}{suffix}")
-        if match.in_small_models:
-            width, heads, _ = SMALL
-            models = f"models with {heads} heads of {width // heads} channels"
-            say(f"  in {models}; in others it differs, so it may be another one")
-        if match.comparison.layout:
-            say(f"  channels laid out differently: {match.comparison.layout}")
-        return
-    _say_same(match.comparison, common_forms(match.component, forms))
-    if against is None or match.convention:
-        return
-    if against.cls is not match.component.cls and issubclass(against.cls, match.component.cls):
-        say(f"It is not {against.label}: what {against.choice} adds has no effect.")
-    else:
-        say(f"It is not {against.label}.")
-
-
-def _say_comparison(
-    comparison: EncodingComparison, component: Component, against: Component, forms: list[bool]
-) -> None:
-    """Print whether the tested encoding equals the reference, or how much and where it differs."""
-    if comparison.same:
-        _say_same(comparison, forms)
-    elif comparison.difference is None:
-        _say_other_parameters(component, against, forms)
-    elif comparison.other_models:
-        say(f"It is not {comparison.reference}, though small models agree.")
-        say(f"  {comparison.other_models}")
-    else:
-        what = "logits or embeddings"
-        difference = comparison.difference
-        if comparison.scenario:
-            what = f"attention weights ({comparison.scenario})"
-        elif difference <= SAME:
-            what = "at positions up to 4,095 logits or embeddings"
-            difference = comparison.far_difference
-        say(f"It is not {comparison.reference}: {what} differ by {difference:.2g} of the largest.")
-        for span, causal in product(SPANS, forms):
-            place = where_they_differ(component.build, against.build, causal, span=span)
-            if place:
-                say(f"  {SPANS[span]}{'' if causal else 'in an encoder, '}{place}")
-                break
-
-
-def _say_other_parameters(component: Component, against: Component, forms: list[bool]) -> None:
-    """Print how the two differ with initial parameters, if their parameters cannot be shared."""
-    candidate = component.build
-    label = against.label
-    parameters = "trainable parameters differ in number or shape"
-    difference = untrained_difference(candidate, as_reference(against, forms))
-    if difference > SAME:
-        say(f"It cannot be {label}: their {parameters}.")
-        pairs = untrained_pairs(candidate, against.build, forms[0])
-        places = [place for place in map(place_in_pair, pairs) if place]
-        if places:
-            say(f"  at first, {places[0]}")
-    else:
-        size = f"{difference:.1e} of the largest"
-        say(f"At initialisation it equals {label} at positions below 64 (to {size}).")
-        say(f"Trained, it may leave {label}: their {parameters}.")
-    if against.arguments:
-        names = ", ".join(against.arguments)
-        say(f"{against.choice} with other arguments ({names}): +against_arguments.NAME=VALUE.")
-
-
-def _say_same(comparison: EncodingComparison, forms: list[bool]) -> None:
-    """Print that the tested encoding equals the reference, and up to which convention."""
-    size = f"{comparison.difference:.1e} of the largest value"
-    say(
-        f"It is {comparison.reference}, compared in {_format_forms(forms)}: the largest difference is {size}."
-    )
-    if comparison.layout:
-        say(f"Its channels are laid out differently: {comparison.layout}.")
-        say("That is no mistake, but weights do not carry over between the two.")
-    if comparison.table:
-        say(f"That is no mistake: {comparison.table}.")
-    if comparison.not_compared:
-        say(f"Far positions were not compared in every model: {comparison.not_compared}.")
-    if comparison.far_difference > EXACT:
-        far = f"{comparison.far_difference:.1e}: as a rule, angles or distances in float32"
-        say(f"At positions up to 4,095 it differs by {far}.")
-
-
-def _format_forms(forms: list[bool]) -> str:
-    return " and ".join("a decoder" if causal else "an encoder" for causal in forms)

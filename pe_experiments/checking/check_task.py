@@ -3,7 +3,7 @@
 from typing import Any
 
 from pe_experiments.checking.checks import run_checks
-from pe_experiments.checking.task_contract import CHECKS, MOST_SYMBOLS, remarks_on
+from pe_experiments.checking.task_contract import CHECKS, MOST_SYMBOLS, differing_builds, remarks_on
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import Section
 from pe_experiments.terminal.console import say
@@ -28,6 +28,12 @@ def check_task(settings: TaskSettings) -> bool:
         raise UserError(f"task: vocab_size={task.vocab_size} of {component.cls.__name__}: {most}")
     say(f"{component.target}\n")
     failed = run_checks(CHECKS, {"": task})
+    try:
+        difference = differing_builds(component.build)
+    except Exception:  # raised by the task, and reported by a check
+        difference = ""
+    if difference:
+        say(f"\nFAILS: a run can be repeated\n  measured: {difference}")
     say("")
     try:
         for remark in remarks_on(task):
@@ -35,4 +41,4 @@ def check_task(settings: TaskSettings) -> bool:
     except Exception as error:  # raised by the task, usually in a check, too
         say(f"It cannot be looked at further: it raises {sentence(error)}{error_place(error)}")
     say(AGREEING)
-    return not failed
+    return not failed and not difference

@@ -1,16 +1,12 @@
 """Define checks of the contracts of encodings and tasks, run them, and print their results."""
 
 import os
-import pickle
-import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 
 from pe_experiments.terminal import process
@@ -19,7 +15,6 @@ from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: not applicable), and the measurement
 WORDS = {True: "holds", False: "FAILS", None: "-"}
-UNLIKELY_SEED = 881_723  # unlikely to be used by modules that seed a generator
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
@@ -32,8 +27,17 @@ class Result(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A function that measures whether a promise of a contract holds, and the usual cause of a failure."""
+    """A function that measures whether a promise of a contract holds.
 
+    Args:
+        name: short name, the key in `Checks`.
+        promise: what is promised, as it is printed.
+        measure: function of a subject.
+        usual_cause: the usual cause of a failure.
+    """
+
+    name: str
+    promise: str
     measure: Callable[[Any], Measurement]
     usual_cause: str
 
@@ -48,13 +52,13 @@ class Check(NamedTuple):
 
 
 class Checks(dict[str, Check]):
-    """Checks by promise, in the order in which they run."""
+    """Checks by their short names, in the order in which they run."""
 
-    def add(self, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
+    def add(self, name: str, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
         """Return a decorator that adds a function as the check of a promise."""
 
         def register(measure: Measure) -> Measure:
-            self[promise] = Check(measure, usual_cause)
+            self[name] = Check(name, promise, measure, usual_cause)
             return measure
 
         return register
@@ -64,34 +68,35 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
     """Run the checks on every subject and print the results.
 
     Args:
-        checks: checks by promise.
+        checks: checks by name.
         subjects: encodings or tasks by the name in the heading of their column.
 
     Returns:
-        The promises that fail for some subject.
+        The names of the checks that fail for some subject.
     """
-    failures: list[tuple[str, str, Result]] = []
+    failures: list[tuple[Check, str, Result]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
-    for promise, check in checks.items():
+    for check in checks.values():
         results = {name: check(subject) for name, subject in subjects.items()}
-        say(f"{promise:52}{''.join(f'{WORDS[result.holds]:10}' for result in results.values())}".rstrip())
-        failures += [(promise, name, result) for name, result in results.items() if result.holds is False]
+        words = "".join(f"{WORDS[result.holds]:10}" for result in results.values())
+        say(f"{check.promise:52}{words}".rstrip())
+        failures += [(check, name, result) for name, result in results.items() if result.holds is False]
     _say_errors(failures)
-    for promise, name, result in failures:
+    for check, name, result in failures:
         if result.error is None:
-            say_failure(promise, name, result, checks[promise].usual_cause)
-    return list(dict.fromkeys(promise for promise, *_ in failures))
+            say_failure(check, name, result)
+    return list(dict.fromkeys(check.name for check, *_ in failures))
 
 
-def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
+def _say_errors(failures: list[tuple[Check, str, Result]]) -> None:
     """Print every exception once, with the checks that raised it."""
     failed_checks: dict[tuple[str, str], list[tuple[str, BaseException]]] = {}  # by kind and place of error
-    for promise, _, result in failures:
+    for check, _, result in failures:
         if result.error is not None:
             place = error_place(result.error)
             # An error raised in this package has no place; its message may name sizes, which checks vary.
             kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
-            failed_checks.setdefault((kind, place), []).append((promise, result.error))
+            failed_checks.setdefault((kind, place), []).append((check.promise, result.error))
     for (_, place), promises_and_errors in failed_checks.items():
         promises = dict.fromkeys(promise for promise, _ in promises_and_errors)
         error = promises_and_errors[0][1]
@@ -100,36 +105,8 @@ def _say_errors(failures: list[tuple[str, str, Result]]) -> None:
             traceback.print_exception(error, file=sys.stderr)
 
 
-def say_failure(promise: str, name: str, result: Result, usual_cause: str) -> None:
+def say_failure(check: Check, name: str, result: Result) -> None:
     """Print a failed check with its measurement and usual cause; ``name`` is the subject, if it has one."""
     where = f" in the {name}" if name else ""
-    say(f"\nFAILS{where}: {promise}")
-    say(f"  measured: {result.measured}\n  usually: {usual_cause}")
-
-
-@contextmanager
-def watch_random_draws() -> Iterator[list[str]]:
-    """Restore the global random generators on exit, and name those that were used in the yielded list."""
-    generators: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-        "torch's global generator": (
-            lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ
-            lambda state: torch.set_rng_state(torch.from_numpy(state)),
-        ),
-        "numpy.random": (np.random.get_state, np.random.set_state),
-        "Python's random": (random.getstate, random.setstate),
-    }
-
-    def read_states() -> dict[str, bytes]:
-        return {name: pickle.dumps(get_state()) for name, (get_state, _) in generators.items()}
-
-    original = read_states()
-    for seed in (torch.manual_seed, np.random.seed, random.seed):
-        seed(UNLIKELY_SEED)
-    before = read_states()
-    used_generators: list[str] = []
-    try:
-        yield used_generators
-        used_generators += [name for name, state in read_states().items() if state != before[name]]
-    finally:
-        for name, (_, set_state) in generators.items():
-            set_state(pickle.loads(original[name]))
+    say(f"\nFAILS{where}: {check.promise}")
+    say(f"  measured: {result.measured}\n  usually: {check.usual_cause}")

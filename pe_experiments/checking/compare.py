@@ -1,17 +1,28 @@
 """Compare a candidate implementation with a reference: a shipped encoding, or one with a known mistake."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 
 from pe_experiments.checking.channel_layouts import LAYOUTS
+from pe_experiments.checking.components import SizedComponent, sized
 from pe_experiments.checking.differences import SIZES, difference_in_other_models, untrained_pairs
 from pe_experiments.checking.instances import build
-from pe_experiments.checking.pair import FAR, NEAR, SAME, Sizes, defined_far, make_pair, model_shape
+from pe_experiments.checking.pair import (
+    FAR,
+    NEAR,
+    SAME,
+    Pair,
+    Sizes,
+    defined_far,
+    make_pair,
+    model_shape,
+    scores_of,
+)
 from pe_experiments.checking.scenarios import scenario_differences
-from pe_experiments.configuration.parts import Component, load_component, shipped
+from pe_experiments.configuration.parts import Component, shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.terminal.errors import sentence
@@ -51,6 +62,13 @@ class EncodingComparison(NamedTuple):
     table: str = ""
 
     @property
+    def equal_nearby(self) -> bool:
+        """Return whether single sequences at positions below 64 are equal and something else differs."""
+        if self.difference is None or self.same:
+            return False
+        return self.difference <= SAME or bool(self.scenario)
+
+    @property
     def same(self) -> bool:
         """Return whether the two are equal within tolerances, up to a layout or a longer table."""
         # Far errors of angles in float32 are below 2 * SAME, errors of half precision are larger. NaN passes.
@@ -59,9 +77,12 @@ class EncodingComparison(NamedTuple):
         return not self.far_difference > 2 * SAME
 
 
-def reference_of(choice: str, **arguments: Any) -> Component:
-    """Return the encoding of a choice under configs/pe; ``arguments`` override those of its YAML file."""
-    return load_component("pe", {**shipped("pe")[choice], **arguments})
+def reference_of(choice: str, sizes: Mapping[str, int] | None = None, **arguments: Any) -> SizedComponent:
+    """Return the encoding of a choice under configs/pe; ``arguments`` override those of its YAML file.
+
+    ``sizes`` are those of the model that the user gives, see `SizedComponent`.
+    """
+    return sized({**shipped("pe")[choice], **arguments}, sizes or {})
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
@@ -134,7 +155,7 @@ def compare(
             try:
                 far_differences.append(pair.difference_below(FAR))
             except Exception as error:  # raised by the implementation, e.g. for the end of a table
-                not_compared = f"it raises {sentence(error)}"
+                not_compared = _describe_far_error(pair, error)
     comparison = EncodingComparison(
         name,
         worst,
@@ -146,6 +167,15 @@ def compare(
     if not comparison.same or sizes != SIZES:
         return comparison
     return comparison._replace(other_models=difference_in_other_models(candidate, make, forms, layout))
+
+
+def _describe_far_error(pair: Pair, error: Exception) -> str:
+    """Return which of both encodings rejects far positions, and its error."""
+    try:
+        scores_of(pair.reference, pair.inputs_below(FAR), pair.compares_weights, 0)
+    except Exception as reference_error:
+        return f"ours raises {sentence(reference_error)}"
+    return f"it raises {sentence(error)}"
 
 
 def _has_channels(encoding: PositionalEncoding) -> bool:
@@ -169,3 +199,25 @@ def untrained_difference(candidate: MakeEncoding, reference: Reference) -> float
         pair for causal in reference.forms for pair in untrained_pairs(candidate, reference.make, causal)
     )
     return max(pair.difference_below(NEAR) for pair in pairs)
+
+
+def difference_with_other_arguments(
+    component: SizedComponent, reference: SizedComponent, forms: Sequence[bool]
+) -> str:
+    """Describe a difference that shows with another value of a shared argument; return "" if none."""
+    for name, value in component.arguments.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or reference.arguments.get(name) != value:
+            continue
+        other_value = value * 2 if value > 1 else value / 2
+        try:
+            variants = [encoding.with_arguments(**{name: other_value}) for encoding in (component, reference)]
+            other_reference = as_reference(variants[1], forms)
+            comparisons = [
+                compare(variants[0].build, other_reference, layout, SIZES[:1]) for layout in ((), *LAYOUTS)
+            ]
+        except Exception:  # one of both rejects the value
+            continue
+        if not any(comparison.same for comparison in comparisons):
+            return f"with {name}={other_value:g} in both, logits or embeddings differ"
+    return ""

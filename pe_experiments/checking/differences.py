@@ -1,12 +1,20 @@
 """Describe where a candidate differs from a reference: layers, heads, distances, rows of tables."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.instances import build, masked_difference, relative_difference
+from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
+from pe_experiments.checking.instances import (
+    build,
+    masked_difference,
+    relative_difference,
+    trainable,
+    unmasked,
+)
 from pe_experiments.checking.pair import (
     DENSE,
     FAR,
@@ -18,9 +26,13 @@ from pe_experiments.checking.pair import (
     logits_of_one_query,
     make_pair,
     model_shape,
+    scores_of,
 )
-from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.encodings.rope_extension import ExtendedRope
+from pe_experiments.models.attention_scores import Inputs
+from pe_experiments.terminal.errors import sentence
 
 # Width, heads, training length. The number of heads is a power of two in the first only.
 SMALL: Sizes = (64, 4, 12)
@@ -28,6 +40,8 @@ LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradua
 SIZES = (SMALL, LARGE)
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
+LONG_TRAINING = 131_072  # tokens
+LONGEST_TRAINING = 2**22
 FARTHEST = 131_072
 FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, those of wrapped ids by 1
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
@@ -123,7 +137,10 @@ def where_they_differ(
     """Describe where embeddings or logits differ with equal parameters; return "" if nowhere."""
     for size in SIZES:
         pair = make_pair(candidate, reference, model_shape(size, causal))
-        place = place_in_pair(pair, span) if pair else ""
+        try:
+            place = place_in_pair(pair, span) if pair else ""
+        except Exception:  # one of both rejects these positions
+            continue
         if place:
             return place if size == SMALL else f"equal with {SMALL[1]} heads; with {size[1]}, {place}"
     return ""
@@ -146,9 +163,13 @@ def difference_in_other_models(
     make_pair_for = partial(make_pair, candidate, reference, layout=layout)
     comparisons: tuple[Callable[[MakePair, bool], str], ...] = (
         _difference_across_sizes,
+        partial(_difference_around_lengths, reference),
+        _difference_of_long_training,
         _difference_at_distances,
         partial(_difference_at_far_ids, reference),
+        partial(_difference_in_half_precision, reference),
         _untrained_table_rows,
+        _difference_of_sharing,
     )
     for causal in forms:
         for describe_difference in comparisons:
@@ -163,22 +184,79 @@ def difference_in_other_models(
 
 def _difference_across_sizes(make_pair_for: MakePair, causal: bool) -> str:
     """Describe the first difference with twelve layers and other numbers of heads."""
+    compared = set()
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
             pair = make_pair_for(model_shape(size, causal, LAYERS))
         except Exception:  # the encoding rejects these sizes
             continue
-        if pair is None:
+        if pair is None or pair.shape in compared:
             continue
-        where = "" if size == SMALL else f"with {size[1]} heads, "
+        compared.add(pair.shape)
+        where = "" if size == SMALL else f"with {pair.shape.num_heads} heads, "
         if pair.difference > SAME:
             place = "" if pair.layout else place_in_pair(pair)
             return f"{where}{place or 'logits or embeddings differ'}"
         inputs = pair.inputs_below(NEAR)
-        layers = [layer for layer in range(LAYERS) if masked_difference(*pair.scores(inputs, layer)) > SAME]
+        all_layers = range(pair.shape.num_layers)
+        layers = [layer for layer in all_layers if masked_difference(*pair.scores(inputs, layer)) > SAME]
         if layers:
             named = format_numbers("layer", layers)
-            return f"{where}in {named} of {LAYERS}, logits differ; in the others they are equal"
+            return f"{where}in {named} of {len(all_layers)}, logits differ; in the others they are equal"
+    return ""
+
+
+def _difference_around_lengths(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+    """Describe a difference in rows of an original length of the reference, or just below or above it."""
+    for size in SIZES:
+        pair = make_pair_for(model_shape(size, causal))
+        if pair is None:
+            continue
+        for length in _original_lengths(pair.reference):
+            if length >= NEAR and not defined_far(reference, pair.reference):
+                continue
+            for tokens in (length - 1, length, length + 1):
+                inputs = _row_of_length(pair, tokens)
+                expected = scores_of(pair.reference, inputs, pair.compares_weights, 0)
+                try:
+                    candidate_inputs = pair.candidate_inputs(inputs)
+                    result = scores_of(pair.candidate, candidate_inputs, pair.compares_weights, 0)
+                except Exception as error:
+                    return f"in a row of {tokens:,} tokens it raises {sentence(error)}"
+                if masked_difference(result, expected) > SAME:
+                    where = {-1: "one below", 0: "exactly", 1: "one above"}[tokens - length]
+                    return f"in a row of {tokens:,} tokens, {where} the original length, logits differ"
+    return ""
+
+
+def _original_lengths(encoding: PositionalEncoding) -> list[int]:
+    """Return the lengths to which an encoding or its parts compare that of a row, smallest first."""
+    lengths = {getattr(part, "original_length", None) for part in encoding.modules()}
+    return sorted({encoding.shape.train_length, *(length for length in lengths if isinstance(length, int))})
+
+
+def _row_of_length(pair: Pair, tokens: int) -> Inputs:
+    """Return inputs of a row of this declared length; of a long row the last token and a few others."""
+    ids_T = torch.arange(tokens)
+    if tokens > NEAR:
+        order_T = torch.randperm(tokens - 1, generator=torch.Generator().manual_seed(0))
+        ids_T = torch.cat([order_T[: DENSE - 1].sort().values, ids_T[-1:]])
+    return replace(pair.inputs_at(ids_T[None]), declared_B=torch.tensor([tokens]))
+
+
+def _difference_of_long_training(make_pair_for: MakePair, causal: bool) -> str:
+    """Describe a difference in models trained on long sequences."""
+    width, heads, _ = SMALL
+    lengths = {LONG_TRAINING}
+    pair = make_pair_for(model_shape(SMALL, causal))
+    if pair is not None and isinstance(pair.reference, ExtendedRope):
+        # The slowest pair makes a whole rotation over more than 2 pi times the base.
+        lengths.add(min(int(10 * pair.reference.base), LONGEST_TRAINING))
+    for length in sorted(lengths):
+        pair = make_pair_for(model_shape((width, heads, length), causal))
+        if pair is not None and pair.difference > SAME:
+            place = "" if pair.layout else place_in_pair(pair, NEAR)
+            return f"trained on {length:,} tokens, {place or 'logits or embeddings differ'}"
     return ""
 
 
@@ -198,9 +276,10 @@ def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
             expected = logits_of_one_query(pair.reference, ids_S, query)
         except Exception:  # a table that ends is reported where far positions are compared
             continue
-        if relative_difference(result, expected) <= 2 * SAME:
+        if masked_difference(result, expected) <= 2 * SAME:
             continue
-        differs_S = ((result - expected).abs() > 2 * SAME * expected.abs().max()).any(0)
+        # Both minus infinity: a difference of NaN, which is not larger.
+        differs_S = ((result - expected).abs() > 2 * SAME * unmasked(expected).abs().max()).any(0)
         distances = (ids_S - ids_S[query]).abs()[differs_S].unique().tolist()
         if len(distances) <= MOST_NUMBERS:
             return f"logits differ at {format_numbers('distance', distances)} only"
@@ -221,6 +300,33 @@ def _difference_at_far_ids(reference: MakeEncoding, make_pair_for: MakePair, cau
         if max(masked_difference(*embeddings), masked_difference(*scores)) > FAR_TOLERANCE:
             return f"at ids from {TABLE_ENDS[0]:,} to {FARTHEST:,}, logits or embeddings differ"
     return ""
+
+
+def _difference_in_half_precision(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+    """Describe a difference on inputs in half precision that is larger than their rounding."""
+    pair = make_pair_for(model_shape(SMALL, causal))
+    if pair is None or pair.layout or not defined_far(reference, pair.reference):
+        return ""
+    holds, measured = describe_loss(half_precision_losses(pair.candidate, pair.reference))
+    return "" if holds else f"on inputs in half precision, {measured}"
+
+
+def _difference_of_sharing(make_pair_for: MakePair, causal: bool) -> str:
+    """Describe layers that have parameters of their own although those of the reference share them."""
+    growths: list[list[float]] = [[], []]
+    for layers in (1, 3):
+        pair = make_pair_for(model_shape(SMALL, causal, layers))
+        if pair is None or pair.shape.num_layers != layers:  # the user gives the number of layers
+            return ""
+        for growth, encoding in zip(growths, (pair.candidate, pair.reference), strict=True):
+            copies = layers if encoding.per_layer else 1
+            growth.append(copies * sum(parameter.numel() for parameter in trainable(encoding).values()))
+    candidate, reference = (bool(three > one) for one, three in growths)
+    if candidate == reference:
+        return ""
+    if candidate:
+        return "every layer has parameters of its own (per_layer = True), where ours share one set"
+    return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
 
 def _untrained_table_rows(make_pair_for: MakePair, causal: bool) -> str:

@@ -1,7 +1,8 @@
 """Identify which encoding a candidate implementation is, or which known mistake it has."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,15 +15,14 @@ from pe_experiments.checking.compare import (
     common_forms,
     compare,
     compare_layouts,
-    reference_of,
 )
+from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.diagnosis import step_angles
 from pe_experiments.checking.differences import SIZES, SMALL
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
 from pe_experiments.checking.known_mistakes.mistake import Mistake
-from pe_experiments.checking.pair import SAME, Pair, Sizes, model_shape
-from pe_experiments.configuration.parts import Component, shipped
+from pe_experiments.checking.pair import DENSE, SAME, Pair, Sizes, model_shape
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -51,13 +51,15 @@ class Match:
         comparison: the comparison that found them equal.
         component: the encoding.
         mistake: the known mistake, if any.
+        ignored: arguments by name that the candidate should have and ignores, as the only difference.
         published: whether the encoding has arguments of a published model or a fixed original length.
         in_small_models: whether they are known to be equal in small models only.
     """
 
     comparison: EncodingComparison
-    component: Component
+    component: SizedComponent
     mistake: Mistake | None = None
+    ignored: Mapping[str, Any] = field(default_factory=dict)
     published: bool = False
     in_small_models: bool = False
 
@@ -69,25 +71,18 @@ class Match:
     @property
     def wrong(self) -> bool:
         """Return whether the candidate has a mistake that is not a convention."""
-        return self.mistake is not None and not self.convention
+        return bool(self.ignored) or (self.mistake is not None and not self.convention)
 
-
-def identify(candidate: MakeEncoding, forms: Sequence[bool]) -> list[Match]:
-    """Return the matches among all shipped encodings.
-
-    Correct encodings are tried first, then published arguments, known mistakes and common mistakes.
-    """
-    components = [reference_of(choice) for choice in shipped("pe")]
-    return (
-        equal_encodings(candidate, components, forms)
-        or published_variants(candidate, components, forms)
-        or known_mistakes(candidate, components, forms)
-        or known_mistakes(candidate, components, forms, common=True)
-    )
+    @property
+    def residual(self) -> float:
+        """Return the relative difference that remains, at least `SAME` if far positions are not compared."""
+        far = self.comparison.far_difference
+        unknown = SAME if self.comparison.not_compared else 0.0
+        return max(self.comparison.difference or 0.0, 0.0 if math.isnan(far) else far, unknown)
 
 
 def equal_encodings(
-    candidate: MakeEncoding, components: Sequence[Component], forms: Sequence[bool]
+    candidate: MakeEncoding, components: Sequence[SizedComponent], forms: Sequence[bool]
 ) -> list[Match]:
     """Return the encodings that the candidate equals, possibly with reordered channels."""
     matches = []
@@ -101,7 +96,7 @@ def equal_encodings(
 
 def published_variants(
     candidate: MakeEncoding,
-    components: Sequence[Component],
+    components: Sequence[SizedComponent],
     forms: Sequence[bool],
     user_arguments: Sequence[str] = (),
     lengths: Sequence[int] = (),
@@ -129,43 +124,52 @@ def published_variants(
     return []
 
 
-def _variants(component: Component, lengths: Sequence[int]) -> Iterator[Component]:
+def _variants(component: SizedComponent, lengths: Sequence[int]) -> Iterator[SizedComponent]:
     """Yield the encoding with published arguments, then with these original lengths if it extends RoPE."""
     variants = with_published_arguments(component)
     yield from variants
     if issubclass(component.cls, ExtendedRope):
         for variant in (component, *variants):
             for length in lengths:
-                yield reference_of(component.choice, **{**variant.arguments, "original_length": length})
+                yield variant.with_arguments(original_length=length)
 
 
-def with_published_arguments(component: Component) -> list[Component]:
+def with_published_arguments(component: SizedComponent) -> list[SizedComponent]:
     """Return the encoding with the arguments of each published model."""
-    return [
-        reference_of(component.choice, **{**component.arguments, **published})
-        for published in PUBLISHED.get(component.choice, [])
-    ]
+    return [component.with_arguments(**published) for published in PUBLISHED.get(component.choice, [])]
 
 
 def with_equal_frequencies(
-    candidate: MakeEncoding, component: Component, causal: bool, lengths: Sequence[int]
-) -> Component:
-    """Return the variant of an extended RoPE that rotates like the candidate, or else the encoding itself."""
+    candidate: MakeEncoding, component: SizedComponent, causal: bool, user_arguments: Sequence[str] = ()
+) -> list[SizedComponent]:
+    """Return the variants of an extended RoPE that rotate as the candidate does.
+
+    Variants keep the arguments that the user set.
+    """
     if not issubclass(component.cls, ExtendedRope):
-        return component
-    shape = model_shape(SMALL, causal)
-    candidate_step = step_angles(build(candidate, shape))
-    if candidate_step is None:
-        return component
-    for variant in _variants(component, lengths):
-        variant_step = step_angles(variant.build(shape))
-        if variant_step and torch.allclose(variant_step[0], candidate_step[0], atol=1e-3):
-            return variant
-    return component
+        return []
+    shapes = [model_shape(size, causal) for size in SIZES]
+    candidate_steps = [step_angles(build(candidate, shape)) for shape in shapes]
+
+    def rotates_equally(variant: SizedComponent) -> bool:
+        for shape, step in zip(shapes, candidate_steps, strict=True):
+            variant_step = step_angles(variant.build(shape))
+            if step is None or variant_step is None or step[0].shape != variant_step[0].shape:
+                return False
+            if not torch.allclose(variant_step[0], step[0], rtol=SAME, atol=0.0):
+                return False
+        return True
+
+    return [
+        variant
+        for variant in (component, *_variants(component, ORIGINAL_LENGTHS))
+        if all(variant.arguments[name] == component.arguments[name] for name in user_arguments)
+        and rotates_equally(variant)
+    ]
 
 
 def known_mistakes(
-    candidate: MakeEncoding, components: Sequence[Component], forms: Sequence[bool], common: bool = False
+    candidate: MakeEncoding, components: Sequence[SizedComponent], forms: Sequence[bool], common: bool = False
 ) -> list[Match]:
     """Return the mistakes in these encodings that the candidate has, in one of the usual layouts.
 
@@ -174,7 +178,7 @@ def known_mistakes(
     """
     effect = effect_of(candidate, forms[0])
     references: list[Reference] = []
-    possible_mistakes: list[tuple[Component, Mistake]] = []
+    possible_mistakes: list[tuple[SizedComponent, Mistake]] = []
     for component in components:
         reference = as_reference(component, forms)
         if not reference.forms:
@@ -206,7 +210,7 @@ def known_mistakes(
 
 def _equal_mistakes(
     candidate: MakeEncoding,
-    possible_mistakes: Sequence[tuple[Component, Mistake]],
+    possible_mistakes: Sequence[tuple[SizedComponent, Mistake]],
     forms: Sequence[bool],
     layout: Sequence[str],
     sizes: Sequence[Sizes],
@@ -248,11 +252,11 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
     changes = []
     embeddings = False
     for seed in (0, 1):
-        inputs = pair.inputs_at(torch.arange(12)[None], seed)
+        inputs = pair.inputs_at(torch.arange(DENSE)[None], seed)  # longer than in training
         embeddings |= not torch.equal(*pair.embeddings(inputs))
         if pair.compares_weights:
             return Effect(embeddings, 2)
-        layer_scores = [pair.scores(inputs, layer) for layer in (0, 1)]
+        layer_scores = [pair.scores(inputs, layer) for layer in pair.first_layers]
         change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
         changes.append(change.nan_to_num(0.0, neginf=-100.0))
     if not any(change.abs().max() > SAME for change in changes):

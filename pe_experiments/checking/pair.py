@@ -63,11 +63,16 @@ class Pair:
     def shape(self) -> ModelShape:
         return self.reference.shape
 
+    @property
+    def first_layers(self) -> range:
+        """Return the first two layers, or the only one."""
+        return range(min(2, self.shape.num_layers))
+
     @cached_property
     def compares_weights(self) -> bool:
         """Return whether to compare attention weights, because one of the encodings computes them itself."""
         encodings = (self.candidate, self.reference)
-        layer_encodings = [encoding.for_layer(layer) for encoding in encodings for layer in range(2)]
+        layer_encodings = [encoding.for_layer(layer) for encoding in encodings for layer in self.first_layers]
         return any(makes_weights(encoding) for encoding in layer_encodings)
 
     @property
@@ -97,10 +102,12 @@ class Pair:
     def embeddings(self, inputs: Inputs) -> TensorPair:
         """Return both embeddings [1, T, D]; in another channel layout only their positional parts."""
         candidate, reference = (embed(encoding, inputs) for encoding in (self.candidate, self.reference))
-        if not self.layout:
-            return candidate, reference
-        candidate = _position_part(candidate, inputs.x_BTD[..., self.candidate.position_width :])
-        reference = _position_part(reference, inputs.x_BTD[..., self.reference.position_width :])
+        return self.position_parts(candidate, reference, inputs) if self.layout else (candidate, reference)
+
+    def position_parts(self, candidate_BTD: Tensor, reference_BTD: Tensor, inputs: Inputs) -> TensorPair:
+        """Return what positions add to both embeddings, the reference's in the candidate's layout."""
+        candidate = _position_part(candidate_BTD, inputs.x_BTD[..., self.candidate.position_width :])
+        reference = _position_part(reference_BTD, inputs.x_BTD[..., self.reference.position_width :])
         return candidate, reference[..., self.channel_order(reference.shape[-1])]
 
     def scores(self, inputs: Inputs, layer: int = 0) -> TensorPair:
@@ -120,10 +127,10 @@ class Pair:
 
         The comparison ends at the first difference above ``stop_above``, which need not be the largest.
         """
-        layers = [0]
+        layers = range(1)
         seeds_and_tokens = [(0, 24)]
         if span < FAR:  # far positions get a single draw, since a module may compute all pairs up to the last
-            layers.append(1)
+            layers = self.first_layers
             seeds_and_tokens.append((1, 7))
         worst = 0.0
         for seed, tokens in seeds_and_tokens:
@@ -201,7 +208,10 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
 
 
 def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
-    """Return the logits [H, S] of the query at index ``query``, minus the logit of its own key."""
+    """Return the logits [H, S] of the query at index ``query``, minus the logit of its own key.
+
+    Masked logits are minus infinity.
+    """
     shape = encoding.shape
     generator = torch.Generator().manual_seed(0)
     q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
@@ -218,4 +228,5 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
     if bias is not None:
         logits_BHTS = logits_BHTS + bias
     logits_HS = logits_BHTS[0, :, 0].double()
+    logits_HS = logits_HS.masked_fill(is_masked(logits_HS), -torch.inf)
     return logits_HS - logits_HS[:, [query]]

@@ -1,17 +1,18 @@
 """Define the contract of a task as checks of its rule, chance, ceilings, shortcuts and repetitions.
 
-To add a check, write a function of a task under ``@check(promise, usual cause of a failure)``.
+To add a check, write a function of a task under ``@check(name, promise, usual cause of a failure)``.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.checking.checks import Checks, Measurement, watch_random_draws
+from pe_experiments.checking.checks import Checks, Measurement
+from pe_experiments.checking.random_draws import watch_random_draws
 from pe_experiments.data.formats import format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
@@ -20,6 +21,8 @@ from pe_experiments.training.own_classes import broken_rule
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
 MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
+LONGEST = 160  # input symbols of the longest evaluation by default, eight times those in training
+ROWS = 8  # examples of every length
 LONG = 20  # input symbols, enough for many inputs; the default longest training input
 SEEDS = 600  # batches of a single example
 FEWEST = 1_000  # number of different examples required among `BAGS`
@@ -52,6 +55,19 @@ def lengths_to_check(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
     return possible
 
 
+def differing_builds(build: Callable[[], Task]) -> str:
+    """Describe how two tasks built in the same way differ in their examples; return "" if they agree."""
+    with watch_random_draws(None) as sources:
+        first, second = build(), build()
+    if sources:
+        return f"building it draws from or seeds {allowed(sources)}"
+    for length in lengths_to_check(first):
+        examples = draw_examples(first, length, 50), draw_examples(second, length, 50)
+        if not all(map(torch.equal, *examples)):
+            return f"two instances draw other examples of length {length} from the same generator"
+    return ""
+
+
 def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return a mask of the targets that change if the symbols of each input are permuted."""
     orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
@@ -64,16 +80,21 @@ def _solve(task: Task, inputs: Tensor, width: int) -> Tensor:
     return F.pad(answers, (0, width - answers.shape[1]), value=IGNORE)
 
 
-@check("samples obey the rule", "solve or sample is off by one at an end of the input")
+@check("rule", "samples obey the rule", "solve or sample is off by one at an end of the input")
 def samples_obey_rule(task: Task) -> Measurement:
-    for seed, length in enumerate(lengths_to_check(task)):
-        inputs, targets = draw_examples(task, length, 50, seed)
-        if violation := broken_rule(task, length, inputs, targets):
-            return False, f"length {length}: {violation}"
-    return True, f"lengths {', '.join(map(str, lengths_to_check(task)))}"
+    """Solve many examples of usual lengths, then some of every length that runs have by default."""
+    usual = lengths_to_check(task)
+    others = sorted({*lengths_to_check(task, range(1, LONGEST + 1))} - {*usual})
+    for rows, lengths in ((50, usual), (ROWS, others)):
+        for seed, length in enumerate(lengths):
+            inputs, targets = draw_examples(task, length, rows, seed)
+            violation = broken_rule(task, length, inputs, targets)
+            if violation:
+                return False, f"length {length}: {violation}"
+    return True, f"at every length from {usual[0]} to {max(*usual, *others)}"
 
 
-@check("lengths are ordered", "nearest_length rounds up or forgets the shortest input")
+@check("lengths", "lengths are ordered", "nearest_length rounds up or forgets the shortest input")
 def lengths_are_ordered(task: Task) -> Measurement:
     first = max(1, task.shortest - 2)
     lengths = {limit: task.nearest_length(limit) for limit in (1, *range(first, first + 120))}
@@ -84,25 +105,25 @@ def lengths_are_ordered(task: Task) -> Measurement:
     return ordered == sorted(ordered) and ordered[-1] > 0, f"{ordered[0] or None} to {ordered[-1] or None}"
 
 
-@check("the generator decides", "torch.randint without generator=, or something kept on self")
+@check("generator", "the generator decides", "torch.randint without generator=, or something kept on self")
 def generator_decides(task: Task) -> Measurement:
     length = lengths_to_check(task)[-1]
-    with watch_random_draws() as used_generators:
+    with watch_random_draws(task) as sources:
         first = draw_examples(task, length, 50, 3)
         for another_length in lengths_to_check(task):
             draw_examples(task, another_length, 7, another_length)
         again = draw_examples(task, length, 50, 3)
         other_seed = draw_examples(task, length, 50, 4)
+    if sources:
+        return False, f"it draws from or seeds {allowed(sources)}"
     if not all(map(torch.equal, first, again)):
         return False, "the same generator gave other examples"
     if torch.equal(first[0], other_seed[0]):
         return False, "another seed gave the same inputs"
-    if used_generators:
-        return False, f"it draws from or seeds {allowed(used_generators)}"
     return True, "no other is touched"
 
 
-@check("order matters as said", "order_sensitive is left at True for a control")
+@check("order", "order matters as said", "order_sensitive is left at True for a control")
 def order_matters(task: Task) -> Measurement:
     shares = []
     for length in (n for n in possible_lengths(task, (4, 7, 12)) if n > 1):
@@ -114,7 +135,11 @@ def order_matters(task: Task) -> Measurement:
     return fits, f"answers change in {', '.join(f'{share:.2f}' for share in shares)} of the inputs"
 
 
-@check("chance is uniform", "targets hold fewer symbols than vocab_size, and `answers` does not say how many")
+@check(
+    "chance",
+    "chance is uniform",
+    "targets hold fewer symbols than vocab_size, and `answers` does not say how many",
+)
 def chance_is_uniform(task: Task) -> Measurement:
     if reason := getattr(task, "chance_unchecked", None):
         return None, reason
@@ -137,7 +162,7 @@ def chance_is_uniform(task: Task) -> Measurement:
     return True, "one over the symbols seen"
 
 
-@check("the ceiling is possible", "bag_ceiling of an answer that order decides")
+@check("ceiling_possible", "the ceiling is possible", "bag_ceiling of an answer that order decides")
 def ceiling_is_possible(task: Task) -> Measurement:
     for length, _, ceiling in _ceilings(task, possible_lengths(task, (1, 20, 100, 160))):
         if not task.chance(length) - 1e-9 <= ceiling <= 1 + 1e-9:
@@ -147,7 +172,7 @@ def ceiling_is_possible(task: Task) -> Measurement:
     return True, "or unknown"
 
 
-@check("the ceiling is reached", "return None where the ceiling is not known")
+@check("ceiling", "the ceiling is reached", "return None where the ceiling is not known")
 def ceiling_is_reached(task: Task) -> Measurement:
     counted_any = None
     for length, prefix, ceiling in _ceilings(task, possible_lengths(task, (4, 7))):
@@ -201,7 +226,7 @@ def _count_bag_ceiling(task: Task, length: int, prefix: bool) -> tuple[float, fl
     return low / scored, high / scored, 0.5 / scored**0.5 * task.target_length(length) ** 0.5
 
 
-@check("the blind guess is modal", "input_blind of another length")
+@check("blind_guess", "the blind guess is modal", "input_blind of another length")
 def blind_guess_is_modal(task: Task) -> Measurement:
     stated_any = None
     for length in possible_lengths(task, (3, 12)):
@@ -234,7 +259,7 @@ def _blind_accuracy(task: Task, length: int, rows: int) -> float:
     return correct / max(1, total)
 
 
-@check("layouts score the targets", "target_length is not the width of targets")
+@check("layouts", "layouts score the targets", "target_length is not the width of targets")
 def layouts_score_targets(task: Task) -> Measurement:
     for causal in (True, False):
         layout = format_for(task, causal)
@@ -249,7 +274,7 @@ def layouts_score_targets(task: Task) -> Measurement:
     return True, "in both"
 
 
-@check("ids precede the answer", "position_ids reads the targets' values")
+@check("position_ids", "ids precede the answer", "position_ids reads the targets' values")
 def ids_precede_answer(task: Task) -> Measurement:
     """Check that `position_ids` depend on inputs and the number of targets only, and their range."""
     kinds: set[str] = set()
@@ -270,7 +295,7 @@ def ids_precede_answer(task: Task) -> Measurement:
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 
-@check("depth is a share", "depth gives an index instead of a share of the input")
+@check("depth", "depth is a share", "depth gives an index instead of a share of the input")
 def depth_is_share(task: Task) -> Measurement:
     for length in lengths_to_check(task):
         depth = task.depth(draw_examples(task, length, 50)[0])
@@ -281,7 +306,11 @@ def depth_is_share(task: Task) -> Measurement:
     return True, "one from 0 to 1 per example"
 
 
-@check("examples are many", "a fixed list of examples, a seed taken modulo a number, one example a batch")
+@check(
+    "examples",
+    "examples are many",
+    "a fixed list of examples, a seed taken modulo a number, one example a batch",
+)
 def examples_are_many(task: Task) -> Measurement:
     length = lengths_to_check(task, (LONG,))[-1]
     rows = min(BAGS, MOST_TOKENS // length)
@@ -302,7 +331,7 @@ def examples_are_many(task: Task) -> Measurement:
     return True, f"length {length}: {num_distinct:,} different inputs among {rows:,}"
 
 
-@check("evaluation is not in training", "both are drawn from one list of examples (see for_split)")
+@check("splits", "evaluation is not in training", "both are drawn from one list of examples (see for_split)")
 def evaluation_is_not_in_training(task: Task) -> Measurement:
     length = lengths_to_check(task.for_split("training"), (LONG, 100))[-1]
     rows = min(SPLITS, MOST_TOKENS // length)
@@ -315,7 +344,7 @@ def evaluation_is_not_in_training(task: Task) -> Measurement:
     return share < 0.5, f"length {length}: {share:.0%} of {rows:,} are among as many of training"
 
 
-@check("no input symbol tells what the rule does not read", "labels are left in the input")
+@check("leaks", "no input symbol tells what the rule does not read", "labels are left in the input")
 def no_symbol_leaks(task: Task) -> Measurement:
     for length in lengths_to_check(task, (5, 9)):
         inputs, targets = draw_examples(task, length, SPLITS, 21)

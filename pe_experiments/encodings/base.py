@@ -82,6 +82,9 @@ class PositionalEncoding(nn.Module):
             addition); tokens are embedded in the remaining columns.
         looks_ahead: True when a query may depend on later tokens even in a causal model. Runs of encodings
             that look ahead without declaring it are refused.
+        reads_row: True when the result at a token depends on more than the keys that it sees and the declared
+            length: on its neighbours in memory (a convolution), or on the largest id of the row. Left padding
+            and packed documents then change results.
         invariant_to: the changes of position ids that leave every output unchanged: ``nothing``, a common
             ``shift`` of all ids, or ``ids``, any change (the encoding does not read them; order enters
             through the mask or the content). The contract tests check it; None claims nothing.
@@ -97,6 +100,7 @@ class PositionalEncoding(nn.Module):
     causal_only = False
     position_width = 0
     looks_ahead = False
+    reads_row = False
     remark = ""
     invariant_to: Invariance | None = None
     inherits_length = False

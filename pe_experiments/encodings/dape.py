@@ -42,6 +42,7 @@ class Dape(PositionalEncoding):
         self.kernel = at_least(1, "kernel", kernel)
         if kernel % 2 == 0:
             raise ValueError(f"kernel={kernel} must be odd, so that it is centred on a key")
+        self.reads_row = kernel > 1  # neighbours in memory
         self.added = KerpleLog(shape) if bias is None else bias(shape)
         base = PositionalEncoding
         bias_class = type(self.added)

@@ -27,6 +27,7 @@ class PartialKeyOffset(Rope):
     """
 
     causal_only = True
+    reads_row = True
 
     def __init__(self, shape: ModelShape, *, base: float = 10_000.0, rotary_fraction: float = 0.5):
         super().__init__(shape, base=base, rotary_fraction=rotary_fraction)

@@ -31,6 +31,7 @@ class Path(PositionalEncoding):
 
     causal_only = True
     per_layer = True
+    reads_row = True
     invariant_to = "ids"
 
     def __init__(self, shape: ModelShape, *, rank: int = 32):

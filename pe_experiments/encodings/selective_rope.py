@@ -32,6 +32,7 @@ class SelectiveRope(PositionalEncoding):
 
     causal_only = True
     per_layer = True
+    reads_row = True
     invariant_to = "ids"
 
     def __init__(self, shape: ModelShape, *, base: float = 500_000.0, rank: int = 16):

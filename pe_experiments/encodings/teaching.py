@@ -38,6 +38,8 @@ class ScaledIndex(AbsoluteEncoding):
     the range stays, the step shrinks.
     """
 
+    reads_row = True
+
     def vectors(self, positions_BT: Tensor) -> Tensor:
         return self._fractions(positions_BT, largest_ids(positions_BT, None))
 

@@ -13,12 +13,20 @@ from pe_experiments.models.attention import makes_weights
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of attention; ``x`` is the hidden state. Shapes as in `encodings.base`, B = 1."""
+    """The inputs of attention. Shapes as in `encodings.base`, B = 1.
+
+    Args:
+        q_BHTK, k_BHTK: queries and keys.
+        x_BTD: hidden states.
+        positions_BT: position ids.
+        declared_B: declared length of the row, as in `AttentionContext`; None means T.
+    """
 
     q_BHTK: Tensor
     k_BHTK: Tensor
     x_BTD: Tensor
     positions_BT: Tensor
+    declared_B: Tensor | None = None
 
 
 def attention_scores(
@@ -34,7 +42,10 @@ def attention_scores(
     visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
     if encoding.shape.causal:
         visible_BTS = visible_BTS.tril()
-    at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible_BTS, None, inputs.x_BTD, layer)
+    ids_BT = inputs.positions_BT
+    at = AttentionContext(
+        ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=inputs.declared_B
+    )
     if weights or makes_weights(layer_encoding):
         scores_BHTS = layer_encoding.weights(inputs.q_BHTK, inputs.k_BHTK, at)
     else:

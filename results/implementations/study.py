@@ -35,20 +35,20 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
 
 SAME = "same logits"
-CASTS = "phases survive a cast to bfloat16"
-# Column headings of the table, and the names of the checks.
+CASTS = "cast"
+# Column headings of the page, and the names of the checks, which ``table.csv`` lists by their promises.
 CHECKED = {
     "same": SAME,
-    "far": "far positions stay exact",
-    "long": "finite at every length",
-    "ids": "gaps, offsets and unsorted positions work",
-    "fractions": "fractional positions work or are refused",
-    "batch": "rows of a batch keep their own positions",
-    "cache": "decoding with cached keys agrees with the whole row",
-    "left": "left padding changes nothing",
-    "packed": "packed documents change nothing",
+    "far": "far",
+    "long": "finite",
+    "ids": "gaps",
+    "fractions": "fractions",
+    "batch": "rows",
+    "cache": "cached_keys",
+    "left": "left_padding",
+    "packed": "packed",
     "half": CASTS,
-    "reuse": "earlier calls change nothing",
+    "reuse": "state",
 }
 SIGNS = {"pass": "yes", "convention": "yes*", "fail": "**no**", "not applicable": "-"}
 RESULTS = {False: "fail", True: "pass", None: "not applicable"}
@@ -68,11 +68,12 @@ def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
         if name == SAME:
             continue
         if name == CASTS and not row.torch:
-            yield name, "not applicable", "its tensors are no tensors of PyTorch"
+            yield CHECKS[name].promise, "not applicable", "its tensors are no tensors of PyTorch"
             continue
-        findings = [CHECKS[name](Subject(row.make, causal)) for causal in forms]
+        check = CHECKS[name]
+        findings = [check(Subject(row.make, causal)) for causal in forms]
         finding = min(findings, key=lambda finding: PRECEDENCE.index(finding.holds))
-        yield name, RESULTS[finding.holds], finding.measured
+        yield check.promise, RESULTS[finding.holds], finding.measured
 
 
 def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
@@ -143,7 +144,8 @@ def blocks(folder: Path) -> dict[str, Any]:
     checks["sign"] = checks["result"].map(SIGNS)
     order = [*checks[keys].drop_duplicates().itertuples(index=False, name=None)]
     signs: Any = checks.set_index([*keys, "check"])["sign"].unstack()
-    signs = signs.loc[order, [*CHECKED.values()]]
+    promises = [name if name == SAME else CHECKS[name].promise for name in CHECKED.values()]
+    signs = signs.loc[order, promises]
     signs.columns = pd.Index(CHECKED)
     failed = checks[checks["result"] == "fail"]
     reasons = checks.loc[checks["result"].isin(["fail", "convention"]), COLUMNS]

@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from pe_experiments.checking import Subject
-from pe_experiments.checking.encoding_contract import VOCABULARY
+from pe_experiments.checking.subject import VOCABULARY
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import Batch
 from pe_experiments.data.formats import CausalFormat

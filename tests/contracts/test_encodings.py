@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pe_experiments.checking import CHECKS, Subject
-from pe_experiments.checking.encoding_contract import random_tokens
+from pe_experiments.checking.subject import random_tokens
 from pe_experiments.comparison.citations import cites
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -27,19 +27,6 @@ def subject(name: str, causal: bool = True) -> Subject:
     return Subject(COMPONENTS[name].build, causal)
 
 
-# These read the neighbours in memory; scaled_index divides by the largest id of the row.
-CONVOLVED = {
-    "decoding with cached keys agrees with the whole row",  # after left padding
-    "left padding changes nothing",
-    "packed documents change nothing",
-}
-EXPECTED_FAILURES = {
-    **dict.fromkeys(("path", "path_fox", "selective_rope", "key_offset"), CONVOLVED),
-    "dape_v2": {"in an encoder only the ids tell order"},
-    "scaled_index": {"packed documents change nothing"},
-}
-
-
 SLOW_ENCODINGS = ("cope", "dape", "dape_v2", "path", "path_fox")
 
 
@@ -48,12 +35,9 @@ SLOW_ENCODINGS = ("cope", "dape", "dape_v2", "path", "path_fox")
     [pytest.param(*form, marks=pytest.mark.slow) if form[0] in SLOW_ENCODINGS else form for form in FORMS],
 )
 def test_the_contract_holds(name: str, causal: bool) -> None:
-    findings = {promise: check(subject(name, causal)) for promise, check in CHECKS.items()}
-    broken = {promise: finding for promise, finding in findings.items() if finding.holds is False}
-    expected = EXPECTED_FAILURES.get(name, set())
-    if causal:
-        expected = {promise for promise in expected if "encoder" not in promise}
-    assert broken.keys() == expected, broken
+    findings = {check.name: check(subject(name, causal)) for check in CHECKS.values()}
+    broken = {check: finding for check, finding in findings.items() if finding.holds is False}
+    assert broken == {}
 
 
 @encodings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope, frequencies
-from tests.integration.public_bugs import Pair, RightAlibi, RightRope, RightSinusoidal
+from tests.integration.public_bugs import Pair, RightAlibi, RightRope, RightSinusoidal, RightT5
 
 # Rotations.
 
@@ -267,3 +269,216 @@ class Unused(Learned):
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x
+
+
+class PlainEmbedding(PositionalEncoding):
+    """As in GPT-2: the table ends, and ids beyond it raise an error."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.wpe = nn.Embedding(shape.train_positions, shape.d_model)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.wpe(positions)
+
+
+class OffsetLost(PlainEmbedding):
+    """Ids are counted from the first one of the row."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        ids = positions - positions.amin(1, keepdim=True)
+        return super().embed(x, ids.clamp(max=self.wpe.num_embeddings - 1))
+
+
+# Lengths, dtypes, arguments and layers.
+
+
+class AnglesInDtypeOfQ(RightRope):
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        angles = positions[:, None, :, None].to(x.dtype) * self.inverse(at).to(x.dtype)
+        first, second = x.chunk(2, -1)
+        return torch.cat(
+            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
+        )
+
+
+class RightNtk(RightRope):
+    """Dynamic NTK with factor 1: the base follows the length of each row."""
+
+    def longer(self, at: AttentionContext) -> Tensor:
+        return (at.tokens_B.double() / self.shape.train_length).clamp(min=1)
+
+    def inverse(self, at: AttentionContext) -> Tensor:
+        pairs = self.shape.head_dim // 2
+        base = self.base * self.longer(at)[:, None, None, None] ** (pairs / (pairs - 1))
+        return base ** (-torch.arange(pairs).double() / pairs)
+
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        return super().rotated(x, positions, at).to(x.dtype)
+
+
+class LongestSoFar(RightNtk):
+    """The base stays large after a long row."""
+
+    longest = 1.0
+
+    def longer(self, at: AttentionContext) -> Tensor:
+        self.longest = max(self.longest, float(super().longer(at).max()))
+        return torch.tensor([self.longest]).double()
+
+
+class ScaledAtTheLength(RightNtk):
+    """A row of exactly the training length is taken to be longer."""
+
+    def longer(self, at: AttentionContext) -> Tensor:
+        return super().longer(at) * torch.where(at.tokens_B == self.shape.train_length, 1.1, 1.0)
+
+
+class YarnOfArguments(PositionalEncoding):
+    def __init__(
+        self,
+        shape: ModelShape,
+        base: float = 10_000.0,
+        factor: float = 4.0,
+        attention_factor: float | None = None,
+    ):
+        super().__init__(shape)
+        self.base, self.factor, self.attention_factor = base, factor, attention_factor
+
+    def last(self, pair: float, pairs: int) -> float:
+        return min(pair, 2 * pairs - 1)
+
+    def scale(self) -> float:
+        return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
+
+    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
+        pairs = x.shape[-1] // 2
+        inverse = self.base ** (-torch.arange(pairs).double() / pairs)
+        low, high = (
+            pairs * math.log(self.shape.train_length / (turns * 2 * math.pi)) / math.log(self.base)
+            for turns in (32, 1)
+        )
+        low, high = max(math.floor(low), 0), self.last(math.ceil(high), pairs)
+        ramp = ((torch.arange(pairs).double() - low) / max(high - low, 0.001)).clamp(0, 1)
+        angles = positions[:, None, :, None].double() * inverse * (1 - ramp + ramp / self.factor)
+        cos, sin = ((angles.cos() * self.scale()).float(), (angles.sin() * self.scale()).float())
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return self.rotated(q, at.q_positions_BT), self.rotated(k, at.k_positions_BS)
+
+
+class RampClampedAtPairs(YarnOfArguments):
+    """keras-hub #2981: differs only where a pair beyond the last makes one rotation."""
+
+    def last(self, pair: float, pairs: int) -> float:
+        return min(pair, pairs - 1)
+
+
+class AttentionFactorIgnored(YarnOfArguments):
+    def scale(self) -> float:
+        return 0.1 * math.log(self.factor) + 1
+
+
+class LinearScaling(RightRope):
+    def __init__(self, shape: ModelShape, base: float = 500_000.0, factor: float = 8.0):
+        super().__init__(shape)
+        self.base, self.factor = base, factor
+
+    def inverse(self, at: AttentionContext) -> Tensor:
+        return super().inverse(at) / self.factor
+
+
+class BaseIgnored(RightRope):
+    def __init__(self, shape: ModelShape, base: float = 10_000.0):
+        super().__init__(shape)
+
+
+class OtherBase(RightRope):
+    base = 500.0
+
+
+class HalfTheLogits(RightRope):
+    """With four heads, 1/2 is also the square root of head_dim / d_model."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        q, k = super().rotate(q, k, at)
+        return q, 0.5 * k
+
+
+class EveryFourthRotated(RightRope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return super().rotate(q, k, at) if at.layer % 4 == 3 else (q, k)
+
+
+class LogNOfQwen(PositionalEncoding):
+    """Nothing is scaled below the original length."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        scale = at.visible_keys_BT.clamp(min=1).double().log() / math.log(self.shape.train_length)
+        return (q * scale.clamp(min=1)[:, None, :, None]).to(q.dtype), k
+
+
+class LogNIgnored(PositionalEncoding):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return 1.0 * q, k
+
+
+class StepsOfPositions(PositionalEncoding):
+    """The temperature of Llama 4 alone, in steps of twelve positions."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        steps = ((at.q_positions_BT.double() + 1) / 12).floor()
+        return (q * (1 + 0.1 * steps.log1p())[:, None, :, None]).to(q.dtype), k
+
+
+class Window(PositionalEncoding):
+    """A mask of the smallest number."""
+
+    extra = 0
+
+    def __init__(self, shape: ModelShape, window: int = 4):
+        super().__init__(shape)
+        self.window = window + self.extra
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        far = at.relative_positions_BTS.abs()[:, None] >= self.window
+        return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
+
+
+class WindowOneWider(Window):
+    extra = 1
+
+
+class WindowOnlyBefore(Window):
+    """Keys to the right of the query are all seen, at any distance."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        far = -at.relative_positions_BTS[:, None] >= self.window
+        return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
+
+
+class Chunks(Window):
+    """A query sees its own chunk of tokens, as in Llama 4, not a window."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        chunks = (at.q_positions_BT // self.window)[:, :, None] != (at.k_positions_BS // self.window)[:, None]
+        return torch.zeros(chunks[:, None].shape).masked_fill(chunks[:, None], torch.finfo(torch.float32).min)
+
+
+class OwnTableInEveryLayer(RightT5):
+    """As in UMT5."""
+
+    per_layer = True
+
+
+class OwnGenerator(PositionalEncoding):
+    """Draws from a generator without a seed."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.generator = random.Random()
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return self.generator.random() * at.relative_positions_BTS[:, None].float()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import Outcome, Script, assert_one_sentence
@@ -49,6 +52,14 @@ RIGHT = {
     "RightT5 against=t5": ["It is t5, "],
     "T5PaperArguments against=t5": ["It is t5(num_buckets=32,max_distance=128), "],
     "RightKerple against=kerple_log": ["It is kerple_log, "],
+    "PlainEmbedding against=learned": ["It is learned, compared in a decoder and an encoder"],
+    "RightNtk against=rope_ntk": ["It is rope_ntk, "],
+    "YarnOfArguments against=rope_yarn": ["It is rope_yarn(factor=4), "],
+    "LogNOfQwen against=logn": ["another convention, which is no mistake", "as in Qwen"],
+    "StepsOfPositions": ["It equals none of our encodings"],
+    "Window against=sliding_window": ["It is sliding_window(window=4), compared in a decoder and an encoder"],
+    "OtherBase": ["It is rope(base=500), "],
+    "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
     "RightDeberta against=deberta": ["position to content uses d(i, j) instead of d(j, i)"],
 }
 # Implementations that break the contract.
@@ -89,6 +100,11 @@ BROKEN = {
         "the vector of position 0 starts at 0, others do not",
         "no gradient reaches row 0 of table.weight",
     ],
+    "AnglesInDtypeOfQ against=rope": [
+        "FAILS in the decoder: half precision loses only its own rounding",
+        "on inputs in half precision, at ids from 4,000 on they differ by",
+    ],
+    "LongestSoFar": ["FAILS in the decoder: earlier calls change nothing", "It keeps state between calls"],
     "MisspeltHook against=none": ["bais overrides no hook; did you mean bias?"],
     "ForwardAlone against=none": ["forward overrides no hook; hooks are embed, embed_sequence, rotate, bias"],
 }
@@ -155,13 +171,44 @@ DIFFERENT = {
     "MaxDistanceOffByOne against=t5": ["t5: max_distance is one too large"],
     "TwoSidedInDecoder against=t5": ["t5: two-sided buckets in a decoder"],
     "ShiftedByTheTable against=t5": ["it has no effect"],
+    "OffsetLost against=learned": ["learned: ids are counted from the first one of each row"],
+    "ScaledAtTheLength against=rope_ntk": [
+        "in a row of 12 tokens, exactly the original length, logits differ"
+    ],
+    "RampClampedAtPairs against=rope_yarn": ["trained on 100,000 tokens, logits differ"],
+    "AttentionFactorIgnored +pe.attention_factor=1.0 against=rope_yarn": [
+        "It ignores attention_factor=1: it is rope_yarn(factor=4)."
+    ],
+    "LinearScaling against=rope_llama3": [
+        "It is rope_linear(base=500000,factor=8)",
+        "It is not rope_llama3(base=500000,factor=8).",
+    ],
+    "BaseIgnored against=rope": [
+        "with base=20000 in both, logits or embeddings differ",
+        "rope: the base is not passed on",
+    ],
+    "LogNIgnored against=logn": ["It is none", "what logn adds has no effect"],
+    "WindowOneWider against=sliding_window": ["sliding_window: one position too wide"],
+    "WindowOnlyBefore against=sliding_window": ["In a decoder alone", "It is sliding_window(window=4), "],
+    "Chunks against=sliding_window": ["it hides other keys than ours, at distances 1, 2 and 3"],
+    "OwnTableInEveryLayer against=t5": ["every layer has parameters of its own (per_layer = True)"],
     "LogarithmToBaseTwo against=kerple_log": ["kerple_log: the logarithm to base 2"],
 }
 
 
+# What is found without the name of a reference.
+UNNAMED = {
+    "BaseIgnored +pe.base=500.0": ["It ignores base=500: it is rope."],
+    "HeadsPermuted": ["Against alibi: heads are permuted"],
+    "WrappedAt5000": ["It is almost rope.", "ids wrap at 5,000"],
+    "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
+    "WindowOneWider": ["sliding_window: one position too wide"],
+    "OwnTableInEveryLayer": ["It is almost t5.", "every layer has parameters of its own"],
+}
 # Implementations whose one defect is reported once, however many checks it breaks.
 REPORTED_ONCE = {
     "Dropped": ["equal calls give equal results"],
+    "OwnGenerator": ["equal calls give equal results", "draws from or seeds random.Random() without a seed"],
     "NotANumber": ["NaN or infinite at 2, 12, 96 tokens, first in the logit of head 0 for the query at"],
     "WrongShape against=alibi": ["bias returns [7, 7], which does not broadcast to [2, 4, 12, 12]"],
 }
@@ -205,6 +252,53 @@ def test_the_comparison_alone_refuses_a_wrong_implementation(typed: str, script:
     outcome = checked(script, typed)
     assert outcome.code == 1, outcome.out
     assert missing(DIFFERENT[typed], outcome) == []
+
+
+@pytest.mark.usefixtures("_comparison_alone")
+@pytest.mark.parametrize("typed", UNNAMED)
+def test_mistakes_are_found_without_a_reference(typed: str, script: Script) -> None:
+    outcome = checked(script, typed)
+    assert outcome.code == 1, outcome.out
+    assert missing(UNNAMED[typed], outcome) == []
+
+
+@pytest.mark.usefixtures("_comparison_alone")
+def test_a_factor_has_no_reason_that_holds_in_one_model_only(script: Script) -> None:
+    out = checked(script, "HalfTheLogits against=rope").out
+    assert "logits are 0.5 times ours\n" in out
+    assert "sqrt" not in out
+
+
+@pytest.mark.usefixtures("_comparison_alone")
+def test_a_pattern_of_layers_is_compared_in_a_model_with_so_many_layers(
+    tmp_path: Path, script: Script
+) -> None:
+    config = tmp_path / "config.json"
+    layers = {"num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
+    config.write_text(json.dumps({"model_type": "smollm3", "rope_theta": 10_000.0, **layers}))
+    reference = ["against=rope_hf", f"+against_arguments.config={config}", "model.num_layers=8"]
+    right = checked(script, " ".join(["FourthLayerUnrotated", *reference]))
+    assert right.code == 0, right.out
+    inverted = checked(script, " ".join(["EveryFourthRotated", *reference]))
+    assert inverted.code == 1
+    assert "in layers 0, 1, 2, 4, 5 and 6 of 8, it does what ours does in layer 3\n" in inverted.out
+    assert "in layers 3 and 7 of 8, it does what ours does in layer 0\n" in inverted.out
+    assert "known mistake" not in inverted.out
+
+
+def test_lists_of_a_released_model_fit_models_of_its_head(script: Script) -> None:
+    factors = f"[{','.join(str(1 + pair / 10) for pair in range(48))}]"
+    options = [f"pe.long_factor={factors}", "pe.rotary_fraction=0.75", "against=rope_longrope"]
+    outcome = script("check_encoding", "pe=rope_longrope", *options, "model.num_heads=2", "model.d_model=256")
+    assert outcome.code == 0, outcome.out
+    assert_one_sentence(
+        script("check_encoding", "pe=rope", "model.num_heads=3", "model.d_model=256"), "not divisible"
+    )
+
+
+def test_the_window_of_the_user_keeps_the_contract(script: Script) -> None:
+    outcome = script("check_encoding", "pe=sliding_window", "pe.window=4")
+    assert outcome.code == 0, outcome.out
 
 
 @pytest.mark.parametrize("typed", REPORTED_ONCE)

@@ -75,6 +75,11 @@ def scale_for_one_term(encoding, original, q, k, at):
     return 3**0.5 * original(q, k, at) + (3**0.5 - 1) * content
 
 
+def scaled_beyond_the_original_length(encoding, original, q, k, at):
+    is_longer = at.visible_keys_BT[:, None, :, None] > encoding.shape.original_length
+    return torch.where(is_longer, original(q, k, at)[0], q), k
+
+
 # Gates: CoPE and FoX.
 
 
@@ -116,6 +121,9 @@ def reflections_without_normalisation(encoding, original, x):
 
 MISTAKES: dict[str, dict[str, Change]] = {
     "logn": {
+        "nothing is scaled below the original length, as in Qwen": as_convention(
+            change_method("rotate", scaled_beyond_the_original_length)
+        ),
         "the position id in place of the number of keys": change_method("rotate", id_for_number_of_keys),
         "subtracted instead of multiplied": change_method("rotate", unscaled_queries),
     },

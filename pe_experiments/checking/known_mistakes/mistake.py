@@ -155,6 +155,10 @@ WRONG_IDS: dict[str, ChangeIds] = {
     ),
     "every token has position 0": lambda i, j: (0 * i, 0 * j),
     "positions from 1": lambda i, j: (i + 1, j + 1),
+    "ids are counted from the first one of each row (an offset is lost)": lambda i, j: (
+        i - j.amin(1, keepdim=True),
+        j - j.amin(1, keepdim=True),
+    ),
     "positions run backwards": lambda i, j: (j.amax(1, keepdim=True) - i, j.amax(1, keepdim=True) - j),
     "positions are doubled": lambda i, j: (2 * i, 2 * j),
     "positions are halved and rounded down": lambda i, j: (i // 2, j // 2),

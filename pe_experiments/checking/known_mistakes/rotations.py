@@ -153,7 +153,7 @@ def factor_of_tokens_so_far(encoding, original, at):
 
 
 def scale_squared(encoding, original, at):
-    scale = (0.1 * encoding.stretch_B(at).log() + 1).float()[:, None, None, None]
+    scale = encoding.attention_factor_B(at).float()[:, None, None, None]
     return tuple((cos * scale, sin * scale) for cos, sin in original(at))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,8 +14,8 @@ from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.identify import equal_encodings, known_mistakes
 from pe_experiments.checking.known_mistakes import MISTAKES
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
-from pe_experiments.encodings import AttentionContext
-from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
 
@@ -56,7 +59,7 @@ class DividedByTokensSoFar(Rope):
 
 
 def test_dependence_on_the_number_of_tokens_so_far_is_found() -> None:
-    check = "decoding token by token agrees with teacher forcing"
+    check = "decoding"
     assert CHECKS[check](Subject(DividedByTokensSoFar)).holds is False
     assert CHECKS[check](Subject(RopeLinear)).holds is True
 
@@ -71,9 +74,39 @@ def test_a_module_that_seeds_in_every_call_is_found() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         state = torch.get_rng_state()
-        result = CHECKS["equal calls give equal results"](Subject(SeedsItself))
+        result = CHECKS["repeatable"](Subject(SeedsItself))
         assert result.measured == "a call draws from or seeds torch's global generator"
         assert torch.equal(torch.get_rng_state(), state)
+
+
+class DrawsWhenBuilt(PositionalEncoding):
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.slope = random.Random().random()
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        return self.slope * at.relative_positions_BTS[:, None].float()
+
+
+def test_a_module_that_draws_when_it_is_built_is_found() -> None:
+    measured = CHECKS["repeatable"](Subject(DrawsWhenBuilt)).measured
+    assert measured == "building it draws from or seeds random.Random() without a seed"
+
+
+class SlopesCachedByLength(Alibi):
+    """A cache of the class that has no key for the number of heads."""
+
+    cache: ClassVar[dict[int, Tensor]] = {}
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        heads = q.shape[1]
+        slopes = self.cache.setdefault(k.shape[2], alibi_slopes(heads))[:heads, None, None]
+        return -(slopes * at.relative_positions_BTS.abs()[:, None]).float()
+
+
+def test_a_cache_that_instances_share_is_found() -> None:
+    assert CHECKS["instances"](Subject(SlopesCachedByLength)).holds is False
+    assert CHECKS["instances"](Subject(Alibi)).holds is True
 
 
 def test_modules_without_position_ids_are_evaluated_at_any_ids() -> None:

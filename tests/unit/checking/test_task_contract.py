@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from pe_experiments.checking.check_task import AGREEING, TaskSettings, check_task, remarks_on
 from pe_experiments.checking.checks import Result
-from pe_experiments.checking.task_contract import CHECKS
+from pe_experiments.checking.task_contract import CHECKS, differing_builds
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.schema import validated
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import OneAnswer
+from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag
 
 Examples = tuple[Tensor, Tensor]
@@ -23,8 +27,8 @@ def uniform(symbols: int, rows: int, length: int, generator: torch.Generator) ->
 
 
 def failures(task: Task) -> dict[str, Result]:
-    results = {promise: check(task) for promise, check in CHECKS.items()}
-    return {promise: result for promise, result in results.items() if result.holds is False}
+    results = {name: check(task) for name, check in CHECKS.items()}
+    return {name: result for name, result in results.items() if result.holds is False}
 
 
 class SecondLargest(OneAnswer):
@@ -117,12 +121,12 @@ def test_rare_answers_do_not_fail_a_correct_task() -> None:
 
 @pytest.mark.parametrize("task", [SeedsTakenModulo, OneExampleABatch])
 def test_examples_that_repeat_are_found(task: type[Task]) -> None:
-    assert "different inputs" in failures(task())["examples are many"].measured
+    assert "different inputs" in failures(task())["examples"].measured
 
 
 def test_an_answer_that_is_almost_always_right_is_reported() -> None:
     ((check, result),) = failures(MostlyZero()).items()
-    assert check == "the blind guess is modal"
+    assert check == "blind_guess"
     assert "not stated, and one guess is right in 9" in result.measured
 
 
@@ -144,3 +148,63 @@ def test_a_task_with_long_inputs_only_is_checked() -> None:
 def test_the_command_says_what_no_check_can_find(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_task(validated(TaskSettings, compose_config("check_task", ["task=first"])))
     assert AGREEING in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong_length", [4, 24, 33, 160])
+def test_a_task_wrong_at_a_single_length_is_found(wrong_length: int) -> None:
+    class WrongAtOneLength(Copy):
+        def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+            inputs, targets = super().sample(length, batch_size, generator)
+            return inputs, targets.flip(1) if length == wrong_length else targets
+
+    assert f"length {wrong_length}: " in CHECKS["rule"](WrongAtOneLength()).measured
+
+
+class OwnGenerator(Copy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = random.Random()
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        self.generator.random()
+        return super().sample(length, batch_size, generator)
+
+
+class UnseededInEveryCall(Copy):
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        random.Random().random()
+        np.random.default_rng().random()
+        return super().sample(length, batch_size, generator)
+
+
+class OwnPermutation(Copy):
+    """Its symbols are permuted by an order that each instance draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = torch.tensor(random.Random().sample(range(self.vocab_size), self.vocab_size))
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs, _ = super().sample(length, batch_size, generator)
+        return self.order[inputs], self.order[inputs]
+
+
+class SeededInEveryCall(Copy):
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        random.Random(length).random()
+        np.random.default_rng(seed=length).random()
+        return super().sample(length, batch_size, generator)
+
+
+def test_sources_of_random_numbers_are_named() -> None:
+    assert CHECKS["generator"](OwnGenerator()).measured.endswith("the generator self.generator")
+    measured = CHECKS["generator"](UnseededInEveryCall()).measured
+    assert "random.Random() without a seed or numpy.random.default_rng() without a seed" in measured
+    assert CHECKS["generator"](SeededInEveryCall()).holds is True
+
+
+def test_a_task_that_differs_between_instances_is_found() -> None:
+    assert "building it draws from or seeds random.Random() without a seed" in differing_builds(
+        OwnPermutation
+    )
+    assert differing_builds(SeededInEveryCall) == ""
