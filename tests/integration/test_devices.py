@@ -47,7 +47,11 @@ def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen
     """Start train.py, which starts the processes of its other devices itself, unless a launcher does."""
     command = [sys.executable, *launcher, str(ROOT / "scripts" / "train.py"), *TINY, *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    options: dict[str, Any] = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "start_new_session": True,
+    }
     return subprocess.Popen(  # background processes of a shell, as in CI, ignore SIGINT
         command,
         text=True,
