@@ -13,13 +13,13 @@ import pytest
 import pytorch_lightning as pl
 from wandb.proto import wandb_internal_pb2
 
-from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.tracking import MEASURED
+from pe_experiments.store.tracking import MEASURED, upload_command
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY
 from tests.interrupted import StopAt
@@ -109,7 +109,7 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
         tiny("logger=wandb", "logger.wandb.tags=[a]", "study=s", "pe=rope", "pe.base=500").config
     )
     check_mirror(result.directory)
-    assert result.result["upload"].startswith("wandb sync ")
+    assert str(upload_command(result.directory)).startswith("wandb sync ")
     record = run_record(result.directory)
     assert record.run_id == result.directory.name
     assert record.display_name == "rope(base=500), copy, seed 0"
@@ -177,7 +177,7 @@ def metrics_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     experiment = client.get_experiment_by_name("pe_experiments")
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == (directory.name, "FINISHED")
-    assert run.data.params["pe/base"] == "500"
+    assert float(run.data.params["pe/base"]) == 500
     assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["extrapolation.png"]
     return {
         name: [(entry.step, entry.value) for entry in client.get_metric_history(run.info.run_id, name)]
@@ -270,5 +270,5 @@ def test_mistakes_about_loggers_are_one_sentence(typed: str, sentence: str) -> N
 
 
 def test_loggers_are_chosen_by_name_from_python_too() -> None:
-    chosen = Config.checked(compose_config({"logger": ["csv", "tensorboard"]})).logger
+    chosen = Config.checked(config_from_python({"logger": ["csv", "tensorboard"]})).logger
     assert [name for name, section in chosen if section is not None] == ["csv", "tensorboard"]

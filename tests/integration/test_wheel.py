@@ -37,6 +37,6 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     assert (run / "result.json").exists()
     assert '"commit": null' in (run / "environment.json").read_text()
     assert read_json(run / "environment.json")["command"][:2] == ["pe-train", "pe=rope"]
-    swept = run_script(tmp_path / "pe-train", "pe=rope", "seed=0,1", "-m", *TINY, **options)
+    swept = run_script(tmp_path / "pe-train", "-m", "pe=rope", "seed=0,1", *TINY, **options)
     assert swept.returncode == 0, swept.stderr
     assert "1 of 2 runs are finished already" in swept.stdout
