@@ -20,8 +20,9 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from pe_experiments.configuration.compose import changed_keys, config_from_python
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.configuration.schema import Config
+from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
@@ -138,7 +139,13 @@ def _untrained_model(run: Run) -> Backbone:
         optimizer = run.experiment.components["optimizer"].choice
         if run.identity.classes or optimizer not in shipped("optimizer"):
             check_own_classes(run.experiment)
-        return run.experiment.untrained_model()
+        model = run.experiment.untrained_model()
+    ids_1P = run.experiment.longest_ids_1P
+    with user_errors("pe", "fails at the longest evaluation"), torch.no_grad():
+        for encoding in model.encodings.modules():  # which would be found only after the training
+            if isinstance(encoding, AbsoluteEncoding) and ids_1P is not None:
+                encoding.vectors(ids_1P)
+    return model
 
 
 @contextmanager

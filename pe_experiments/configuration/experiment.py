@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import (
@@ -51,6 +52,7 @@ class Experiment:
     evaluation_lengths: tuple[int, ...]
     evaluation_task: Task  # usually the task of the training
     evaluation_component: Component  # which builds the evaluation task
+    longest_ids_1P: Tensor | None  # position ids of the longest evaluation; None if they follow from the task
     other_task: Component | None  # the same if it is not the task of the training
     callbacks: tuple[Component, ...]  # the user's Lightning callbacks
 
@@ -217,11 +219,13 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
             refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
             positions.check(evaluation_task, [shortest_length(evaluation_task)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task)
+    longest_ids_1P = None
     if not positions.task_ids:
         with user_errors("positions"):  # too few ids would be found only after the training
             content = evaluation_task.nearest_length(max(lengths)) or 1
-            tokens_1 = torch.tensor([layout.tokens(content, evaluation_task.target_length(content))])
-            positions.evaluation_ids(tokens_1, train_length, torch.Generator())
+            inputs, targets = evaluation_task.input_length(content), evaluation_task.target_length(content)
+            tokens_1 = torch.tensor([layout.tokens(inputs, targets)])
+            longest_ids_1P = positions.evaluation_ids(tokens_1, train_length, torch.Generator())
     return Experiment(
         config=config,
         components=components,
@@ -233,6 +237,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         evaluation_lengths=lengths,
         evaluation_task=evaluation_task,
         evaluation_component=evaluation_component,
+        longest_ids_1P=longest_ids_1P,
         other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
     )

@@ -22,7 +22,7 @@ from pe_experiments.configuration.groups import (
     read_choice,
 )
 from pe_experiments.configuration.hints import ALSO_CALLED, nearest
-from pe_experiments.configuration.schema import Config, not_a_setting
+from pe_experiments.configuration.schema import Config, fields_of, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
 
@@ -147,8 +147,10 @@ def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) ->
         return not_a_setting(key.split("."), Config)
     if section not in COMPONENT_GROUPS or not argument:
         fields = getattr(getattr(Config.model_fields.get(section), "annotation", None), "model_fields", {})
-        if argument and fields and argument.partition(".")[0] not in fields:
-            return not_a_setting(key.split("."), Config)
+        for name in argument.split(".") if argument else ():
+            if fields and name not in fields:
+                return not_a_setting(key.split("."), Config)
+            fields = fields_of(fields[name].annotation) if name in fields else {}
         if text.startswith("+") and not text.startswith("++"):
             return f"{shown(text)}: the key already has a value; omit the +"
         return ""
@@ -198,5 +200,9 @@ def several_values(text: str, command: str = "config") -> str:
     as_list = f"a list is written '{key}=[{shown(values)}]'"
     if command != "config":
         return f"{shown(text)}: this command takes one value; {as_list}"
+    if values.startswith(("range(", "interval(")):
+        return (
+            f"{shown(text)}: this range is empty or infinite, or lacks -m; a sweep needs values such as 1,2,3"
+        )
     how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(values)}"
     return f"{shown(text)}: several values need a sweep: {how}" + (f"; {as_list}" if "." in key else "")

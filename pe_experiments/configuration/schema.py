@@ -363,7 +363,7 @@ def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
     return f"{'.'.join(where)} is not a setting.{_suggestion(schema, where)}"
 
 
-def _fields_of(kind: Any) -> dict[str, Any]:
+def fields_of(kind: Any) -> dict[str, Any]:
     """Return the fields of a section by its annotation, which may be optional; else an empty dictionary."""
     for schema in (kind, *get_args(kind)):
         if hasattr(schema, "model_fields"):
@@ -381,7 +381,7 @@ def _suggestion(schema: type[BaseModel], where: list[str]) -> str:
     }
     siblings: dict[str, Any] = schema.model_fields  # the valid options beside the unknown one
     for name in where[:-1]:
-        siblings = _fields_of(siblings[name].annotation) if name in siblings else {}
+        siblings = fields_of(siblings[name].annotation) if name in siblings else {}
     siblings = siblings or annotations
     key = ALSO_CALLED.get(where[-1], where[-1])
     all_keys = {key for fields in sections.values() for key in fields}

@@ -56,11 +56,6 @@ class Identity:
         return {part: getattr(self, part) for part in parts}
 
     @property
-    def section(self) -> dict[str, Any]:
-        """Return the ``identity`` section of a ``config.yaml``; the configuration is the rest of the file."""
-        return {"hash": self.hash, "numerics": self.numerics, "data": self.data, "classes": self.classes}
-
-    @property
     def key(self) -> str:
         """Return the hash of configuration and data, by which a published run is found; see `config_key`."""
         return full_hash([self.config, self.data])[:8]

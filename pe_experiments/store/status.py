@@ -95,7 +95,7 @@ class Run:
             **self.experiment.full_config,
             "rerun": False,
             "derived": self.experiment.derived,
-            "identity": self.identity.section,
+            "identity": {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")},
         }
 
     def difference_to_cached_run(self) -> str:

@@ -243,7 +243,7 @@ def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     run = write_run(tiny("pe=learned", "seed=7"), fading(1, 0))
     edited = {"task": {"mine": "edited"}}
     identity = replace(Record.read(run).identity, classes=edited)
-    saved = yaml.safe_load(run.config.read_text()) | {"identity": identity.section}
+    saved = yaml.safe_load(run.config.read_text()) | {"identity": identity.hashed | {"hash": identity.hash}}
     run.config.write_text(yaml.safe_dump(saved))
     run.result.write_text(json.dumps(json.loads(run.result.read_text()) | {"run": identity.hash}))
     assert table_of(folder)["section"].nunique() == 2
