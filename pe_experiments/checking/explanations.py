@@ -103,13 +103,12 @@ def _lost_arguments(component: SizedComponent, equal: SizedComponent) -> dict[st
 
 def all_encodings(component: SizedComponent) -> list[SizedComponent]:
     """Return all shipped encodings, with those arguments that an encoding has too, and with the defaults."""
-    components = []
+    components: list[SizedComponent] = []
     for choice in shipped("pe"):
         default = reference_of(choice, component.sizes)
-        with_arguments = default.with_arguments_of(component)
-        components.append(with_arguments)
-        if with_arguments.arguments != default.arguments:
-            components.append(default)
+        for variant in (default.with_arguments_of(component), default):
+            if variant not in components:
+                components.append(variant)
     return components
 
 
