@@ -71,6 +71,7 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     return closest(
         (
             lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
+            lambda: [match for other in components for match in ignored_arguments(candidate, other, forms)],
             lambda: equal_encodings(candidate, fitted, forms)[:1],
             lambda: published_variants(candidate, components, forms),
             lambda: known_mistakes(candidate, components, forms),

@@ -199,6 +199,9 @@ DIFFERENT = {
 # What is found without the name of a reference.
 UNNAMED = {
     "BaseIgnored +pe.base=500.0": ["It ignores base=500: it is rope."],
+    "AttentionFactorIgnored +pe.attention_factor=1.0": [
+        "It ignores attention_factor=1: it is rope_yarn(factor=4)."
+    ],
     "HeadsPermuted": ["Against alibi: heads are permuted"],
     "WrappedAt5000": ["It is almost rope.", "ids wrap at 5,000"],
     "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
