@@ -71,6 +71,7 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     return closest(
         (
             lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
+            lambda: [match for other in components for match in ignored_arguments(candidate, other, forms)],
             lambda: equal_encodings(candidate, fitted, forms)[:1],
             lambda: published_variants(candidate, components, forms),
             lambda: known_mistakes(candidate, components, forms),
@@ -103,13 +104,12 @@ def _lost_arguments(component: SizedComponent, equal: SizedComponent) -> dict[st
 
 def all_encodings(component: SizedComponent) -> list[SizedComponent]:
     """Return all shipped encodings, with those arguments that an encoding has too, and with the defaults."""
-    components = []
+    components: list[SizedComponent] = []
     for choice in shipped("pe"):
         default = reference_of(choice, component.sizes)
-        with_arguments = default.with_arguments_of(component)
-        components.append(with_arguments)
-        if with_arguments.arguments != default.arguments:
-            components.append(default)
+        for variant in (default.with_arguments_of(component), default):
+            if variant not in components:
+                components.append(variant)
     return components
 
 

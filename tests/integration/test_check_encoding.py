@@ -199,6 +199,9 @@ DIFFERENT = {
 # What is found without the name of a reference.
 UNNAMED = {
     "BaseIgnored +pe.base=500.0": ["It ignores base=500: it is rope."],
+    "AttentionFactorIgnored +pe.attention_factor=1.0": [
+        "It ignores attention_factor=1: it is rope_yarn(factor=4)."
+    ],
     "HeadsPermuted": ["Against alibi: heads are permuted"],
     "WrappedAt5000": ["It is almost rope.", "ids wrap at 5,000"],
     "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
@@ -355,3 +358,13 @@ def test_an_exception_is_printed_once(script: Script) -> None:
 def test_a_table_of_other_arguments_is_not_offered_where_there_are_none(script: Script) -> None:
     assert "It cannot be" not in checked(script, "LearnedSlopes against=alibi").out
     assert "with other arguments" not in checked(script, "LearnedSlopes against=none").out
+
+
+def test_four_encodings_by_layer_are_checked_in_eight_layers(script: Script) -> None:
+    rope = "{_target_: pe_experiments.encodings.rope.Rope, _partial_: true}"
+    none = "{_target_: pe_experiments.encodings.base.PositionalEncoding, _partial_: true}"
+    target = "pe._target_=pe_experiments.encodings.mixtures.ByLayer"
+    pattern = f"+pe.encodings=[{rope},{rope},{rope},{none}]"
+    outcome = script("check_encoding", target, pattern, "model.num_layers=8")
+    assert outcome.code == 0, outcome.out
+    assert outcome.out.count("It is rope_nope(encodings=rope+rope+rope+none), ") == 1
