@@ -17,7 +17,6 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import format_mean, read_archive, with_settings
 from pe_experiments.published.archive import (
     FILES,
-    config_key_of,
     merge_runs,
     published_keys,
     select_runs,
@@ -29,6 +28,7 @@ from pe_experiments.published.publish import require_committed_code
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
+from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from results.precision import study as precision
 from tests import recomputation
@@ -73,7 +73,7 @@ def test_merged_runs_are_summarised_over_the_lengths_that_all_share(tiny: Callab
 def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..., Experiment]) -> None:
     runs = load_runs(write_study(tiny, seeds=2))
     require_committed_code("t", runs)
-    next(iter(runs.saved.values()))["identity"]["trained"]["pe"]["_target_"] = "mine.Mine"
+    next(iter(runs.saved.values())).trained["pe"]["_target_"] = "mine.Mine"
     with pytest.raises(UserError, match=r"mine\.Mine of .* is not code of this project"):
         require_committed_code("t", runs)
 
@@ -83,7 +83,7 @@ def test_how_an_option_was_tuned_is_published_with_the_runs(
 ) -> None:
     runs = load_runs(write_study(tiny, seeds=1))
     first = runs.runs.iloc[0]
-    rate = str(runs.saved[first["name"]]["identity"]["trained"]["training"]["learning_rate"])
+    rate = str(runs.saved[first["name"]].trained["training"]["learning_rate"])
     losses = [
         {"name": f"run-{value}-{seed}", "seed": seed, "value": value, "loss": loss}
         for value, seed, loss in ((rate, 100, 0.5), (rate, 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
@@ -136,7 +136,7 @@ def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
     published = results / "s"
     write_archive(load_runs(results, "s"), published)
     assert rates_by_task(read_archive(published)) == {"copy": [0.3, 0.3], "reverse": [0.1, 0.1]}
-    keys = {config_key_of(RunDirectory(path).read_config()) for path in (results / "runs").iterdir()}
+    keys = {Record.read(RunDirectory(path)).identity.key for path in (results / "runs").iterdir()}
     assert set(published_keys(published)) == keys
     write_runs("copy", rate=0.9, loss=0.1)
     merged = merge_runs(read_archive(published), load_runs(results, "s"))
