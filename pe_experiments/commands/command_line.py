@@ -11,6 +11,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -115,7 +117,10 @@ def _exit_code(
             return 1
         if isinstance(error, BrokenPipeError) and reader_left():
             return process.exit_code
-        explanation = explain_error(error, _without_flags(arguments), primary)
+        folders = [Path(value) for flag, value in pairwise(arguments) if flag in ("--config-dir", "-cd")]
+        if missing := [folder for folder in folders if not folder.is_dir()]:
+            return _complain(f"--config-dir {missing[0]} is not a folder")
+        explanation = explain_error(error, _without_flags(arguments), primary, folders)
         if isinstance(explanation, UserError | OSError):
             return _complain(sentence(explanation))
         return _complain(_unexpected(error))

@@ -27,7 +27,10 @@ from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
 
 def explain_error(
-    error: BaseException, overrides: Sequence[str] = (), command: str = "config"
+    error: BaseException,
+    overrides: Sequence[str] = (),
+    command: str = "config",
+    config_dirs: Sequence[Path] = (),
 ) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
@@ -35,6 +38,7 @@ def explain_error(
         error: the exception.
         overrides: the arguments of the command, with or without its flags.
         command: name of the primary configuration.
+        config_dirs: further folders of config files.
     """
     mark = getattr(error, "problem_mark", None)  # set by the YAML parser
     if mark:
@@ -47,7 +51,7 @@ def explain_error(
         return error
     texts = [text for text in overrides if not text.startswith("-") and "=" in text]
     for text in texts:
-        if problem := _mistake(text, texts, command):
+        if problem := _mistake(text, texts, command, [Path("configs"), *config_dirs]):
             return UserError(problem)
     if not explained:
         return error
@@ -71,7 +75,7 @@ def key_of(text: str) -> str:
     return text.partition("=")[0].lstrip("+~")
 
 
-def _mistake(text: str, overrides: Sequence[str], command: str) -> str:
+def _mistake(text: str, overrides: Sequence[str], command: str, config_dirs: Sequence[Path] = ()) -> str:
     """Return what is wrong with an override, or an empty string if nothing is found."""
     try:
         override = OverridesParser.create().parse_override(text)
@@ -79,7 +83,7 @@ def _mistake(text: str, overrides: Sequence[str], command: str) -> str:
         return unreadable(text)
     key = key_of(text)
     group = key.partition("@")[0]
-    if choices := list(dict.fromkeys([*choices_of(group), *_user_choices(group)])):
+    if choices := list(dict.fromkeys([*choices_of(group), *_user_choices(group, config_dirs)])):
         if group == "pe":
             choices += ALIASES
         if problem := _unknown_choice(override, group, choices):
@@ -94,8 +98,8 @@ def _mistake(text: str, overrides: Sequence[str], command: str) -> str:
     return several_values(text, command) if override.is_sweep_override() else ""
 
 
-def _user_choices(group: str) -> Iterable[str]:
-    return (path.stem for path in Path("configs", group).glob("*.yaml"))
+def _user_choices(group: str, config_dirs: Iterable[Path]) -> Iterable[str]:
+    return (path.stem for folder in config_dirs for path in (folder / group).glob("*.yaml"))
 
 
 def _values(override: Override) -> list[str]:

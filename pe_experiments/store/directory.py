@@ -120,9 +120,9 @@ class RunDirectory:
         """Return the content of ``environment.json``; empty if it is missing or damaged."""
         try:
             environment = read_json(self.environment)
-            words = [*environment["libraries"].values(), *environment["command"]]
+            words = [*environment.get("libraries", {}).values(), *environment.get("command", [])]
             return environment if all(isinstance(word, str) for word in words) else {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
     @contextmanager

@@ -67,4 +67,4 @@ def test_an_unreadable_yaml_is_named(text: str, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "task" / "mine.yaml").write_text(text)
     monkeypatch.setattr(components, "CONFIG_DIR", tmp_path)
     with pytest.raises(UserError, match=r"configs/task/mine\.yaml"):
-        components.shipped("task")
+        components.shipped.__wrapped__("task")

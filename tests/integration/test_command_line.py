@@ -408,14 +408,14 @@ def test_config_dir_adds_a_users_file(script: Script, tmp_path: Path) -> None:
     swept = script("train", "-m", *shared, "pe=mine", "pe.slope=0.3,0.4", "seed=1")
     assert "Recency_slope_0.4-s1" in swept.out
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
-    assert "not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
+    assert "x is not a folder" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a: [", "mine.yaml, line 1: expected"),
-        ("defaults:\n- nothing\n", "pe=nothing is not a choice"),
+        ("defaults:\n- nothing\n", "pe/nothing"),
         ("defaults:\n- mine\n", "is circular"),
         ("a: 1\na: 2\n", "mine.yaml, line 2: found duplicate key a"),
         ("a: \x00", "mine.yaml"),

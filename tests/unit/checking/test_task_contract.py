@@ -13,7 +13,7 @@ from pe_experiments.checking.check_task import AGREEING, TaskSettings, check_tas
 from pe_experiments.checking.checks import Result
 from pe_experiments.checking.task_contract import CHECKS, differing_builds
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.schema import validated
+from pe_experiments.configuration.schema import resolved, validated
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.copying import Copy
@@ -146,7 +146,7 @@ def test_a_task_with_long_inputs_only_is_checked() -> None:
 
 
 def test_the_command_says_what_no_check_can_find(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_task(validated(TaskSettings, compose_config("check_task", ["task=first"])))
+    assert check_task(validated(TaskSettings, resolved(compose_config(["task=first"], "check_task"))))
     assert AGREEING in capsys.readouterr().out
 
 

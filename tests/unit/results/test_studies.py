@@ -120,7 +120,7 @@ def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
     def write_runs(task: str, rate: float, loss: float) -> None:
         for seed in (0, 1):
             experiment = tiny(f"task={task}", f"seed={seed}", f"training.learning_rate={rate}")
-            run = write_run(experiment, fading(1, 0))
+            run = write_run(experiment, fading(1, 0), result={"validation_loss": loss})
             run.metrics.write_text(to_csv(METRICS, [{"step": 12, "validation_loss": loss}]))
             list_in_study(results, "s", run.name)
         manifest = read_manifest(results / "s" / "manifest.json")
