@@ -12,7 +12,7 @@ import pandas as pd
 from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, scores_by_setting
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.published.archive import PROVENANCE, SHIPPED, read_archive, select_runs
-from pe_experiments.store.names import jsonable, safe_name
+from pe_experiments.store.names import safe_name
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError, allowed, few
 
@@ -158,10 +158,10 @@ def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, 
     )
     by_class: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # task and configuration by class of the task
     for name, task in bank_runs.runs[["name", "task"]].itertuples(index=False):
-        trained = bank_runs.saved[name].trained
+        record = bank_runs.saved[name]
         examples, lengths = evaluations.loc[name]
-        config = _compared_config(trained, int(examples), lengths)
-        by_class.setdefault(trained["task"]["_target_"], []).append((task, config))
+        config = _compared_config(record.identity.config, int(examples), lengths)
+        by_class.setdefault(record.trained["task"]["_target_"], []).append((task, config))
     tasks = {}
     for run in runs:
         experiment = run.experiment
@@ -171,7 +171,7 @@ def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, 
             raise UserError(f"task={component.choice} is not in {bank}; allowed: {shipped_tasks}")
         lengths = {experiment.evaluation_task.nearest_length(n) or n for n in experiment.evaluation_lengths}
         examples = run.config.evaluation.examples
-        config = _compared_config(jsonable(experiment.trained), examples, lengths)
+        config = _compared_config(run.identity.config, examples, lengths)
         differences = [(_differing_keys(config, other), task) for task, other in by_class[component.target]]
         fewest_differences, tasks[run.name] = min(differences, key=lambda pair: len(pair[0]))
         if fewest_differences:
@@ -180,10 +180,10 @@ def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, 
     return tasks
 
 
-def _compared_config(trained: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
-    """Return the options that compared runs must share, by dotted key."""
-    config = {f"{part}.{key}": trained[part][key] for part in SECTIONS for key in trained[part]}
-    config["seed"] = trained["seed"]
+def _compared_config(hashed: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
+    """Return the options that compared runs must share, by dotted key, without default arguments."""
+    config = {f"{part}.{key}": hashed[part][key] for part in SECTIONS for key in hashed[part]}
+    config["seed"] = hashed["seed"]
     config["evaluation.examples"] = examples
     config["evaluation.lengths"] = sorted(lengths)
     return config

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pe_experiments.checking.instances import small_shape
 from pe_experiments.configuration.hints import ALSO_CALLED
 from pe_experiments.configuration.parts import Component, load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -42,9 +43,11 @@ class SizedComponent(Component):
             if own_name in self.arguments:
                 shared[own_name] = value
         try:
-            return self.with_arguments(**shared)
-        except UserError:  # an argument of another type
+            variant = self.with_arguments(**shared)
+            variant.build(small_shape())
+        except UserError:  # an argument of another type, or a value that it does not take
             return self
+        return variant
 
 
 def sized(section: Mapping[str, Any], sizes: Mapping[str, int]) -> SizedComponent:

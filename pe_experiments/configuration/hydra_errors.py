@@ -59,6 +59,8 @@ def explain_error(
         if not word.startswith(("-", "~")) and not Path(word).exists() and "=" not in word:
             return UserError(f"{shown(word)} is not key=value; for example pe=sinusoidal or seed=1")
     parts = [str(part).split("\n\n")[0].strip() for part in (error, error.__cause__) if part]
+    if key := getattr(error, "full_key", None):
+        parts = [str(key), str(error).splitlines()[0]]
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
 
 
@@ -83,6 +85,9 @@ def _mistake(text: str, overrides: Sequence[str], command: str, config_dirs: Seq
         return unreadable(text)
     key = key_of(text)
     group = key.partition("@")[0]
+    if choices_of(group) and command != "config" and group not in groups_of(command):
+        options = sorted(groups_of(command).keys() - {"application", "local"})
+        return f"{key} is no option of this command; only {allowed(options)} can be chosen"
     if choices := list(dict.fromkeys([*choices_of(group), *_user_choices(group, config_dirs)])):
         if group == "pe":
             choices += ALIASES

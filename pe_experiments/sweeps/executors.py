@@ -34,7 +34,7 @@ from pe_experiments.configuration.schema import (
     SubmititConfig,
 )
 from pe_experiments.terminal import process
-from pe_experiments.terminal.errors import UserError, sentence
+from pe_experiments.terminal.errors import NotApplicable, UserError, sentence
 
 SPAWN = multiprocessing.get_context("spawn")
 # Signals of Ctrl-C and of a cluster, which only the launching process handles.
@@ -47,6 +47,7 @@ class Outcome:
 
     loss: float = math.nan  # on fresh examples of the training lengths; infinite if it diverged
     error: str = ""  # a sentence, if it failed
+    not_applicable: bool = False  # whether the error is that its valid parts do not fit together
     lines: tuple[str, ...] = ()  # what it printed
 
 
@@ -68,7 +69,7 @@ class Task:
         sys.path[:] = self.path
         process.set_up(self.command)
         output = io.StringIO()
-        loss, error = math.nan, ""
+        loss, error, not_applicable = math.nan, "", False
         with redirect_stdout(output), redirect_stderr(output):
             try:
                 from pe_experiments.run import run_experiment
@@ -78,9 +79,10 @@ class Task:
                 error = str(result.result.get("reason", "")) if result.status == "error" else ""
             except BaseException as caught:  # other runs must continue
                 error = sentence(caught)
+                not_applicable = isinstance(caught, NotApplicable)
                 if self.full_error:
                     traceback.print_exc()
-        return Outcome(loss, error, tuple(output.getvalue().splitlines()))
+        return Outcome(loss, error, not_applicable, tuple(output.getvalue().splitlines()))
 
     def checkpoint(self) -> Any:
         """Return the job that submitit queues again at its time limit, so that the run resumes."""

@@ -252,6 +252,8 @@ def _record(job: Job, future: Any) -> None:
     for line in outcome.lines:
         say(line)
     job.state = State.FAILED if outcome.error else job.run.state
+    if outcome.not_applicable:
+        job.state = State.NOT_APPLICABLE
     if not outcome.error and not job.done:
         job.state, job.reason = State.FAILED, "its code was edited after the sweep began; repeat the command"
     if job.reason:

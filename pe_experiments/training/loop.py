@@ -20,6 +20,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
@@ -410,7 +411,8 @@ def fit(
         try:
             trainer.fit(module, ckpt_path=checkpoint if first_step else None, weights_only=True)
         except SystemExit as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # how Lightning reacts to Ctrl-C
+            # How Lightning reacts to Ctrl-C, and to the end of a sweep or of a job.
+            if isinstance(error.__context__, KeyboardInterrupt) or isinstance(error, SIGTERMException):
                 raise KeyboardInterrupt from error
             raise RuntimeError(f"a part ends the program with {error!r}") from error
         finally:

@@ -202,7 +202,6 @@ UNNAMED = {
     "AttentionFactorIgnored +pe.attention_factor=1.0": [
         "It ignores attention_factor=1: it is rope_yarn(factor=4)."
     ],
-    "HeadsPermuted": ["Against alibi: heads are permuted"],
     "WrappedAt5000": ["It is almost rope.", "ids wrap at 5,000"],
     "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
     "WindowOneWider": ["sliding_window: one position too wide"],
@@ -335,7 +334,7 @@ def test_arguments_reach_the_reference(script: Script) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["against=rop"], "against=rop is not a choice. Did you mean rope"),
+        (["against=rop"], "against=rop is not a choice. Did you mean p_rope or rope"),
         (["pe._target_=tests.conftest.Nothing"], "tests.conftest has no PositionalEncoding of that name"),
         (["pe=rope", "against=rope", "+against_arguments.bse=1"], "bse is not an argument of Rope"),
     ],

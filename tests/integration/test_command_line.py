@@ -51,8 +51,8 @@ MISTAKES = {
     "logger.wandb.project='a\x1b[31mb'": ["logger.wandb.project=a\\x1b[31mb", "without control characters"],
     "evaluation.lengths=[200000]": ["=200000", "at most 131071"],
     "evaluation.examples=1000000000": ["evaluation.examples", "at most 409600"],
-    "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs=2 is not an option of hydra/launcher"],
-    "-m hydra/launcher=dask": ["hydra/launcher=dask", "needs its package installed"],
+    "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs=2 is not an option of the hydra/launcher in use"],
+    "-m hydra/launcher=dask": ["hydra/launcher=dask", "no such launcher is installed"],
     "hydra.mode=FOO": ["hydra.mode=FOO is not an option"],
     "hydra=1": ["hydra=1 is not an option"],
     "-m hydra.launcher.jobs=0": ["hydra.launcher.jobs=0", "1 or more"],
@@ -227,7 +227,7 @@ def test_evaluate_measures_a_run_on_another_task(script: Script, results: Path) 
 
 
 EVALUATION_MISTAKES = {
-    "model=encoder": ["model", "only evaluation, logger, pe, task or trainer"],
+    "model=encoder": ["model", "only evaluation, logger, pe, task or trainer can"],
     "training.steps=3": ["training.steps", "only evaluation, logger"],
     "task=parity": ["task=parity", "symbols are 4", "trained on 10"],
     "task=lag": ["task=lag", "format is aligned", "trained on causal"],
@@ -374,7 +374,7 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     assert "no: bad past the training lengths" in " ".join(outcome.out.split())
     with_argument = script("show_encoding", "pe=learned", "pe.beyond=error", f"results_dir={results}")
     assert with_argument.code == 0, with_argument.err
-    assert (results / "encodings" / "explore-learned_beyond=error.html").exists()
+    assert (results / "encodings" / "explore-learned_beyond_error.html").exists()
     concatenated = script("show_encoding", "pe.combine=concat", "pe.width=100", f"results_dir={results}")
     assert concatenated.code == 0, concatenated.err
     rotary = script("show_encoding", "encodings=[nope,rope]", f"results_dir={results}")

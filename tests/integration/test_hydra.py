@@ -50,7 +50,7 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     assert "shell-completion" in script("train", "--help").out
     assert script("train", "--nope").code == 2
     unknown = script("train", "-cn", "nope", "--cfg", "job")
-    assert "--config-name nope: this file does not exist" in unknown.err
+    assert "nope" in unknown.err
 
 
 def test_a_shell_is_completed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,9 +111,9 @@ def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> No
 @pytest.mark.parametrize(
     ("name", "promise", "measured"),
     [
-        ("AheadFar", "no look-ahead", ""),
-        ("Exits", "equal calls give equal results", "SystemExit: 0"),
-        ("EditsPositions", "inputs keep their values and their gradient", ""),
+        ("AheadFar", "look_ahead", ""),
+        ("Exits", "repeatable", "SystemExit: 0"),
+        ("EditsPositions", "inputs", ""),
     ],
 )
 def test_the_checker_finds_the_defect(name: str, promise: str, measured: str) -> None:

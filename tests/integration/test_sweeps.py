@@ -176,8 +176,8 @@ def test_failed_runs_are_named_with_a_command_that_repeats_them(results: Path, s
 @pytest.mark.slow
 def test_a_combination_that_does_not_apply_is_listed_and_is_no_failure(results: Path, script: Script) -> None:
     arguments = (
-        "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "pe=none", "hydra.launcher.jobs=1",
-        "pe._target_=tests.integration.user_encodings.CausalOnly",
+        "-m", *TINY, f"results_dir={results}", "model=decoder,encoder", "hydra.launcher.jobs=1",
+        "pe=tests.integration.user_encodings.CausalOnly",
     )  # fmt: skip
     dry = script("train", *arguments, "dry_run=true")
     assert dry.code == 0
@@ -221,8 +221,9 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(
     """Of runs that are finished already: the sweep starts none."""
     monkeypatch.setattr("pe_experiments.sweeps.executors.Processes.submit", lambda *_: pytest.fail("started"))
     for pe, seed, rate in product(("none", "sinusoidal"), (0, 1, 2), ("0.00001", "0.003")):
-        run = write_run(tiny(f"pe={pe}", f"seed={seed}", f"training.learning_rate={rate}"), fading(1, 0.1))
         loss = 0.5 if rate == "0.003" else 2.5
+        experiment = tiny(f"pe={pe}", f"seed={seed}", f"training.learning_rate={rate}")
+        run = write_run(experiment, fading(1, 0.1), result={"validation_loss": loss})
         run.metrics.write_text(to_csv(METRICS, [{"step": 12, "loss": loss, "validation_loss": loss}]))
     arguments = (
         "-m", *TINY, f"results_dir={results}", "training.learning_rate=0.00001,0.003",
