@@ -151,6 +151,8 @@ def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) ->
         known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
         if section in known:
             return ""
+        if command == "evaluate" and section in Config.model_fields:
+            return f"{key} is fixed by the training; only evaluation, logger, pe, task or trainer can change"
         return f"{key} is not a setting.{nearest(key, known)}"
     if section not in Config.model_fields and section not in groups_of("config"):
         return not_a_setting(key.split("."), Config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import multiprocessing
 import os
 import signal
 import sys
@@ -65,6 +66,9 @@ def end_with_parent() -> None:
     """Let the operating system end this process when its parent process ends; on Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        parent = multiprocessing.parent_process()
+        if parent and not parent.is_alive():  # it has ended already
+            os._exit(1)
 
 
 def interrupt(*_: object) -> None:

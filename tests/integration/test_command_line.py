@@ -135,7 +135,7 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "compare +ckpt=1": ["ckpt is not a setting", "Allowed: baseline"],
     "compare metric=5": ["metric=5", "text"],
     "compare study=../../etc": ["study=../../etc", "first a letter"],
-    "compare out='${nowhere}'": ["out: ", "nowhere", "not found"],
+    "compare out='${nowhere}'": ["nowhere", "not found"],
     "show_encoding out=results/runs/x": ["out=results/runs/x", "outside"],
     "show_encoding encodings=[[a]]": ["encodings.0=['a']", "text"],
     "show_encoding out=5": ["out=5", "text"],
