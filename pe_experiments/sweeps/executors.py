@@ -111,9 +111,7 @@ class Processes:
     def __init__(self, jobs: int, gpus: Sequence[str] = ()):
         devices: Sequence[str | None] = gpus or [None]
         self.pools = [
-            ProcessPool(
-                jobs // len(devices), initializer=_start_worker, initargs=(device, os.getpid()), context=SPAWN
-            )
+            ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=SPAWN)
             for device in devices
         ]
         self.submitted = 0
