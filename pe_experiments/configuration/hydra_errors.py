@@ -149,6 +149,9 @@ def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) ->
         return f"{shown(text)}: no such {kind} is installed; allowed: {ours}, {others}"
     if command != "config":
         known = {**read_choice("", command), **groups_of(command)}.keys() - {"defaults", "application"}
+        chosen = any(key_of(item) == section for item in overrides)
+        if section in ("pe", "task") and argument and not chosen and text[0] != "+":
+            return f"{key} keeps the run's value; to change it, add a plus: +{text}"
         if section in known:
             return ""
         if command == "evaluate" and section in Config.model_fields:

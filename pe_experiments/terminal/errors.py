@@ -122,7 +122,7 @@ def nearest(word: str, options: Iterable[str]) -> str:
     similar = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
     if not similar and len(word) > 2:
         similar = [option for option in options if option.startswith(word[:3])]
-    hint = f" Did you mean {allowed(sorted(similar))}?" if similar else ""
+    hint = f" Did you mean {allowed(similar)}?" if similar else ""
     return hint + listed(options)
 
 

@@ -334,7 +334,7 @@ def test_arguments_reach_the_reference(script: Script) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["against=rop"], "against=rop is not a choice. Did you mean p_rope or rope"),
+        (["against=rop"], "against=rop is not a choice. Did you mean rope"),
         (["pe._target_=tests.conftest.Nothing"], "tests.conftest has no PositionalEncoding of that name"),
         (["pe=rope", "against=rope", "+against_arguments.bse=1"], "bse is not an argument of Rope"),
     ],
