@@ -153,22 +153,29 @@ def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) ->
         if section in ("pe", "task") and argument and not chosen and text[0] != "+":
             return f"{key} keeps the run's value; to change it, add a plus: +{text}"
         if section in known:
-            return ""
+            return _unknown_option(section, argument)
         if command == "evaluate" and section in Config.model_fields:
             return f"{key} is fixed by the training; only evaluation, logger, pe, task or trainer can change"
         return f"{key} is not a setting.{nearest(key, known)}"
     if section not in Config.model_fields and section not in groups_of("config"):
         return not_a_setting(key.split("."), Config)
     if section not in COMPONENT_GROUPS or not argument:
-        fields = getattr(getattr(Config.model_fields.get(section), "annotation", None), "model_fields", {})
-        for name in argument.split(".") if argument else ():
-            if fields and name not in fields:
-                return not_a_setting(key.split("."), Config)
-            fields = fields_of(fields[name].annotation) if name in fields else {}
+        if problem := _unknown_option(section, argument):
+            return problem
         if text.startswith("+") and not text.startswith("++"):
             return f"{shown(text)}: the key already has a value; omit the +"
         return ""
     return _unknown_argument(key, text, overrides)
+
+
+def _unknown_option(section: str, option: str) -> str:
+    """Return the error for an option that a section of the schema does not have, or an empty string."""
+    fields = fields_of(Config.model_fields[section].annotation) if section in Config.model_fields else {}
+    for name in option.split(".") if option else ():
+        if fields and name not in fields:
+            return not_a_setting([section, *option.split(".")], Config)
+        fields = fields_of(fields[name].annotation) if name in fields else {}
+    return ""
 
 
 def _unknown_argument(key: str, text: str, overrides: Sequence[str]) -> str:
