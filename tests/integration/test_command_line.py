@@ -242,7 +242,7 @@ EVALUATION_MISTAKES = {
     "pe=learned": ["pe=learned", "different parameters"],
     "pe=larned": ["pe=larned", "Did you mean learned"],
     "evaluation.lengths=3,4": ["evaluation.lengths=3,4", "'evaluation.lengths=[3,4]'"],
-    "evaluation.lengths.x=1": ["evaluation.lengths.x", "a list"],
+    "evaluation.lengths.x=1": ["evaluation.lengths.x"],
 }
 
 
