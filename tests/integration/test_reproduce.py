@@ -48,7 +48,7 @@ def test_a_different_training_is_reported(published: Runs, shortest: str, tmp_pa
 
 
 def test_a_study_that_cannot_be_reproduced_is_one_sentence() -> None:
-    suggestion = r"reproduce=bank is not a published study\. Did you mean bank/new or bank/v2"
+    suggestion = r"reproduce=bank is not a published study\. Did you mean bank/v2 or bank/new"
     with pytest.raises(UserError, match=suggestion):
         reproduce("bank", 1, RESULTS, Display())
     with pytest.raises(UserError, match="runs=99: precision has 90 completed runs"):
