@@ -219,7 +219,6 @@ class ParentConfig(Section):
     batches: Annotated[int, Field(ge=0)]  # number of batches the parent was trained on
 
 
-CLI_ONLY = ("dry_run", "bank")  # belong to a command, not to a run
 # Options of `trainer` that change the trained model, and so belong to the identity of a run.
 TRAINER_OPTIONS_IN_IDENTITY = ("precision", "accumulate_grad_batches", "callbacks")
 ENCODING_AND_TASK = ("pe", "positions", "task")  # sections with a _target_ and its arguments
