@@ -90,7 +90,7 @@ class Experiment:
         model = self.components["model"]
         arguments = {**self.config.model.model_dump(), **model.arguments, "_target_": model.target}
         differences = {
-            name: sum(section.get(key) != value for key, value in arguments.items())
+            name: sum(section.get(key, value) != value for key, value in arguments.items())
             for name, section in shipped("model").items()
             if section["_target_"] == model.target
         }
