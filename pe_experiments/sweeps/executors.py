@@ -1,13 +1,14 @@
 """Execute the runs of a sweep in processes of this machine, as jobs of submitit, or as tasks of Ray.
 
-An executor has three members: `submit` accepts a task and returns a future for its outcome, `stop` ends the
-tasks that are still executed, and `poll_seconds` is the time between two looks at the futures.
+An executor has three members: `submit` accepts tasks and returns a future for the outcome of each, `stop`
+ends the tasks that are still executed, and `poll_seconds` is the time between two looks at the futures.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import itertools
 import logging
 import math
 import multiprocessing
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,18 +78,12 @@ class Task:
                 result = run_experiment(self.config, wait=True)
                 loss = result.validation_loss
                 error = str(result.result.get("reason", "")) if result.status == "error" else ""
-            except BaseException as caught:  # other runs must continue
+            except (Exception, SystemExit) as caught:  # other runs must continue
                 error = sentence(caught)
                 not_applicable = isinstance(caught, NotApplicable)
                 if self.full_error:
                     traceback.print_exc()
         return Outcome(loss, error, not_applicable, tuple(output.getvalue().splitlines()))
-
-    def checkpoint(self) -> Any:
-        """Return the job that submitit queues again at its time limit, so that the run resumes."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
 
 
 class Executor(Protocol):
@@ -96,8 +91,8 @@ class Executor(Protocol):
 
     poll_seconds: float
 
-    def submit(self, task: Task) -> Any:
-        """Return a future for the outcome of a task."""
+    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+        """Return a future for the outcome of each task."""
 
     def stop(self) -> None:
         """End the tasks that are still executed."""
@@ -114,12 +109,9 @@ class Processes:
             ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=SPAWN)
             for device in devices
         ]
-        self.submitted = 0
 
-    def submit(self, task: Task) -> Any:
-        pool = self.pools[self.submitted % len(self.pools)]
-        self.submitted += 1
-        return pool.schedule(task)
+    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+        return [pool.schedule(task) for pool, task in zip(itertools.cycle(self.pools), tasks)]
 
     def stop(self) -> None:
         for pool in self.pools:
@@ -152,10 +144,12 @@ class Submitit:
         self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
         logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns on clusters without accounting
 
-    def submit(self, task: Task) -> Any:
-        job = self._executor.submit(_LocalTask(task, os.getpid()) if self._is_local else task)
-        self._jobs.append(job)
-        return job
+    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+        with self._executor.batch():  # one array of Slurm, whose parallelism is limited
+            for task in tasks:
+                job = _Job(task, os.getpid() if self._is_local else None)
+                self._jobs.append(self._executor.submit(job))
+        return self._jobs
 
     def stop(self) -> None:
         if self._is_local:
@@ -167,23 +161,48 @@ class Submitit:
 
 
 @dataclass(frozen=True)
-class _LocalTask:
-    """A task in a local job of submitit, which would outlive the launching process."""
+class _Job:
+    """A task in a job of submitit, which Slurm queues again at its time limit."""
 
     task: Task
-    launcher_pid: int
+    launcher_pid: int | None  # of a local job, which would outlive the launching process
 
     def __call__(self) -> Outcome:
-        threading.Thread(target=self._end_with_launcher, daemon=True).start()
+        if self.launcher_pid is not None:
+            threading.Thread(target=_end_with, args=(self.launcher_pid,), daemon=True).start()
+        signal.signal(signal.SIGUSR2, _interrupting(signal.getsignal(signal.SIGUSR2)))
         return self.task()
 
-    def _end_with_launcher(self) -> None:
-        while True:
-            try:
-                os.kill(self.launcher_pid, 0)  # raises an error if there is no such process
-            except ProcessLookupError:
-                os._exit(1)
-            time.sleep(1)
+    def checkpoint(self) -> Any:
+        """Return the job that submitit queues again, whose run resumes."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def _end_with(pid: int) -> None:
+    """End this process when another one has ended."""
+    while True:
+        try:
+            os.kill(pid, 0)  # raises an error if there is no such process
+        except ProcessLookupError:
+            os._exit(1)
+        time.sleep(1)
+
+
+def _interrupting(submitit_handler: Any) -> Callable[[int, Any], None]:
+    """Return a signal handler that interrupts the run where submitit's handler would end the process.
+
+    The run then saves a checkpoint, as it does after Ctrl-C.
+    """
+
+    def handle(number: int, frame: Any) -> None:
+        try:
+            submitit_handler(number, frame)  # queues the job again
+        except SystemExit as end:
+            raise KeyboardInterrupt from end
+
+    return handle
 
 
 class Ray:
@@ -205,8 +224,9 @@ class Ray:
         self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         signal.signal(signal.SIGTERM, on_terminate)  # Ray's own handler would end in a traceback
 
-    def submit(self, task: Task) -> Any:
-        return self._ray.remote(num_cpus=1, max_retries=0)(Task.__call__).remote(task).future()
+    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+        execute = self._ray.remote(num_cpus=1, max_retries=0)(Task.__call__)
+        return [execute.remote(task).future() for task in tasks]
 
     def stop(self) -> None:
         self._ray.shutdown()

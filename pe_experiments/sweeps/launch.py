@@ -212,11 +212,8 @@ def _execute(
     display = Lines()
     steps = {job: job.run.config.training.steps for job in jobs if job.run}
     try:
-        futures = {
-            job: executor.submit(Task(job.run.config, job.command(flags), full_error))
-            for job in jobs
-            if job.run
-        }
+        tasks = {job: Task(job.run.config, job.command(flags), full_error) for job in jobs if job.run}
+        futures = dict(zip(tasks, executor.submit(list(tasks.values())), strict=True))
         display.start(title, sum(steps.values()), sum(map(_saved_steps, jobs)))
         last_read = time.monotonic()
         while futures:
