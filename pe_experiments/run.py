@@ -96,7 +96,7 @@ def run_experiment(
             with run.directory.locked(wait=-1 if wait else 0.2):
                 if run.state not in TRAINED:  # another process may have trained it since
                     return _train_and_evaluate(run, model, device, display)
-        return _finished(run, device, display)
+        return _finished(run, device, display, wait)
 
 
 def evaluate_run(
@@ -169,7 +169,7 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
     """Print remarks on a run before it is trained."""
     for remark in remarks_of(model.encodings):
         say(remark)
-    if difference := run.difference_to_cached_run():
+    if run.state is State.NEW and not run.config.rerun and (difference := run.difference_to_cached_run()):
         display.say(f"This is a new run, {difference}.")
     for path, digest in leaves(run.identity.classes):
         if digest == UNTRACKED:
@@ -210,9 +210,9 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
         except Exception as error:
             outcome = training_failure(directory, error)
         result = writer.finish({**run.header, "resumed_from": first_step, **outcome}, summary)
-    if directory is not run.final_directory and run.state in TRAINED:  # a rerun with a result
-        run.final_directory.replace_by(directory)
     final = run.final_directory
+    if directory is not final and run.state in TRAINED:  # a rerun with a result
+        final.replace_by(directory)
     return Result(run.experiment, final, final, result, "resumed" if first_step else "trained", curve)
 
 
@@ -277,13 +277,17 @@ def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
     process.end()
 
 
-def _finished(run: Run, device: str, display: Display) -> Result:
+def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Result:
     """Return the result of a finished run, evaluating it first if this evaluation is new."""
     if _is_other_rank(run.config):
         raise SystemExit
+    run.final_directory.complete_rerun()
+    run.directory = run.final_directory
     list_run(run)
     if run.state is State.TO_EVALUATE:
-        return _evaluate_again(run, device, display)
+        with run.evaluation_directory.locked(wait=-1 if wait else 0.2):
+            if run.state is State.TO_EVALUATE:  # another process may have evaluated it since
+                return _evaluate_again(run, device, display)
     for remark in code_changes(run.directory.read_environment()):
         display.say(f"{run.name}: {remark}")
     directory = run.evaluation_directory
@@ -307,7 +311,7 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
         result["evaluated_on"] = experiment.other_task.label
     steps = trained.get("finished_step", run.config.training.steps)
     model = trained_model(run)
-    with directory.locked(), closing(RunWriter(run, directory, display)) as writer:
+    with closing(RunWriter(run, directory, display)) as writer:
         writer.begin()
         with _enough_memory():
             curve, tables = evaluate_model(experiment, model.to(device), steps, display)

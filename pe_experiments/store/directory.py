@@ -167,17 +167,29 @@ class RunDirectory:
                 raise UserError(f"{folder} is a link, and no run is written through one; delete it")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with self.lock(wait):
+            with self.lock(wait), self._removed_if_useless(created):
                 for temporary_file in self.path.glob(".*.tmp"):  # of a killed process
                     temporary_file.unlink()
                 yield
+        except OSError as error:
+            if created:
+                with suppress(OSError):
+                    self.path.rmdir()  # only if it is empty
+            problem = disk_problem(error)
+            if not problem:
+                raise
+            safe = "finished results are safe, and the same command resumes from the last checkpoint"
+            raise UserError(f"{self.path.parent}: cannot write there ({problem}); {safe}") from error
+
+    @contextmanager
+    def _removed_if_useless(self, created: bool) -> Iterator[None]:
+        """Delete a directory created by this process after an error, if nothing in it can resume."""
+        try:
+            yield
         except BaseException as error:
-            starting = isinstance(error, UserError) and not isinstance(error, InUse)
-            if created and (starting or not (self.checkpoint.exists() or self.result.exists())):
+            can_resume = self.checkpoint.exists() or self.result.exists()
+            if created and (isinstance(error, UserError) or not can_resume):
                 self.remove()
-            if problem := disk_problem(error):
-                safe = "finished results are safe, and the same command resumes from the last checkpoint"
-                raise UserError(f"{self.path.parent}: cannot write there ({problem}); {safe}") from error
             raise
 
     def replace_by(self, finished: RunDirectory) -> None:
@@ -191,7 +203,7 @@ class RunDirectory:
 
     def complete_rerun(self) -> None:
         """Put a rerun in its place if the process that finished it was killed before."""
-        if not self.path.exists() and self.rerun.result.exists():
+        if self.rerun.path.exists() and self.rerun.state() in TRAINED:
             with suppress(InUse), self.rerun.lock():
                 self.replace_by(self.rerun)
 

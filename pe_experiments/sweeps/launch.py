@@ -82,7 +82,8 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
     reports = [callback for callback in callbacks if hasattr(callback, "before_runs")]
     for report in reports:
         report.before_runs(LAUNCHED)
-    if config.get("dry_run") is True:
+    dry_run = config.get("dry_run") is True
+    if dry_run:
         _say_jobs(jobs)
     else:
         title = str(config.get("study") or "sweep")
@@ -92,7 +93,7 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
         if pending:
             _execute(pending, flags, _executor(launcher, settings, pending[0]), title, reports)
         _say_outcome(jobs, flags)
-    process.exit_code |= any(job.state is State.FAILED for job in jobs)
+    process.exit_code |= any(job.state is State.FAILED and not (dry_run and job.pending) for job in jobs)
     return [_job_return(job) for job in jobs]
 
 
@@ -223,7 +224,7 @@ def _execute(
                 _record(job, futures.pop(job))
             if ended:
                 for report in reports:
-                    report.after_run(LAUNCHED)
+                    _report(report)
             if not futures or time.monotonic() - last_read >= PROGRESS_SECONDS:
                 last_read = time.monotonic()
                 states = Counter("done" if job.done else str(job.state) for job in jobs if job not in futures)
@@ -233,6 +234,14 @@ def _execute(
     finally:
         display.stop()
         executor.stop()
+
+
+def _report(callback: Any) -> None:
+    """Let a callback report on the runs so far; an error in it, such as a full disk, stops no run."""
+    try:
+        callback.after_run(LAUNCHED)
+    except Exception as error:
+        complain(f"the report failed ({sentence(error)})")
 
 
 def _record(job: Job, future: Any) -> None:
@@ -248,6 +257,8 @@ def _record(job: Job, future: Any) -> None:
     job.loss, job.reason = outcome.loss, outcome.error
     for line in outcome.lines:
         say(line)
+    if not outcome.error:  # a rerun has taken the place of the earlier run
+        job.run.directory = job.run.final_directory
     job.state = State.FAILED if outcome.error else job.run.state
     if outcome.not_applicable:
         job.state = State.NOT_APPLICABLE

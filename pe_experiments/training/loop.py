@@ -295,7 +295,8 @@ class Checkpointer(Checkpoint):
             self.next_save = time.monotonic() + max(CHECKPOINT_SECONDS, seconds / CHECKPOINT_SHARE)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if not all(parameter.isfinite().all() for parameter in module.parameters()):
+        finite = all(bool(parameter.isfinite().all()) for parameter in module.parameters())
+        if not trainer.strategy.reduce_boolean_decision(finite):  # FSDP: each device has some parameters
             raise Diverged(trainer.global_step)  # in the last update, which no loss follows
         assert isinstance(module, TrainingModule)
         module.finished = True

@@ -171,6 +171,10 @@ def test_failed_runs_are_named_with_a_command_that_repeats_them(results: Path, s
     repeated = script("train", *words)
     assert repeated.code == 1
     assert "error (RuntimeError: too far)" in repeated.out
+    rerun = script("train", *arguments[:-1], "pe=tests.integration.user_encodings.Recency", "rerun=true")
+    assert (rerun.code, rerun.err) == (0, "")
+    assert "1 runs: 1 finished" in rerun.out
+    assert stamps(results).items() & done.items() != done.items()
 
 
 @pytest.mark.slow

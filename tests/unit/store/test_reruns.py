@@ -66,6 +66,7 @@ def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
             content(finished.path) == before
         )
         now = content(finished.path)
+        assert not finished.rerun.path.exists() or finished.rerun.state() not in TRAINED
         if now != before:
             assert status != "error"
             assert set(now) >= {"config.yaml", "result.json", "checkpoints/last.ckpt"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,9 @@ class Scripted:
         self.futures: list[Future[Any]] = []
         self.stopped = 0
 
-    def submit(self, task: Task) -> Future[Any]:
-        self.futures.append(Future())
-        return self.futures[-1]
+    def submit(self, tasks: Sequence[Task]) -> list[Future[Any]]:
+        self.futures = [Future() for _ in tasks]
+        return self.futures
 
     def look(self, seconds: float) -> None:
         self.looks.pop(0)(self.futures)
