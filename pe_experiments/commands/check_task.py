@@ -10,14 +10,12 @@ from pe_experiments.configuration.schema import resolved, validated
 
 
 @command("check_task", __doc__)
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
 
     if not check_task(validated(TaskSettings, resolved(cfg))):
         raise SystemExit(1)
 
-
-run = main
 
 if __name__ == "__main__":
     run()

@@ -11,8 +11,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:  # imports torch
     from pe_experiments.run import Result
 
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
-FLAGS_WITH_VALUE = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--cfg", "-c",
-                    "--package", "-p", "--experimental-rerun", "--info", "-i")  # fmt: skip
 
 
 def command(
@@ -101,7 +97,6 @@ def _exit_code(
     application: Callable[[], Any], errors: list[Exception], primary: str, full_error: bool
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
-    arguments = sys.argv[1:]
     try:
         application()
         if errors:
@@ -117,23 +112,10 @@ def _exit_code(
             return 1
         if isinstance(error, BrokenPipeError) and reader_left():
             return process.exit_code
-        folders = [Path(value) for flag, value in pairwise(arguments) if flag in ("--config-dir", "-cd")]
-        if missing := [folder for folder in folders if not folder.is_dir()]:
-            return _complain(f"--config-dir {missing[0]} is not a folder")
-        explanation = explain_error(error, _without_flags(arguments), primary, folders)
+        explanation = explain_error(error, sys.argv[1:], primary)
         if isinstance(explanation, UserError | OSError):
             return _complain(sentence(explanation))
         return _complain(_unexpected(error))
-
-
-def _without_flags(arguments: Sequence[str]) -> list[str]:
-    """Return the overrides among the arguments of a command."""
-    previous = ["", *arguments]
-    return [
-        text
-        for text, before in zip(arguments, previous, strict=False)
-        if not text.startswith("-") and before not in FLAGS_WITH_VALUE
-    ]
 
 
 def _interrupted(primary: str) -> str:

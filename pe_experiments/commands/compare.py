@@ -29,7 +29,7 @@ class CompareSettings(Section):
 
 
 @command("compare", __doc__, renamed={"pe": "encodings"})
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     gc.set_threshold(1_000_000)  # otherwise the collector repeatedly scans all loaded data
     options = validated(CompareSettings, resolved(cfg)).model_dump()
     from pe_experiments.comparison.compare import compare, output_of, show
@@ -42,8 +42,6 @@ def main(cfg: DictConfig) -> None:
     say(f"reading {options['results_dir']}/runs")
     show(compare(**options, display=Lines()))
 
-
-run = main
 
 if __name__ == "__main__":
     run()

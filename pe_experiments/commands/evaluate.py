@@ -27,7 +27,7 @@ class EvaluateSettings(Section):
 
 
 @command("evaluate", __doc__)
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     keys = [key_of(text) for text in HydraConfig.get().overrides.task]
     if OmegaConf.is_missing(cfg, "run"):
         raise UserError("run is missing; for example run=results/runs/NAME")
@@ -76,8 +76,6 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
             changed |= resolved(config)
     return changed
 
-
-run = main
 
 if __name__ == "__main__":
     run()

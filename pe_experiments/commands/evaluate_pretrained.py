@@ -13,7 +13,7 @@ from pe_experiments.terminal.errors import UserError
 
 
 @command("evaluate_pretrained", __doc__, renamed={"model": "path"})
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     settings = resolved(cfg)
     settings["model"] = settings.pop("path")
     if settings["model"] == "???":
@@ -25,8 +25,6 @@ def main(cfg: DictConfig) -> None:
     options = {key: settings[key] for key in PretrainedSettings.model_fields}
     show(evaluate_pretrained(validated(PretrainedSettings, options), Lines()))
 
-
-run = main
 
 if __name__ == "__main__":
     run()

@@ -30,7 +30,7 @@ class ResultsSettings(Section):
 
 
 @command("results", __doc__)
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     options = validated(ResultsSettings, resolved(cfg))
     from pe_experiments.published import blocks, pages, publish, reproduce
 
@@ -65,8 +65,6 @@ def main(cfg: DictConfig) -> None:
     if differing:
         raise SystemExit(1)
 
-
-run = main
 
 if __name__ == "__main__":
     run()

@@ -14,7 +14,7 @@ from pe_experiments.terminal.errors import UserError
 
 
 @command("show_encoding", __doc__)
-def main(cfg: DictConfig) -> None:
+def run(cfg: DictConfig) -> None:
     overrides = HydraConfig.get().overrides.task
     pe_overrides = [text for text in overrides if key_of(text).partition(".")[0] == "pe"]
     if pe_overrides and cfg.encodings is not None:
@@ -23,8 +23,6 @@ def main(cfg: DictConfig) -> None:
 
     show_encodings(validated(ShowSettings, resolved(cfg)))
 
-
-run = main
 
 if __name__ == "__main__":
     run()

@@ -21,7 +21,7 @@ from pe_experiments.terminal.errors import UserError, one_line
 
 
 @command("train", __doc__, config="config")
-def main(cfg: DictConfig) -> float:
+def run(cfg: DictConfig) -> float:
     """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
     if cfg.get("init_from") is not None:
@@ -58,8 +58,6 @@ def _show(config: Config) -> None:
     lengths = ", ".join(map(str, run.experiment.evaluation_lengths))
     say(f"{run.shown_state}: {run.final_directory.path}{remark}\nevaluated at {lengths}")
 
-
-run = main
 
 if __name__ == "__main__":
     run()
