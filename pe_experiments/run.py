@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,7 +192,12 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
             writer.begin_training(device, first_step)
             with _enough_memory():
                 _initialise(run, model, checkpoint, say)
-                last_step, seconds = _train(run, model, checkpoint, device, writer)
+                if not (checkpoint and checkpoint["finished"]):
+                    display.start("training", run.config.training.steps, first_step)
+                start = time.monotonic()
+                last_step = _train(run, model, checkpoint, device, writer, writer.used_loggers)
+                seconds = time.monotonic() - start
+                display.stop()
                 curve, tables = evaluate_model(run.experiment, model.to(device), last_step, display)
             model_size = describe_model(model)
             summary = writer.curve(run.experiment.label, curve, tables)
@@ -229,29 +234,29 @@ def _initialise(
 
 
 def _train(
-    run: Run, model: Backbone, checkpoint: dict[str, Any] | None, device: str, writer: RunWriter
-) -> tuple[int, float]:
-    """Train the model in place; return the last step and seconds."""
+    run: Run,
+    model: Backbone,
+    checkpoint: dict[str, Any] | None,
+    device: str,
+    observer: Observer,
+    loggers: Iterable[Any],
+) -> int:
+    """Train the model in place, from its checkpoint if there is one; return the last step."""
     from pe_experiments.training.loop import fit  # Lightning takes seconds to import
 
     first_step = checkpoint["global_step"] if checkpoint else 0
     if checkpoint and checkpoint["finished"]:
-        return first_step, 0.0
-    writer.display.start("training", run.config.training.steps, first_step)
-    start = time.monotonic()
-    loggers = writer.loggers.loggers.values() if writer.loggers else ()
-    last_step = fit(
+        return first_step
+    return fit(
         model,
         run.experiment,
         device,
         run.directory.checkpoint,
-        writer,
+        observer,
         first_step=first_step,
         run_hash=run.identity.hash,
         loggers=loggers,
     )
-    writer.display.stop()
-    return last_step, time.monotonic() - start
 
 
 def _is_other_rank(config: Config) -> bool:
@@ -263,17 +268,12 @@ def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
     """Train beside rank 0 and end this process, without writing anything."""
     from pytorch_lightning.loggers.logger import DummyLogger
 
-    from pe_experiments.training.loop import fit
-
     process.end_with_parent()
     path = run.directory.checkpoint
     checkpoint = read_checkpoint(path, run.identity.hash) if path.exists() else None
     _initialise(run, model, checkpoint, lambda line: None)
-    if not (checkpoint and checkpoint["finished"]):
-        first_step = checkpoint["global_step"] if checkpoint else 0
-        loggers = [DummyLogger()] if run.config.logger.used else []
-        with suppress(Diverged):  # rank 0 reports it
-            fit(model, run.experiment, device, path, Observer(), first_step=first_step, loggers=loggers)
+    with suppress(Diverged):  # rank 0 reports it
+        _train(run, model, checkpoint, device, Observer(), [DummyLogger()] if run.config.logger.used else [])
     process.end()
 
 

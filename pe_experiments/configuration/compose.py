@@ -111,16 +111,3 @@ def changed_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
 OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
     r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
 )
-
-
-def targets(node: Any) -> Iterable[str]:
-    """Yield every ``_target_`` in a configuration, at any depth."""
-    values: Iterable[Any] = ()
-    if isinstance(node, dict):
-        if node.get("_target_") is not None:
-            yield str(node["_target_"])
-        values = node.values()
-    elif isinstance(node, list):
-        values = node
-    for value in values:
-        yield from targets(value)

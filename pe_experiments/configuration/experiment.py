@@ -18,7 +18,7 @@ from pe_experiments.configuration.schema import (
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
     TrainingConfig,
-    default_warmup,
+    warmup_steps,
 )
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -140,14 +140,12 @@ class Experiment:
     @property
     def derived(self) -> dict[str, Any]:
         """Return the derived values that are saved in ``config.yaml``."""
-        training = self.config.training
-        warmup = training.warmup_steps
         derived: dict[str, Any] = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),
             "train_length": self.shape.train_length,
             "train_positions": self.shape.train_positions,
-            "warmup_steps": default_warmup(training.steps) if warmup is None else warmup,
+            "warmup_steps": warmup_steps(self.config.training),
             "train_lengths": list(self.train_lengths),
             "evaluation_lengths": list(self.evaluation_lengths),
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,14 +69,6 @@ def read_metrics(path: Path) -> list[Row]:
     except (ValueError, csv.Error) as error:
         cure = "delete it to go on from the checkpoint without these rows, or add rerun=true"
         raise UserError(f"{path} is damaged ({error}); {cure}") from error
-
-
-def validation_loss(run: RunDirectory) -> float:
-    """Return the last loss on fresh examples of the training lengths; inf if not finite, NaN if missing."""
-    losses = [row["validation_loss"] for row in read_metrics(run.metrics) if "validation_loss" in row]
-    if not losses:
-        return math.nan
-    return losses[-1] if math.isfinite(losses[-1]) else math.inf
 
 
 def read_curve(path: Path) -> list[Row]:

@@ -41,9 +41,7 @@ class Identity:
     hash: str = field(init=False)  # of everything but the stem, 64 hexadecimal digits
 
     def __post_init__(self) -> None:
-        parts = ("numerics", "config", "data", "classes")
-        hashed = {part: getattr(self, part) for part in parts}
-        object.__setattr__(self, "hash", full_hash(hashed))
+        object.__setattr__(self, "hash", full_hash(self.hashed))
 
     def name(self, digits: int = 8) -> str:
         """Return the name of the run with this number of digits of its hash."""

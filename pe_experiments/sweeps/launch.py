@@ -158,10 +158,9 @@ def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[
     if is_published and not job.done and not run.config.rerun:
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
-        from pe_experiments.training.own_classes import check_own_classes
+        from pe_experiments.run import try_out
 
-        check_own_classes(run.experiment)
-        run.experiment.components["pe"].build(run.experiment.shape)
+        try_out(run)
         job.reason = job.reason or run.remark
 
 
