@@ -56,12 +56,6 @@ def test_the_keyboard_selects_a_cell_of_the_heatmap(page: Any) -> None:
     )
 
 
-def test_hovering_the_heatmap_shows_position_and_dimension(page: Any) -> None:
-    box = page.locator("#vectors canvas").bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.999, box["y"] + box["height"] * 0.5)
-    assert "position 25, dimension 127" in page.inner_text("#vectors .told")
-
-
 def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     before = [page.inner_html(part) for part in ("#similarity", "#circle")]
     slide(page, "d_model", 16)
@@ -72,18 +66,6 @@ def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     assert page.locator("#similarity circle").count() == 80  # from the tenth position on
     slide(page, "start position of the dots", 80)
     assert page.locator("#similarity circle").count() == 10
-
-
-def test_the_dots_fall_on_the_line(page: Any) -> None:
-    line = page.locator("#similarity path.main").get_attribute("d")
-    points = [tuple(map(float, point.split(","))) for point in re.split("[ML]", line) if point]
-    slide(page, "start position of the dots", 30)
-    dots = page.locator("#similarity circle").evaluate_all(
-        "all => all.map(e => [e.cx.baseVal.value, e.cy.baseVal.value])"
-    )
-    assert len(dots) == 20
-    for (x, y), (at, value) in zip(dots, points, strict=False):
-        assert (x, y) == pytest.approx((at, value), abs=0.1)
 
 
 def test_the_angle_depends_on_the_offset_alone(page: Any) -> None:
@@ -100,14 +82,6 @@ def test_the_angle_depends_on_the_offset_alone(page: Any) -> None:
     page.locator("#walk").press("Enter")
     page.locator("#circle td", has_text=re.compile("^100$")).wait_for(state="detached")
     page.locator("#walk").press("Enter")
-
-
-def test_the_counter_shows_how_many_bits_flip(page: Any) -> None:
-    assert "4 of 4 bits flip" in page.inner_text("#counter-note")
-    for _ in range(6):
-        page.locator("#count input").press("ArrowLeft")
-    assert page.inner_text("#counter tr.now").split()[:5] == ["1", "0", "0", "0", "1"]
-    assert "From 1 to 2, 2 of 4 bits flip" in page.inner_text("#counter-note")
 
 
 def test_any_two_encodings_can_be_compared(page: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 import pytorch_lightning as pl
 from wandb.proto import wandb_internal_pb2
 
-from pe_experiments.configuration.compose import compose_config, config_from_python
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.run import run_experiment
@@ -267,8 +267,3 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
 def test_mistakes_about_loggers_are_one_sentence(typed: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         Config.checked(compose_config([typed]))
-
-
-def test_loggers_are_chosen_by_name_from_python_too() -> None:
-    chosen = Config.checked(config_from_python({"logger": ["csv", "tensorboard"]})).logger
-    assert [name for name, section in chosen if section is not None] == ["csv", "tensorboard"]

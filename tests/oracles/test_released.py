@@ -95,11 +95,22 @@ def assert_same(result: tuple[Tensor, float], expected: tuple[Tensor, float]) ->
     assert result[1] == pytest.approx(expected[1], rel=RELATIVE)
 
 
+@pytest.mark.parametrize("head_dim", [None, 80])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_a_released_file_gives_the_numbers_of_transformers(name: str, tmp_path: Path) -> None:
-    """Within the original length and past it."""
+def test_a_released_file_gives_the_numbers_of_transformers(
+    name: str, head_dim: int | None, tmp_path: Path
+) -> None:
+    """At its own head width and at another, within the original length and past it."""
     transformers = pytest.importorskip("transformers")
-    fields = FILES[name]
+    fields = dict(FILES[name])
+    if head_dim is not None:
+        fields |= {"hidden_size": 4 * head_dim, "num_attention_heads": 4, "head_dim": head_dim}
+        fields |= {"qk_rope_head_dim": head_dim, "global_head_dim": head_dim}
+        if name == "Phi-4-mini":
+            pairs = int(0.75 * head_dim) // 2
+            long_factor = fields["rope_scaling"]["long_factor"][:pairs]
+            scaling = {"long_factor": long_factor, "short_factor": [1.5] * pairs, "type": "longrope"}
+            fields["rope_scaling"] = scaling
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps(fields)))
     width = next((fields[key] for key in ("qk_rope_head_dim", "head_dim") if key in fields), None)
     width = width or fields["hidden_size"] // fields["num_attention_heads"]
@@ -116,11 +127,51 @@ def test_a_released_file_gives_the_numbers_of_transformers(name: str, tmp_path: 
             assert_same(rotation(inner, tokens), rotation_of_transformers(config, layer_type, tokens, width))
 
 
-def test_gptj_rotates_as_many_channels_as_its_file_says(tmp_path: Path) -> None:
-    """`test_released_models` compares what other types leave to their code; it cannot record GPT-J."""
-    fields = {"model_type": "gptj", "n_embd": 64, "n_head": 2, "rotary_dim": 8}
-    inner, _ = parts(RopeHf(shape_of(32, 2), config=written(tmp_path, fields)).for_layer(0))
-    assert len(rotation(inner, 100)[0]) == 8 / 2
+# Files that leave the share of rotated channels to the code or the defaults of their class.
+PARTIAL: dict[str, dict[str, Any]] = {
+    "gptj": {"n_embd": 64, "n_head": 2, "rotary_dim": 8},
+    "gpt_neox": {"hidden_size": 64, "num_attention_heads": 2},
+    "phi": {"hidden_size": 64, "num_attention_heads": 2},
+    "glm4": {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32},
+    "minimax_m2": {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "rotary_dim": 16},
+    "qwen2": {"hidden_size": 64, "num_attention_heads": 2, "sliding_window": 16},
+}
+
+
+@pytest.mark.parametrize("kind", PARTIAL)
+def test_defaults_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(kind, **PARTIAL[kind])
+    path = written(tmp_path, {"model_type": kind, **PARTIAL[kind]})
+    inner, window = parts(RopeHf(shape_of(32, 2), config=path).for_layer(0))
+    assert isinstance(inner, Rope)
+    assert window is None
+    block = getattr(config, "rope_parameters", None) or {}
+    share = config.rotary_dim / 32 if kind == "gptj" else block.get("partial_rotary_factor", 1.0)
+    assert len(rotation(inner, 100)[0]) == share * 16
+
+
+@pytest.mark.parametrize("kind", ["cohere2", "exaone4"])
+def test_some_models_rotate_only_within_their_windows(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pattern = {"sliding_window": 16, "sliding_window_pattern": 4, "num_hidden_layers": 8}
+    config = transformers.AutoConfig.for_model(kind, **pattern)
+    encoding = RopeHf(shape_of(32, 8), config=written(tmp_path, {"model_type": kind, **pattern}))
+    for layer, layer_type in enumerate(config.layer_types):
+        inner, window = parts(encoding.for_layer(layer))
+        slides = layer_type == "sliding_attention"
+        assert (type(inner) is Rope, window) == (slides, 16 if slides else None)
+
+
+@pytest.mark.parametrize("name", ["SmolLM3 3B", "Llama 4 Scout", "gpt-oss 20B", "Gemma 3 4B", "Olmo 3 7B"])
+def test_the_pattern_of_layers_is_that_of_transformers(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(FILES[name])))
+    for layer in range(config.num_hidden_layers):
+        kind, window = PATTERNS[name][layer % len(PATTERNS[name])]
+        assert (config.layer_types[layer] != "full_attention") == (window is not None)
+        if hasattr(config, "no_rope_layers"):
+            assert bool(config.no_rope_layers[layer]) == issubclass(kind, Rope)
 
 
 def test_the_old_spelling_of_two_bases_is_the_new_one(tmp_path: Path) -> None:
