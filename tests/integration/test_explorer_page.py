@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,19 +42,6 @@ def numbers(text: str) -> list[float]:
     return [float(part.replace(",", "")) for part in re.findall(r"-?[\d,.]*\d", text.replace("−", "-"))]
 
 
-def test_the_keyboard_selects_a_cell_of_the_heatmap(page: Any) -> None:
-    page.locator("#vectors canvas").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown"):
-        page.keyboard.press(key)  # the first shows where it is: position 0, dimension 0
-    position, dimension, value, _ = numbers(page.inner_text("#vectors .told"))
-    assert (position, dimension) == (2, 2)
-    assert value == pytest.approx(math.sin(2 * 10_000 ** (-2 / 128)), abs=5e-3)
-    slide(page, "base", 2)
-    assert numbers(page.inner_text("#vectors .told"))[2] == pytest.approx(
-        math.sin(2 * 100 ** (-2 / 128)), abs=5e-3
-    )
-
-
 def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     before = [page.inner_html(part) for part in ("#similarity", "#circle")]
     slide(page, "d_model", 16)
@@ -66,22 +52,6 @@ def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     assert page.locator("#similarity circle").count() == 80  # from the tenth position on
     slide(page, "start position of the dots", 80)
     assert page.locator("#similarity circle").count() == 10
-
-
-def test_the_angle_depends_on_the_offset_alone(page: Any) -> None:
-    slide(page, "pair", 0)
-    note = page.inner_text("#circle-note")
-    assert numbers(note)[1] == pytest.approx(math.degrees(3), abs=0.5)
-    table = page.inner_text("#circle table")
-    slide(page, "position", 100)
-    assert page.inner_text("#circle-note") == note
-    assert page.inner_text("#circle table") != table
-    _, sine, cosine, _, later_sine, later_cosine = numbers(page.inner_text("#circle table"))
-    between = math.atan2(later_sine, later_cosine) - math.atan2(sine, cosine)
-    assert math.cos(between) == pytest.approx(math.cos(3), abs=5e-3)
-    page.locator("#walk").press("Enter")
-    page.locator("#circle td", has_text=re.compile("^100$")).wait_for(state="detached")
-    page.locator("#walk").press("Enter")
 
 
 def test_any_two_encodings_can_be_compared(page: Any) -> None:

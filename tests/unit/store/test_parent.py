@@ -240,10 +240,6 @@ def test_the_parent_is_part_of_the_identity_and_its_path_is_not(
     assert identify(child(RunDirectory(moved), "training.steps=5")).name() == name
 
 
-def test_runs_without_a_parent_keep_their_names(tiny: Tiny) -> None:
-    assert identify(tiny("pe=rope")).name() == "copy-decoder-rope-s0-d4ee122f"
-
-
 def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=rope")
     run = trained(parent)

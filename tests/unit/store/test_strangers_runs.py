@@ -34,7 +34,6 @@ pytestmark = pytest.mark.slow
 
 Tiny = Callable[..., Experiment]
 Spoil = Callable[[dict[str, Any]], object]
-ENCODING = "pe_experiments.encodings.sinusoidal.Sinusoidal"
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
 OTHER_LENGTHS = {"evaluation": {"lengths": [7], "examples": 20}}

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import nn, optim
 
-from pe_experiments.comparison.protocols import protocols_of
-from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
@@ -29,7 +27,6 @@ from pe_experiments.training.optimizer import (
     learning_rate_factor,
     split_parameters,
 )
-from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
@@ -151,14 +148,6 @@ def test_bad_optimizers_and_arguments_are_refused(keys: Any, message: str, tiny:
     with pytest.raises(UserError, match=message) as refusal:
         build()
     assert "\n" not in str(refusal.value)
-
-
-def test_a_comparison_separates_optimizers(tiny: Tiny, results: Path) -> None:
-    for choice in ("adamw", "sgd"):
-        write_run(tiny(f"optimizer={choice}"), fading(1, 0))
-    titles = sorted(protocol.title for protocol in protocols_of(read_runs(results)))
-    differing = [title.rpartition(", ")[2] for title in titles]
-    assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
