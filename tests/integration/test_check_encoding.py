@@ -311,10 +311,6 @@ def test_a_defect_is_reported_once(typed: str, script: Script) -> None:
     assert missing(REPORTED_ONCE[typed], outcome) == []
 
 
-def test_a_mistake_that_breaks_no_contract_is_named(script: Script) -> None:
-    assert "FAILS" not in checked(script, "QueriesAhead against=rope").out
-
-
 @pytest.mark.usefixtures("_comparison_alone")
 def test_an_encoding_is_told_from_its_variants(script: Script) -> None:
     outcome = script("check_encoding", "pe=alibi")

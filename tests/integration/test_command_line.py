@@ -102,6 +102,7 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "check_encoding against=rop": ["against=rop is not a choice. Did you mean rope"],
     "check_encoding pe._target_=tests.conftest.Nothing": ["tests.conftest has no PositionalEncoding"],
     "check_encoding pe=rope against=rope +against_arguments.bse=1": ["bse is not an argument of Rope"],
+    "benchmark parts=[speed]": ["parts.0=speed: expected small, peers, encodings"],
     "check_task task.vocab_size=1000000000": ["vocab_size=1000000000", "at most"],
     "compare out='${nowhere}'": ["nowhere", "not found"],
     "show_encoding out=results/runs/x": ["out=results/runs/x", "outside"],
@@ -238,15 +239,6 @@ def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, r
     assert outcome.code == 1
     assert outcome.err == "error: training.steps=abc: expected a whole number\n"
     assert not results.exists()
-
-
-@pytest.mark.slow
-def test_each_results_directory_of_a_sweep_gets_a_comparison(script: Script, tmp_path: Path) -> None:
-    both = f"results_dir={tmp_path / 'a'},{tmp_path / 'b'}"
-    outcome = script("train", "-m", *TINY, both, "study=s")
-    assert outcome.code == 0, outcome.err
-    assert (tmp_path / "a" / "s" / "table.csv").exists()
-    assert (tmp_path / "b" / "s" / "table.csv").exists()
 
 
 @pytest.mark.parametrize("many", [[], ["-m"]])

@@ -50,11 +50,6 @@ def replace_by_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def replace_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 def aliases(levels: int = 11) -> str:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
@@ -129,13 +124,10 @@ BAD: dict[str, tuple[Spoil, str]] = {
         r"it has 32,212.3 MB, and at most 2.1 MB are read",
     ),
     "deep JSON": (lambda run: run.result.write_text("[" * 200_000), "nested too deep"),
-    "large JSON": (lambda run: write_huge_file(run.result), "MB are read"),
     "an infinite seed": (lambda run: edit_result(run, seed=float("inf")), "damaged"),
     "nothing hashed": (lambda run: edit_config(run, classes=2), "not a valid run directory"),
     "large CSV": (lambda run: write_huge_file(run.curve), "MB are read"),
     "a pipe": (lambda run: replace_by_pipe(run.curve), "not a regular file"),
-    "a pipe as YAML": (lambda run: replace_by_pipe(run.config), "not a regular file"),
-    "a folder": (lambda run: replace_by_folder(run.result), "not a regular file"),
     "a device": (lambda run: replace_by_link(run.curve, "/dev/zero"), "not a regular file"),
     "no examples": (lambda run: set_column(run, "examples", ""), "a number of examples"),
     "half a row": (lambda run: set_column(run, "token_accuracy", ""), "an accuracy is missing"),
