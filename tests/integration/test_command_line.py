@@ -427,9 +427,8 @@ def test_a_deleted_working_directory_is_one_sentence(
     assert_one_sentence(script("train"), "the working directory was deleted")
 
 
-@pytest.mark.parametrize("flag", ["--help", "--cfg=job"])
-def test_a_closed_pipe_is_no_error(flag: str, tmp_path: Path) -> None:
-    words = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), flag])
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    words = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), "--help"])
     command = ["bash", "-c", f"set -o pipefail; {words} | true"]
     ended = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
