@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from pe_experiments.configuration.experiment import Experiment
@@ -14,7 +15,8 @@ from pe_experiments.evaluation.curve import wilson_interval
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import CURVE, METRICS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
-from pe_experiments.store.names import jsonable
+from pe_experiments.store.names import file_digest, jsonable
+from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
 
 Accuracies = Callable[[int], tuple[float, float]]
@@ -77,6 +79,23 @@ def write_run(
         content |= summarise(rows, experiment.max_length)
     run.result.write_text(json.dumps({**content, **(result or {})}))
     return run
+
+
+def write_trained_run(experiment: Experiment, steps: int = 12) -> RunDirectory:
+    """Write a finished run with a checkpoint that holds the initial weights."""
+    run = write_run(experiment, fading(1, 0.02), result={"finished_step": steps})
+    weights = experiment.untrained_model().state_dict()
+    save_checkpoint(run, {f"model.{name}": value for name, value in weights.items()}, steps)
+    return run
+
+
+def save_checkpoint(run: RunDirectory, weights: object, steps: int = 12) -> None:
+    """Save weights as the checkpoint of a finished run."""
+    run.checkpoint.parent.mkdir()
+    checkpoint = {"state_dict": weights, "global_step": steps, "finished": True}
+    torch.save(checkpoint | {"run": Record.read(run).hash}, run.checkpoint)
+    result = json.loads(run.result.read_text()) | {"checkpoint": file_digest(run.checkpoint)}
+    run.result.write_text(json.dumps(result))
 
 
 def _row(experiment: Experiment, length: int, exact: float, tokens: float) -> dict[str, Any]:

@@ -171,8 +171,9 @@ UNPUBLISHED = [name for name in SWEEPS if STUDIES[name] not in PUBLISHED]
 def test_unpublished_presets_expand_to_valid_configurations(name: str) -> None:
     needed = " pe=rope" if name == "versus" else ""
     commands = [command + needed for command in commands_of(name)]
-    for sweep, run in with_every_value(runs_of(commands, STUDIES[name])):
-        sweep.experiment(run)
+    runs = with_every_value(runs_of(commands, STUDIES[name]))
+    names = {identify(sweep.experiment(run)).name() for sweep, run in runs}
+    assert len(names) == len(runs), "two runs of the preset are the same"
 
 
 @pytest.mark.slow

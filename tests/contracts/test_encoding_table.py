@@ -54,10 +54,6 @@ def as_alibi(encoding: Any) -> None:
         ("grape_a", as_alibi, "alibi"),
         ("wall", open_gates, "none"),
         ("repo", lambda encoding: encoding.position.weight.zero_(), "none"),
-        ("rope_linear", None, "rope"),
-        ("rope_yarn", None, "rope"),
-        ("rope_llama3", None, "rope"),
-        ("rope_longrope", None, "rope"),
         ("rope_hf", None, "rope"),
     ],
 )

@@ -311,36 +311,11 @@ def test_a_defect_is_reported_once(typed: str, script: Script) -> None:
     assert missing(REPORTED_ONCE[typed], outcome) == []
 
 
-def test_a_mistake_that_breaks_no_contract_is_named(script: Script) -> None:
-    assert "FAILS" not in checked(script, "QueriesAhead against=rope").out
-
-
 @pytest.mark.usefixtures("_comparison_alone")
 def test_an_encoding_is_told_from_its_variants(script: Script) -> None:
     outcome = script("check_encoding", "pe=alibi")
     assert "It is alibi," in outcome.out
     assert "It is alibi_asymmetric" not in outcome.out
-
-
-@pytest.mark.usefixtures("_comparison_alone")
-def test_arguments_reach_the_reference(script: Script) -> None:
-    outcome = script("check_encoding", "pe=rope", "pe.base=500", "against=rope")
-    assert outcome.code == 0, outcome.out
-    different = script("check_encoding", "pe=rope", "against=rope", "+against_arguments.base=500")
-    assert different.code == 1
-    assert "It is not rope(base=500)" in different.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["against=rop"], "against=rop is not a choice. Did you mean rope"),
-        (["pe._target_=tests.conftest.Nothing"], "tests.conftest has no PositionalEncoding of that name"),
-        (["pe=rope", "against=rope", "+against_arguments.bse=1"], "bse is not an argument of Rope"),
-    ],
-)
-def test_mistakes_of_the_caller_are_one_sentence(script: Script, arguments: list[str], sentence: str) -> None:
-    assert_one_sentence(script("check_encoding", *arguments), sentence)
 
 
 def test_an_exception_is_printed_once(script: Script) -> None:

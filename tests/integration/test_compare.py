@@ -53,6 +53,10 @@ def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> No
         ("results_dir=/nowhere", ["results_dir=/nowhere", "train a run first"]),
         ("study=3", ["study=3", "manifest.json"]),
         ("out=/proc/x/y", ["out=/proc/x/y", "cannot write"]),
+        ("pe=[alibi,alib]", ["pe=alib: no finished run", "Did you mean alibi"]),
+        ("baseline=none", ["baseline=none is not a compared encoding", "allowed: alibi"]),
+        ("metric=accuracy", ["metric=accuracy is not a metric"]),
+        ("study=../../etc", ["study=../../etc", "first a letter"]),
     ],
 )
 def test_a_mistake_is_one_sentence(

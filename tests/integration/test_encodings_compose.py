@@ -1,79 +1,14 @@
-"""A new encoding is two files; a trained model is evaluated with an extended encoding."""
+"""A trained model is evaluated with an extended encoding; parts that do not fit together are refused."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
-from tests.conftest import ROOT, TINY, Script, assert_one_sentence
-from tests.processes import run_script
-
-ENCODING = '''
-"""Keys at odd distances are pushed away."""
-
-import torch
-from torch import Tensor, nn
-
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-
-
-class OddDistances(PositionalEncoding):
-    """Bias -s_h on keys at odd distances. Source: this test, arXiv:0000.00000. Parameters: ``num_heads``.
-
-    Beyond training: as in training.
-    """
-
-    invariant_to = "shift"
-
-    def __init__(self, shape: ModelShape, *, strength: float = 1.0):
-        super().__init__(shape)
-        self.strength_H = nn.Parameter(torch.full((shape.num_heads,), strength))
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        odd_BTS = (at.relative_positions_BTS.abs() % 2).float()
-        return -self.strength_H[:, None, None] * odd_BTS[:, None]
-'''
-CHOICE = """# Keys at odd distances are pushed away.
-_target_: pe_experiments.encodings.odd.OddDistances
-strength: 1.0
-"""
-
-
-@pytest.mark.slow
-def test_a_new_encoding_is_two_new_files(tmp_path: Path) -> None:
-    """In a copy of the project: contract tests, help, training and figures include it."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
-    for folder in ("pe_experiments", "configs", "scripts", "tests", "results/encodings"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "pe_experiments" / "encodings" / "odd.py").write_text(ENCODING)
-    (tmp_path / "configs" / "pe" / "odd.yaml").write_text(CHOICE)
-
-    def run(*command: str) -> str:
-        done = run_script(*command, cwd=tmp_path, path=[tmp_path])
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    tests = ("tests/contracts/test_encodings.py", "-k", "odd")
-    contract = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert contract.returncode == 0, contract.stdout + contract.stderr
-    assert contract.stdout.count(".") == 5  # the contract in both forms, docstring, seed and width
-    assert "\n  odd " in run("scripts/train.py", "--help")
-    assert "odd, before training" in run("scripts/show_encoding.py", "pe=odd", "d_model=32")
-    assert "results/runs/copy-decoder-odd-s0" in run("scripts/train.py", "pe=odd", *TINY)
+from tests.conftest import TINY, Script, assert_one_sentence
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,25 +42,6 @@ def numbers(text: str) -> list[float]:
     return [float(part.replace(",", "")) for part in re.findall(r"-?[\d,.]*\d", text.replace("−", "-"))]
 
 
-def test_the_keyboard_selects_a_cell_of_the_heatmap(page: Any) -> None:
-    page.locator("#vectors canvas").focus()
-    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown"):
-        page.keyboard.press(key)  # the first shows where it is: position 0, dimension 0
-    position, dimension, value, _ = numbers(page.inner_text("#vectors .told"))
-    assert (position, dimension) == (2, 2)
-    assert value == pytest.approx(math.sin(2 * 10_000 ** (-2 / 128)), abs=5e-3)
-    slide(page, "base", 2)
-    assert numbers(page.inner_text("#vectors .told"))[2] == pytest.approx(
-        math.sin(2 * 100 ** (-2 / 128)), abs=5e-3
-    )
-
-
-def test_hovering_the_heatmap_shows_position_and_dimension(page: Any) -> None:
-    box = page.locator("#vectors canvas").bounding_box()
-    page.mouse.move(box["x"] + box["width"] * 0.999, box["y"] + box["height"] * 0.5)
-    assert "position 25, dimension 127" in page.inner_text("#vectors .told")
-
-
 def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     before = [page.inner_html(part) for part in ("#similarity", "#circle")]
     slide(page, "d_model", 16)
@@ -72,42 +52,6 @@ def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
     assert page.locator("#similarity circle").count() == 80  # from the tenth position on
     slide(page, "start position of the dots", 80)
     assert page.locator("#similarity circle").count() == 10
-
-
-def test_the_dots_fall_on_the_line(page: Any) -> None:
-    line = page.locator("#similarity path.main").get_attribute("d")
-    points = [tuple(map(float, point.split(","))) for point in re.split("[ML]", line) if point]
-    slide(page, "start position of the dots", 30)
-    dots = page.locator("#similarity circle").evaluate_all(
-        "all => all.map(e => [e.cx.baseVal.value, e.cy.baseVal.value])"
-    )
-    assert len(dots) == 20
-    for (x, y), (at, value) in zip(dots, points, strict=False):
-        assert (x, y) == pytest.approx((at, value), abs=0.1)
-
-
-def test_the_angle_depends_on_the_offset_alone(page: Any) -> None:
-    slide(page, "pair", 0)
-    note = page.inner_text("#circle-note")
-    assert numbers(note)[1] == pytest.approx(math.degrees(3), abs=0.5)
-    table = page.inner_text("#circle table")
-    slide(page, "position", 100)
-    assert page.inner_text("#circle-note") == note
-    assert page.inner_text("#circle table") != table
-    _, sine, cosine, _, later_sine, later_cosine = numbers(page.inner_text("#circle table"))
-    between = math.atan2(later_sine, later_cosine) - math.atan2(sine, cosine)
-    assert math.cos(between) == pytest.approx(math.cos(3), abs=5e-3)
-    page.locator("#walk").press("Enter")
-    page.locator("#circle td", has_text=re.compile("^100$")).wait_for(state="detached")
-    page.locator("#walk").press("Enter")
-
-
-def test_the_counter_shows_how_many_bits_flip(page: Any) -> None:
-    assert "4 of 4 bits flip" in page.inner_text("#counter-note")
-    for _ in range(6):
-        page.locator("#count input").press("ArrowLeft")
-    assert page.inner_text("#counter tr.now").split()[:5] == ["1", "0", "0", "0", "1"]
-    assert "From 1 to 2, 2 of 4 bits flip" in page.inner_text("#counter-note")
 
 
 def test_any_two_encodings_can_be_compared(page: Any) -> None:

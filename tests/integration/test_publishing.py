@@ -71,21 +71,6 @@ def published(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results / "small"
 
 
-def test_a_study_may_lie_in_a_folder_of_versions(written: Path) -> None:
-    """As ``bank/v2`` does: it is listed, published and generated from its CSVs like any other."""
-    for run in runs_of(written):
-        list_in_study(written, "many/v1", run.name)
-    folder = written / "many" / "v1"
-    (folder / "study.py").write_text(PAGES)
-    publish("many/v1", written)
-    assert (folder / "README.md").read_text() == "9 runs"
-    (folder / "README.md").unlink()
-    assert pages.list_studies(written) == [folder]
-    pages.regenerate(folder)
-    assert (folder / "README.md").read_text() == "9 runs"
-    assert pages.differences(folder) == []
-
-
 @pytest.mark.parametrize("recorded", [{"edited": True}, {"commit": None}])
 def test_runs_of_edited_or_unknown_code_are_not_published(written: Path, recorded: dict[str, Any]) -> None:
     run = runs_of(written)[0]

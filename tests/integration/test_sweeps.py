@@ -16,7 +16,6 @@ import pytest
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import METRICS, to_csv
-from pe_experiments.terminal import console
 from tests.conftest import ROOT, TINY, Script, assert_one_sentence
 from tests.processes import Started, wait_for
 from tests.synthetic import fading, write_run
@@ -53,18 +52,6 @@ def descendants_of(pid: int) -> list[int]:
         generation = [child for child, parent in parents.items() if parent in generation]
         descendants += generation
     return descendants
-
-
-@pytest.mark.slow
-def test_slow_steps_print_their_progress(
-    results: Path, script: Script, monkeypatch: pytest.MonkeyPatch, tiny: Tiny
-) -> None:
-    monkeypatch.setattr(console, "LINE_SECONDS", 0.0)
-    listed = script("train", "-m", *TINY, f"results_dir={results}", "pe=none,learned", "dry_run=true")
-    assert "looking up runs 2/2" in listed.out
-    for seed in (0, 1):
-        write_run(tiny(f"seed={seed}"), fading(1, 0.1))
-    assert "reading runs 1/2" in script("compare", f"results_dir={results}").out
 
 
 @pytest.mark.slow

@@ -13,9 +13,7 @@ import pytest
 import pytorch_lightning as pl
 from wandb.proto import wandb_internal_pb2
 
-from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import Config
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
@@ -254,21 +252,3 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
     with pytest.raises(UserError, match=brings):
         run_experiment(tiny(f"logger={name}").config)
     assert not list((results / "runs").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("typed", "sentence"),
-    [
-        ("logger.wandb.mdoe=online", r"logger.wandb.mdoe is not a setting. Did you mean mode\?"),
-        ("logger.wandb.mode=onlin", "logger.wandb.mode=onlin: expected offline or online"),
-        ("logger=[wandb,nope]", "logger=nope is not a choice"),
-    ],
-)
-def test_mistakes_about_loggers_are_one_sentence(typed: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        Config.checked(compose_config([typed]))
-
-
-def test_loggers_are_chosen_by_name_from_python_too() -> None:
-    chosen = Config.checked(config_from_python({"logger": ["csv", "tensorboard"]})).logger
-    assert [name for name, section in chosen if section is not None] == ["csv", "tensorboard"]

@@ -264,4 +264,6 @@ def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> 
         "use_rotary_pos_emb": True,
         "position_embedding_xdrope": False,
     }
-    RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
+    rope = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields)).for_layer(0)
+    assert isinstance(rope, Rope)
+    assert rope.base == 500.0

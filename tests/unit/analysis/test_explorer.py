@@ -73,12 +73,6 @@ def test_a_bias_is_shown_by_head_and_distance() -> None:
     assert "channels" not in shown
 
 
-def test_a_rotation_is_shown_by_channel_and_distance() -> None:
-    shown = view("rope")
-    assert shown["action"] == "rotation"
-    assert shown["channels"][1] == pytest.approx([math.cos(0.1 * n) for n in range(64)], abs=1e-3)
-
-
 def test_vectors_are_shown_as_they_enter_the_embedding() -> None:
     shown = view("sinusoidal")
     assert shown["action"] == "nothing"

@@ -26,6 +26,7 @@ from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLongRope
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
+from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias, distance_bucket
@@ -60,6 +61,9 @@ def test_a_constant_sequence_shows_positions_only_if_they_are_embedded(name: str
         (RopeNtk, {"factor": 0.5}, "factor=0.5"),
         (RopeNtk, {"rotary_fraction": 0.25}, "at least 4 rotated channels"),
         (XPos, {"scale_base": 0.0}, "scale_base=0.0"),
+        (Sinusoidal, {"base": 1.0}, "base=1.0"),
+        (Sinusoidal, {"combine": "concat", "width": 32}, "width=32"),
+        (Sinusoidal, {"width": 4}, "width=4"),
         (T5Bias, {"num_buckets": 7}, "num_buckets=7"),
         (T5Bias, {"max_distance": 6}, "max_distance=6"),
         (Fire, {"threshold": -1.0}, "threshold=-1.0"),

@@ -46,11 +46,6 @@ def test_a_paired_p_counts_all_signs_and_the_interval_agrees(differences: list[f
         assert (ends.low > 1e-12 or ends.high < -1e-12) == (p <= alpha)
 
 
-def test_the_interval_covers_the_mean_of_a_symmetric_variable() -> None:
-    intervals = [paired_interval(RANDOM.normal(0.1, 0.3, 8)) for _ in range(400)]
-    assert 0.92 <= np.mean([interval.low <= 0.1 <= interval.high for interval in intervals]) <= 0.98
-
-
 def scores(**encodings: list[float]) -> pd.DataFrame:
     return pd.DataFrame(encodings, dtype=float)
 

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check_task import AGREEING, TaskSettings, check_task, remarks_on
+from pe_experiments.checking.check_task import remarks_on
 from pe_experiments.checking.checks import Result
 from pe_experiments.checking.task_contract import CHECKS, differing_builds
-from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.schema import resolved, validated
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.copying import Copy
@@ -143,11 +141,6 @@ def test_a_task_with_long_inputs_only_is_checked() -> None:
     assert remarks_on(task) == ["The shortest input has 1,001 symbols; checks of short inputs do not apply."]
     _, targets = task.sample(1001, 2, torch.Generator())
     assert int((targets != IGNORE).sum()) == 2
-
-
-def test_the_command_says_what_no_check_can_find(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_task(validated(TaskSettings, resolved(compose_config(["task=first"], "check_task"))))
-    assert AGREEING in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrong_length", [4, 24, 33, 160])

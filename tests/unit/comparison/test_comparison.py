@@ -205,15 +205,6 @@ def test_a_later_evaluation_on_another_number_of_examples_is_not_pooled(folder: 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_figures")
-def test_the_same_runs_give_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    first, second = (compare(folder, out=tmp_path / name).files for name in "ab")
-    assert [path.name for path in first] == [path.name for path in second]
-    for path, repeated in zip(first, second, strict=True):
-        assert path.read_bytes() == repeated.read_bytes(), path.name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("with_figures")
 def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
     table = table_of(folder)
@@ -338,20 +329,6 @@ def test_runs_without_a_common_length_have_no_area(folder: Path, tiny: Tiny) -> 
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     assert compare(folder).table["exact_match_extrapolation"].isna().all()
     assert "share no evaluated length" in caveats_of(folder)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"pe": ["alibi", "alib"]}, "pe=alib: no finished run has this encoding. Did you mean alibi"),
-        ({"baseline": "rope"}, "baseline=rope is not a compared encoding; allowed: alibi"),
-        ({"metric": "accuracy"}, "metric=accuracy is not a metric"),
-    ],
-)
-def test_a_wrong_option_is_one_sentence(folder: Path, arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words.partition("(")[0]):
-        compare(folder, **arguments)
-    assert not (folder / "comparison").exists()
 
 
 @pytest.mark.slow

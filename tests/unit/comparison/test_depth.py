@@ -94,8 +94,3 @@ def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -
     depth = load_runs(results).depth
     assert set(depth["length"]) == {5, 9, 15}
     assert set(depth.groupby("length")["examples"].sum()) == {20}
-
-
-def test_a_task_without_depth_has_no_depth_table(tiny: Tiny) -> None:
-    run = run_experiment(tiny("task=copy", "training.steps=2", "evaluation.lengths=[6,9]").config)
-    assert not list(run.directory.path.glob("depth.*"))

@@ -20,7 +20,7 @@ from results.benchmark import report, workloads
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
 from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
-from tests.conftest import Outcome, assert_one_sentence
+from tests.conftest import Outcome
 from tests.processes import CONTEXT
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
@@ -105,12 +105,6 @@ def test_every_measured_part_is_in_the_table(
     assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
     assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
     assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
-
-
-def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
-    assert_one_sentence(outcome, "error: parts.0=speed: expected small, peers, encodings")
-    assert not (tmp_path / "out").exists()
 
 
 def test_missing_peers_are_left_out_and_named(

@@ -18,67 +18,34 @@ FACTORS = [*mirrored.bank.FACTORS]
 LEVELS = [levels for levels in itertools.product([False, True], repeat=len(FACTORS)) if sum(levels) % 2]
 
 
-def rows_of(
-    label: str, task: str, values: dict[tuple[bool, ...], float], learned: bool = True
-) -> pd.DataFrame:
-    """Return a table of scores by the levels of the factors."""
-    rows = pd.DataFrame([*values], columns=FACTORS)
-    score = list(values.values())
-    columns = {"label": label, "task": task, "learned": learned, "score": score}
-    return rows.assign(**columns, exact_match_at_2x=score, setting=range(len(rows)))
-
-
-def test_a_best_encoding_is_confirmed_tied_or_refuted() -> None:
-    means = {"best": 0.5, "lower": 0.2, "equal": 0.5, "higher": 0.8}
-    noise = np.random.default_rng(0).normal(0, 0.01, (12, len(means)))
-    scores = pd.DataFrame(noise + np.array([*means.values()]), columns=[*means])
-    pairs = [("best", other) for other in ("lower", "equal", "higher")]
-    rows = mirrored.difference_rows(scores, pairs)
-    assert rows["verdict"].tolist() == ["confirmed", "tied", "refuted"]
-    assert rows["ahead"].iloc[0] == rows["settings"].iloc[0] == 12
-    assert rows["p"].iloc[0] == pytest.approx(3 * 2 / 2**12)  # Holm over three
-
-
-def test_an_effect_of_a_factor_is_tested_with_four_learned_configurations_at_each_level() -> None:
-    index = FACTORS.index("training length")
-    better_if_longer = {levels: 0.1 + 0.5 * levels[index] + 0.001 * i for i, levels in enumerate(LEVELS)}
-    scores = pd.concat(
-        [
-            rows_of("kerple_log", "lag", better_if_longer),
-            rows_of("kerple_log", "copy", dict.fromkeys(LEVELS, 0.5)),
-            rows_of("alibi", "copy", better_if_longer, learned=False),
-        ]
-    )
-    effects = mirrored.effect_rows(scores).set_index(["task", "encoding"])
-    assert effects.loc[("lag", "kerple_log"), "verdict"] == "confirmed"
-    assert effects.loc[("lag", "kerple_log"), "better"] == "trained to 24"
-    assert effects.loc[("copy", "kerple_log"), ["verdict", "p"]].tolist() == ["tied", 1.0]
-    assert effects.loc[("copy", "alibi"), "verdict"] == "not decided"
-    shorter = [levels for levels in LEVELS if not levels[index]]
-    three_shorter = {levels: better_if_longer[levels] for levels in LEVELS if levels not in shorter[3:]}
-    effect = mirrored.effect_rows(rows_of("kerple_log", "lag", three_shorter)).iloc[0]
-    assert effect["verdict"] == "not decided"
-    assert effect["learned"] == "8 and 3"
-
-
-@pytest.mark.parametrize(("sign", "verdict"), [(1, "tied"), (-1, "confirmed")])
-def test_the_one_sided_test_takes_the_stated_direction(sign: int, verdict: str) -> None:
-    """The statement is that two heads are better."""
-    index = FACTORS.index("heads")
-    values = {levels: 0.5 + sign * (0.2 * levels[index] + 0.001 * i) for i, levels in enumerate(LEVELS)}
-    effects = mirrored.effect_rows(rows_of("rope", "lag", values)).set_index(["task", "encoding"])
-    assert effects.loc[("lag", "rope"), "verdict"] == verdict
-
-
 def test_main_effects_are_recovered_from_scores_that_they_make() -> None:
     effects = [0.3, -0.2, 0.1, 0.0, 0.05]
-    scores = rows_of("fox", "lag", {levels: 0.4 + float(np.dot(effects, levels)) for levels in LEVELS})
+    scores = pd.DataFrame(LEVELS, columns=FACTORS).assign(label="fox", task="lag", learned=True)
+    scores["score"] = 0.4 + scores[FACTORS].to_numpy(float) @ effects
     first_half = scores.assign(half=0)
     assert mirrored.main_effects(first_half).empty  # the half cannot be separated from the mean
     second_half = scores.assign(score=scores["score"] + 0.07, half=1)
     fitted = mirrored.main_effects(pd.concat([first_half, second_half])).set_index("factor")
     assert fitted["effect"].reindex(FACTORS).tolist() == pytest.approx(effects)
     assert fitted["error"].max() < 1e-9
+
+
+def test_independent_code_finds_the_effects_of_factors() -> None:
+    """One-sided, over all splits of the configurations that learned the task."""
+    scores = pd.read_csv(MIRRORED / "scores.csv")
+    rows = mirrored.effect_rows(scores).to_dict("records")
+    ps = []
+    for row, (task, encoding, measure, factor, higher) in zip(rows, mirrored.EFFECTS, strict=True):
+        learned = scores[(scores["task"] == task) & (scores["label"] == encoding) & scores["learned"]]
+        better = learned.loc[learned[factor] == higher, measure].to_list()
+        worse = learned.loc[learned[factor] != higher, measure].to_list()
+        assert min(len(better), len(worse)) >= 4
+        assert (row["mean"], row["other mean"]) == pytest.approx((np.mean(better), np.mean(worse)))
+        sums = [sum(chosen) for chosen in itertools.combinations(better + worse, len(better))]
+        ps.append(float(np.mean(np.array(sums) >= sum(better) - 1e-9)))
+    adjusted = recomputation.holm(ps)
+    assert [row["p"] for row in rows] == pytest.approx(adjusted)
+    assert [row["verdict"] == "confirmed" for row in rows] == [p <= 0.05 for p in adjusted]
 
 
 def recomputed_scores(folder: Path) -> dict[str, recomputation.Values]:

@@ -43,14 +43,6 @@ def published(runs: Runs, folder: Path) -> dict[str, Any]:
     return values
 
 
-def test_the_page_without_runs_says_so(tmp_path: Path) -> None:
-    values = study.blocks(tmp_path)
-    study.pages(tmp_path)
-    assert not [*tmp_path.iterdir()]
-    assert values["settings"] == 0
-    assert fill_page(PAGE, values).count(study.NONE_YET) == 6
-
-
 def test_partial_results_are_means_of_complete_configurations_without_a_test(
     stand_ins: Runs, tmp_path: Path
 ) -> None:

@@ -38,10 +38,6 @@ from tests.synthetic import fading, write_run, write_study
 RESULTS = ROOT / "results"
 
 
-def files_of(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
 @pytest.mark.slow
 def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
     runs = load_runs(write_study(tiny))

@@ -80,11 +80,6 @@ def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
     assert 0 < correlation.error < 0.01
 
 
-def test_noise_lowers_the_ceiling() -> None:
-    values = np.linspace(0, 1, 12)
-    assert transfer.correlate(scores(values, 1.0, 0), scores(values, 0.0, 1)).ceiling < 0.95
-
-
 @pytest.mark.slow
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas alone rank text better than the bank, which adds nothing to them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,6 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
 from pe_experiments.store.trained_model import load_model
-from pe_experiments.terminal.errors import UserError
-from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 
@@ -37,14 +34,3 @@ def test_answers_agree_with_the_evaluation(tiny: Tiny, settings: tuple[str, ...]
     assert tally(trained.model, [trained.batch(inputs_BN)], experiment.format.eos).exact == right
     if "task=first" in settings:  # so short a training learns only this task
         assert right > 0
-
-
-def test_a_missing_or_unfinished_run_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no run"):
-        load_model(tmp_path)
-    directory = write_run(tiny(), fading(1, 0))
-    with pytest.raises(UserError, match="is missing"):
-        load_model(directory.path)
-    directory.result.unlink()
-    with pytest.raises(UserError, match="interrupted"):
-        load_model(str(directory.path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -26,27 +25,12 @@ from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.names import file_digest
 from pe_experiments.store.parent import copy_parent_weights, inherited
-from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
-from tests.synthetic import fading, write_run
+from tests.synthetic import fading, write_run, write_trained_run
 
 Tiny = Callable[..., Experiment]
 Child = Callable[..., Experiment]
-
-
-def trained(experiment: Experiment, steps: int = 12) -> RunDirectory:
-    """Return a finished run of this experiment with the initial weights."""
-    run = write_run(experiment, fading(1, 0.02), result={"finished_step": steps})
-    model = experiment.untrained_model()
-    run.checkpoint.parent.mkdir()
-    saved = {"state_dict": {f"model.{name}": value for name, value in model.state_dict().items()}}
-    saved |= {"global_step": steps, "finished": True, "run": Record.read(run).hash}
-    torch.save(saved, run.checkpoint)
-    result = json.loads(run.result.read_text()) | {"checkpoint": file_digest(run.checkpoint)}
-    run.result.write_text(json.dumps(result))
-    return run
 
 
 @pytest.fixture
@@ -64,7 +48,7 @@ def child(results: Path) -> Child:
 def test_settings_that_are_not_typed_are_the_parents(tiny: Tiny, child: Child) -> None:
     options = ("pe=rope", "pe.base=500.0", "task=reverse", "task.vocab_size=7", "seed=3", "optimizer=sgd")
     parent = tiny(*options, "trainer.precision=64-true", "training.learning_rate=0.01")
-    extended = child(trained(parent), "training.max_length=12", "trainer.threads=2")
+    extended = child(write_trained_run(parent), "training.max_length=12", "trainer.threads=2")
     for section in ("pe", "positions", "task", "model", "optimizer", "evaluation", "seed"):
         assert getattr(extended.config, section) == getattr(parent.config, section), section
     assert extended.config.training.model_dump() == parent.config.training.model_dump() | {"max_length": 12}
@@ -74,7 +58,7 @@ def test_settings_that_are_not_typed_are_the_parents(tiny: Tiny, child: Child) -
 
 
 def test_a_typed_setting_counts_even_if_it_is_the_default(tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope", "seed=3", "trainer.precision=64-true"))
+    run = write_trained_run(tiny("pe=rope", "seed=3", "trainer.precision=64-true"))
     defaults = compose_config([])
     assert child(run, "pe=sinusoidal").config.pe == defaults["pe"]
     assert child(run, "seed=0").config.seed == defaults["seed"] == 0
@@ -85,7 +69,7 @@ def test_a_typed_setting_counts_even_if_it_is_the_default(tiny: Tiny, child: Chi
 
 
 def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope_partial"))
+    run = write_trained_run(tiny("pe=rope_partial"))
     extended = child(run, "pe.base=40000.0").config.pe
     assert extended == run.read_config()["pe"] | {"base": 40000.0}
     assert child(run, "pe=rope_yarn").config.pe["rotary_fraction"] == extended["rotary_fraction"]
@@ -94,14 +78,14 @@ def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> Non
 
 
 def test_a_typed_task_is_checked_against_the_parents_lengths(tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope"))
+    run = write_trained_run(tiny("pe=rope"))
     assert child(run).config.training.batch_size == 8
     with pytest.raises(UserError, match=r"training\.max_length|no input"):  # 256 bytes, not 6
         child(run, "task=text", "training.min_length=300")
 
 
 def test_a_child_of_a_run_at_one_length_trains_at_one_length(tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope", "training.min_length=6"))
+    run = write_trained_run(tiny("pe=rope", "training.min_length=6"))
     assert child(run, "training.max_length=12").train_lengths == (12,)
     assert child(run, "training.max_length=12", "training.min_length=11").train_lengths == (11, 12)
 
@@ -125,7 +109,7 @@ def longest_row(experiment: Experiment) -> tuple[Batch, AttentionContext]:
 def test_a_rescaling_trains_with_the_factor_from_the_parents_length(
     pe: str, tiny: Tiny, child: Child
 ) -> None:
-    run = trained(tiny("pe=rope"))
+    run = write_trained_run(tiny("pe=rope"))
     extended = child(run, f"pe={pe}", "training.max_length=24")
     parents = tiny("pe=rope").shape.train_length
     encoding = extended.components["pe"].build(extended.shape)
@@ -146,7 +130,7 @@ def test_a_rescaling_trains_with_the_factor_from_the_parents_length(
 
 
 def test_a_released_block_counts_from_the_parents_length(tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope"))
+    run = write_trained_run(tiny("pe=rope"))
     block = "pe.rope_parameters={rope_type:yarn,factor:3.0}"
     extended = child(run, "pe=rope_hf", block, "training.max_length=24")
     layer = extended.components["pe"].build(extended.shape).for_layer(0)
@@ -157,24 +141,24 @@ def length_after(child: Child, run: RunDirectory, *steps: tuple[str, int]) -> in
     """Return the original length at the end of a chain of encodings and training lengths."""
     for pe, longest in steps:
         experiment = child(run, f"pe={pe}", f"training.max_length={longest}")
-        run = trained(experiment)
+        run = write_trained_run(experiment)
     return experiment.shape.original_length
 
 
 def test_a_chain_of_runs_hands_the_original_length_down(tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope"))
+    run = write_trained_run(tiny("pe=rope"))
     trained_at_6, trained_at_12 = (tiny(f"training.max_length={n}").shape.train_length for n in (6, 12))
     assert length_after(child, run, ("rope_yarn", 12), ("rope_yarn", 24)) == trained_at_6
     assert length_after(child, run, ("rope_ntk", 10), ("rope_yarn", 20)) == trained_at_6
     assert length_after(child, run, ("rope", 12), ("rope_yarn", 24)) == trained_at_12
-    stated = trained(child(run, "pe=rope_yarn", "pe.original_length=9", "training.max_length=12"))
+    stated = write_trained_run(child(run, "pe=rope_yarn", "pe.original_length=9", "training.max_length=12"))
     assert length_after(child, stated, ("rope_ntk", 24)) == 9
 
 
 def test_an_encoding_keeps_the_lengths_it_was_trained_with(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=t5")
-    extended = child(trained(parent), "training.max_length=24")
-    grandchild = child(trained(extended), "training.max_length=30")
+    extended = child(write_trained_run(parent), "training.max_length=24")
+    grandchild = child(write_trained_run(extended), "training.max_length=30")
     before, after, last = (run.components["pe"].build(run.shape) for run in (parent, extended, grandchild))
     assert (after.num_buckets, after.max_distance) == (before.num_buckets, before.max_distance)
     assert last.max_distance == before.max_distance
@@ -188,7 +172,7 @@ def loaded(experiment: Experiment) -> tuple[Backbone, str]:
 
 def test_shared_weights_are_loaded_and_new_ones_named(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=alibi")
-    run = trained(parent)
+    run = write_trained_run(parent)
     parents_weights = parent.untrained_model().state_dict()
     model, remark = loaded(child(run, "seed=7", "pe=t5"))
     assert "; new: encodings.0.table" in remark
@@ -196,14 +180,14 @@ def test_shared_weights_are_loaded_and_new_ones_named(tiny: Tiny, child: Child) 
     backbone = {name: value for name, value in model.state_dict().items() if "encodings" not in name}
     assert backbone
     assert all(torch.equal(value, parents_weights[name]) for name, value in backbone.items())
-    _, remark = loaded(child(trained(child(run, "pe=t5")), "pe=none"))
+    _, remark = loaded(child(write_trained_run(child(run, "pe=t5")), "pe=none"))
     assert "; not used: encodings.0.table" in remark
 
 
 def test_learned_positions_keep_their_rows(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=learned")
     rows = parent.shape.train_positions
-    model, remark = loaded(child(trained(parent), "training.max_length=12"))
+    model, remark = loaded(child(write_trained_run(parent), "training.max_length=12"))
     table = model.state_dict()["encodings.0.table"]
     assert torch.equal(table[:rows], parent.untrained_model().state_dict()["encodings.0.table"])
     assert f"new: rows {rows} to {len(table) - 1} of encodings.0.table" in remark
@@ -211,19 +195,19 @@ def test_learned_positions_keep_their_rows(tiny: Tiny, child: Child) -> None:
 
 def test_parameters_of_another_class_are_not_shared(tiny: Tiny, child: Child) -> None:
     """The parameters of both KERPLE classes have the same names and shapes."""
-    _, remark = loaded(child(trained(tiny("pe=kerple_log")), "pe=kerple_power"))
+    _, remark = loaded(child(write_trained_run(tiny("pe=kerple_log")), "pe=kerple_power"))
     new = remark.partition("; new: ")[2]
     assert "encodings.0.p_H" in new
     assert "encodings.0.a_H" in new
     fire = tiny("pe=fire")
-    dape, _ = loaded(child(trained(fire), "pe=dape"))  # both have linear layers of these names
+    dape, _ = loaded(child(write_trained_run(fire), "pe=dape"))  # both have linear layers of these names
     name = "encodings.0.mlp.2.bias"
     assert not torch.equal(dape.state_dict()[name], fire.untrained_model().state_dict()[name])
 
 
 @pytest.mark.parametrize("typed", ["model.d_model=32", "task.vocab_size=50"])
 def test_a_model_of_another_shape_is_refused(typed: str, tiny: Tiny, child: Child) -> None:
-    run = trained(tiny("pe=rope"))
+    run = write_trained_run(tiny("pe=rope"))
     with pytest.raises(UserError, match=r"init_from=.* has the shape \[.*\] here and \[.*\] there; allowed"):
         loaded(child(run, typed))
 
@@ -231,8 +215,8 @@ def test_a_model_of_another_shape_is_refused(typed: str, tiny: Tiny, child: Chil
 def test_the_parent_is_part_of_the_identity_and_its_path_is_not(
     tiny: Tiny, child: Child, tmp_path: Path
 ) -> None:
-    first = trained(tiny("pe=rope"))
-    second = trained(tiny("pe=rope", "training.steps=13"))
+    first = write_trained_run(tiny("pe=rope"))
+    second = write_trained_run(tiny("pe=rope", "training.steps=13"))
     name = identify(child(first, "training.steps=5")).name()
     assert name != identify(child(second, "training.steps=5")).name()
     assert name.startswith("copy-decoder-rope-to-rope-s0-")
@@ -240,20 +224,16 @@ def test_the_parent_is_part_of_the_identity_and_its_path_is_not(
     assert identify(child(RunDirectory(moved), "training.steps=5")).name() == name
 
 
-def test_runs_without_a_parent_keep_their_names(tiny: Tiny) -> None:
-    assert identify(tiny("pe=rope")).name() == "copy-decoder-rope-s0-d4ee122f"
-
-
 def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> None:
     parent = tiny("pe=rope")
-    run = trained(parent)
+    run = write_trained_run(parent)
     extended = child(run)
     next_batch = parent.batches.batch(BATCHES_PER_DRAW)
     assert all(map(torch.equal, next_batch, extended.batches.batch(0)))
-    grandchild = child(trained(extended))
+    grandchild = child(write_trained_run(extended))
     next_batch = parent.batches.batch(2 * BATCHES_PER_DRAW)
     assert torch.equal(grandchild.batches.batch(0).tokens_BT, next_batch.tokens_BT)
-    longer = child(trained(child(run, "pe=none"), steps=17))  # its parent began at 16, ended at 33
+    longer = child(write_trained_run(child(run, "pe=none"), steps=17))  # its parent began at 16, ended at 33
     next_batch = parent.batches.batch(3 * BATCHES_PER_DRAW)
     assert torch.equal(longer.batches.batch(0).tokens_BT, next_batch.tokens_BT)
 
@@ -281,7 +261,7 @@ def test_a_parent_that_is_not_a_completed_run_is_refused(tiny: Tiny, child: Chil
 def test_a_parent_with_foreign_code_needs_trust(
     tiny: Tiny, child: Child, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    run = trained(tiny("pe=rope"))
+    run = write_trained_run(tiny("pe=rope"))
     mark = tmp_path / "mark"
     (tmp_path / "evil.py").write_text(
         f"import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
@@ -300,7 +280,7 @@ def test_a_parent_with_foreign_code_needs_trust(
 
 
 def test_keys_of_a_python_mapping_count_as_typed(tiny: Tiny, results: Path) -> None:
-    run = trained(tiny("pe=rope", "seed=3"))
+    run = write_trained_run(tiny("pe=rope", "seed=3"))
     keys = {"init_from": run.path, "pe": "none", "training": {"steps": 2}, "logger": "none"}
     result = run_experiment(keys | {"results_dir": str(results), "evaluation.examples": 10})
     assert (result.status, result.result["parent"]) == ("completed", run.name)
@@ -311,7 +291,7 @@ def test_keys_of_a_python_mapping_count_as_typed(tiny: Tiny, results: Path) -> N
 
 def test_a_comparison_shows_children_beside_their_parents(tiny: Tiny, child: Child, results: Path) -> None:
     for seed in (0, 1):
-        parent = trained(tiny("pe=rope", f"seed={seed}"))
+        parent = write_trained_run(tiny("pe=rope", f"seed={seed}"))
         write_run(child(parent, "pe=rope_yarn", "training.max_length=12"), fading(1, 0.01, 12))
     protocols = {protocol.max_length: protocol for protocol in protocols_of(read_runs(results))}
     assert list(protocols[12].runs["label"]) == ["rope -> rope_yarn"] * 2

@@ -89,12 +89,3 @@ def test_an_interrupted_rerun_keeps_the_old_result_and_continues(finished: RunDi
     assert finished.metrics.read_text() == NEW
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert Run(tiny("rerun=true").config).state is State.NEW
-
-
-def test_a_failed_rerun_keeps_its_traceback_beside_the_earlier_result(
-    finished: RunDirectory, tiny: Tiny
-) -> None:
-    run = Run(tiny("rerun=true").config)
-    rerun(run, "error")
-    assert Run(tiny().config).state is State.FINISHED
-    assert Run(tiny("rerun=true").config).state is State.FAILED

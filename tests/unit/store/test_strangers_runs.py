@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import sys
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.commands.evaluate import changed_sections
@@ -23,18 +21,15 @@ from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate_run
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.names import file_digest
-from pe_experiments.store.record import Record
 from pe_experiments.store.trained_model import TrainedModel, finished_run, load_model
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script
-from tests.synthetic import fading, write_run
+from tests.synthetic import fading, write_run, write_trained_run
 
 pytestmark = pytest.mark.slow
 
 Tiny = Callable[..., Experiment]
 Spoil = Callable[[dict[str, Any]], object]
-ENCODING = "pe_experiments.encodings.sinusoidal.Sinusoidal"
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"
 OTHER_LENGTHS = {"evaluation": {"lengths": [7], "examples": 20}}
@@ -68,19 +63,7 @@ class Touches:
 @pytest.fixture
 def run(tiny: Tiny) -> RunDirectory:
     """A finished run with a checkpoint."""
-    return with_checkpoint(tiny())
-
-
-def with_checkpoint(experiment: Experiment) -> RunDirectory:
-    run = write_run(experiment, fading(1, 0))
-    weights = experiment.untrained_model().state_dict()
-    run.checkpoint.parent.mkdir()
-    saved = {"state_dict": {f"model.{name}": value for name, value in weights.items()}}
-    recorded = Record.read(run).hash
-    torch.save(saved | {"global_step": 12, "finished": True, "run": recorded}, run.checkpoint)
-    result = json.loads(run.result.read_text()) | {"checkpoint": file_digest(run.checkpoint)}
-    run.result.write_text(json.dumps(result))
-    return run
+    return write_trained_run(tiny())
 
 
 def edit_config(run: RunDirectory, spoil: Spoil) -> None:
@@ -204,7 +187,7 @@ def test_a_module_in_the_runs_own_folder_needs_trust(
 
 @pytest.mark.parametrize("spoil", ["checkpoint", "config", "result"])
 def test_a_file_of_another_run_is_refused(run: RunDirectory, tiny: Tiny, spoil: str) -> None:
-    other = with_checkpoint(tiny("seed=1"))
+    other = write_trained_run(tiny("seed=1"))
     file = {"checkpoint": run.checkpoint, "config": run.config, "result": run.result}[spoil]
     replacement = other.path / file.relative_to(run.path)
     file.write_bytes(replacement.read_bytes())

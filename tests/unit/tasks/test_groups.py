@@ -68,10 +68,3 @@ def test_states_are_uniform_at_every_length() -> None:
     for states in targets.T:
         shares = (states - task.order).bincount(minlength=task.order) / 30_000
         torch.testing.assert_close(shares, torch.full((60,), 1 / 60), rtol=0, atol=0.005)
-
-
-def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="group=s4 is not one of the choices: s5, a5"):
-        WordProblem("s4")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"reveals=1\.0 is outside 0 \.\. 1"):
-        WordProblem(reveals=1.0)

@@ -66,18 +66,3 @@ def test_a_needle_of_letters_in_a_text(tmp_path: Path) -> None:
     assert not fillers[0] & fillers[1] - {16}  # the byte at the cut is in both
     assert [str(path) for path in task.data_files] == [str(tmp_path / "book.txt")]
     assert task.nearest_length(10**6) == task.longest == 5_000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"k": 0}, "k=0 must be at least 1"),
-        ({"symbols": 1}, "symbols=1 must be at least 2"),
-        ({"filler": "words"}, "filler=words is not one of the choices: symbols, text"),
-        ({"path": "books"}, "path=books is read only with filler=text"),
-        ({"filler": "text", "path": "nowhere"}, "path=nowhere: there is no such file"),
-    ],
-)
-def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Needle(**arguments)  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
 from pe_experiments.tasks.copying import Copy, Duplicate, OddsFirst, Reverse, Rotate, Swap
-from pe_experiments.terminal.errors import UserError
 
 
 def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,21 +115,3 @@ def test_learned_positions_are_trained_at_every_evaluated_id(
     assert result.status == "completed"
     assert all(row["untrained_positions"] == 0 for row in result.curve)
     assert result.directory.path.name.count("+task") == 1
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("task=majority",), "Majority marks no related symbols"),
-        (("task=lag",), "Lag marks no related symbols"),
-        (("task=copy", "positions.ids=abacus"), "ids=abacus: Copy .* allowed here: coupling"),
-        (("task=addition", "positions.ids=coupling"), "ids=coupling: Addition .* allowed here: abacus"),
-        (("task=copy", "positions.max_positions=5"), "max_positions=5 is below the 8 ids"),
-        (("task=copy", "positions.ids=abakus"), "positions.ids=abakus: expected coupling or abacus"),
-    ],
-)
-def test_tasks_without_such_ids_are_refused(
-    overrides: tuple[str, ...], message: str, tiny: Callable[..., Experiment]
-) -> None:
-    with pytest.raises(UserError, match=message):
-        tiny("positions=task", *overrides)

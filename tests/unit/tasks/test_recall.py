@@ -71,21 +71,6 @@ def test_the_place_of_a_link_says_nothing_about_the_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: MultiHop(hops=0), "hops=0 must be at least 1"),
-        (lambda: MultiHop(hops=3, variables=3), "variables=3 must be more than hops=3"),
-        (lambda: NoisyRecall(noise=0.0), "noise=0.0 is outside 0 .. 1"),
-        (lambda: NoisyRecall(fillers=0), "fillers=0 must be at least 1"),
-        (lambda: OverwrittenRecall(keys=1), "keys=1 must be at least 2"),
-    ],
-)
-def test_bad_arguments_are_refused(build, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
-@pytest.mark.parametrize(
     ("task", "lengths"),
     [
         (OverwrittenRecall(), [5, 7, 9]),

@@ -80,20 +80,6 @@ def test_only_a_scratchpad_makes_parity_sensitive_to_order() -> None:
     assert 0.5 < Parity(scratchpad=True).bag_ceiling(1280) < 0.51  # without underflow
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: Addition(scratchpad=True), "scratchpad=True needs width=padded, and width=free"),
-        (lambda: Addition(hints=5), "hints=5 needs width=padded, and width=free"),
-        (lambda: Addition(width="padded", hints=1), "hints=1 must be at least 2"),
-        (lambda: Parity(hints=-1), "hints=-1 must be at least 0"),
-    ],
-)
-def test_bad_arguments_are_refused(build, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()
-
-
 def test_hints_bound_the_length() -> None:
     assert max(lengths(Parity(hints=5))) == 10
     assert max(lengths(Addition(width="padded", hints=4))) == 13  # three digits, the sum has four

@@ -10,12 +10,8 @@ import pytest
 import torch
 from torch import nn, optim
 
-from pe_experiments.comparison.protocols import protocols_of
-from pe_experiments.comparison.runs import read_runs
-from pe_experiments.configuration.compose import compose_config, config_from_python
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
@@ -29,7 +25,6 @@ from pe_experiments.training.optimizer import (
     learning_rate_factor,
     split_parameters,
 )
-from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
@@ -126,39 +121,6 @@ def test_user_optimizers_train_and_need_trust(
         load_model(run.directory.path)
     load_model(run.directory.path, trust=True)
     load_model(run_experiment(tiny("optimizer=sgd").config).directory.path)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"optimizer": "sdg"}, r"optimizer=sdg is not a choice. Did you mean sgd"),
-        (["optimizer=sgd", "optimizer.lr=1"], r"optimizer.lr is not .* training.learning_rate"),
-        (["optimizer.betas=5"], "optimizer cannot be built"),
-        (["optimizer=sgd", "optimizer.nesterov=2"], "nesterov=2: expected true or false"),
-        (["optimizer=sgd", "optimizer.momentum=-1"], "optimizer: Invalid momentum"),
-        (["optimizer=torch.optim.Muo"], "Did you mean Muon"),
-        ({"optimizer": 5}, "optimizer=5: expected names with values"),
-    ],
-)
-def test_bad_optimizers_and_arguments_are_refused(keys: Any, message: str, tiny: Tiny) -> None:
-    model = tiny().untrained_model()
-
-    def build() -> None:
-        compose = compose_config if isinstance(keys, list) else config_from_python
-        experiment = resolve(Config.checked(compose(keys)))
-        TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
-
-    with pytest.raises(UserError, match=message) as refusal:
-        build()
-    assert "\n" not in str(refusal.value)
-
-
-def test_a_comparison_separates_optimizers(tiny: Tiny, results: Path) -> None:
-    for choice in ("adamw", "sgd"):
-        write_run(tiny(f"optimizer={choice}"), fading(1, 0))
-    titles = sorted(protocol.title for protocol in protocols_of(read_runs(results)))
-    differing = [title.rpartition(", ")[2] for title in titles]
-    assert differing == ["optimizer=torch.optim.AdamW", "optimizer=torch.optim.SGD"]
 
 
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])

@@ -1,0 +1,64 @@
+"""Configurations that are refused, each in one sentence with the key, the value and what is allowed.
+
+`tests/integration/test_command_line.py` has those that only a command can meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.terminal.errors import UserError
+from pe_experiments.training.optimizer import TrainingOptimizer
+
+CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
+MISTAKES = {
+    "pe=a,b": "pe=a is not a choice",
+    "pe=rope +pe.base=3": r"\+pe.base=3: the key already has a value; omit the \+",
+    "pe=mine.X pe.slope=1": r"add it with a plus: \+pe.slope=1",
+    "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
+    "pe=": "pe takes one choice",
+    "positional_encoding=alibi": "the encoding is chosen with pe=NAME",
+    "sweep=nope": "sweep=nope is not a choice",
+    "results_dir=~/x": r"cannot be read; quote special characters, as in 'results_dir=\"~/x\"'",
+    "logger=[wandb,nope]": "logger=nope is not a choice",
+    "wandb.project=foo": "options of Weights & Biases are logger.wandb.mode",
+    "logger.wandb.mdoe=online": r"logger.wandb.mdoe is not a setting. Did you mean mode\?",
+    "logger=wandb logger.wandb.mode=onlin": "logger.wandb.mode=onlin: expected offline or online",
+    "model.dropout=1.5": "at least 0 and below 1",
+    "model.norm=batch": "expected layer or rms",
+    "trainer.max_epochs=3": "a training is one epoch of training.steps steps",
+    "trainer.gradient_clip_val=1": "gradient_clip_val is not a setting; gradients are clipped by training",
+    "+trainer.gradient_clip_val=1": "gradients are clipped by training.clip_norm",
+    "trainer.precision=bfloat16": "precision=bfloat16: expected 32-true, bf16-mixed or 64-true",
+    "trainer.callbacks=[{_target_: torch.nn.Linear}]": "torch.nn has no Callback of that name",
+    "trainer.callbacks=[{factor: 1}]": "trainer.callbacks needs a choice with a _target_",
+    CALLBACK.format("StochasticWeightAveraging, swa_lrs: 0.1"): "allowed instead: EMAWeight",
+    CALLBACK.format("EarlyStopping, monitor: loss"): "instead: training.stop_at_exact_match",
+    "optimizer=sgd optimizer.lr=1": r"optimizer.lr is not .* training.learning_rate",
+    "optimizer=sgd optimizer.nesterov=2": "nesterov=2: expected true or false",
+    "optimizer=sgd optimizer.momentum=-1": "optimizer: Invalid momentum",
+    "optimizer.betas=5": "optimizer cannot be built",
+    "optimizer=torch.optim.Muo": "Did you mean Muon",
+    "task=text training.stop_at_exact_match=0.5": "exact match is not measured on Text",
+    "positions=task task=majority": "Majority marks no related symbols",
+    "positions=task task=copy positions.ids=abacus": "ids=abacus: Copy .* allowed here: coupling",
+    "positions=task task=addition positions.ids=coupling": "ids=coupling: Addition .* allowed here: abacus",
+    "positions=task positions.max_positions=5": "max_positions=5 is below the 8 ids",
+    "positions=task positions.ids=abakus": "positions.ids=abakus: expected coupling or abacus",
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_one_sentence(typed: str, tiny: Callable[..., Experiment]) -> None:
+    overrides = [typed] if "{" in typed else typed.split()
+    with pytest.raises(UserError, match=MISTAKES[typed]) as refusal:
+        build(tiny(*overrides))
+    assert "\n" not in str(refusal.value)
+
+
+def build(experiment: Experiment) -> None:
+    model = experiment.untrained_model()
+    TrainingOptimizer(model, experiment.components["optimizer"], experiment.config.training)
