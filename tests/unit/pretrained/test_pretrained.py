@@ -119,7 +119,7 @@ def test_a_truncated_model_reads_the_last_tokens_of_its_original_length(measure:
     losses = dict(zip(table["length"], table["bits_per_byte"], strict=True))
     shorter = measure(rope=["as_is"], lengths=[16, 32])["bits_per_byte"].tolist()  # 32: its original length
     assert losses == {16: shorter[0], 64: shorter[1], 96: shorter[1]}
-    with pytest.raises(UserError, match=r"rope=truncated: tiny-llama has 32; allowed: .* more than scored=40"):
+    with pytest.raises(UserError, match=r"rope=truncated: tiny-llama has 32; allowed: .* than scored=40"):
         measure(rope=["truncated"], lengths=[64], scored=40)
 
 
