@@ -249,9 +249,9 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
 
 def _refuse_window(config: Config, positions: PositionPolicy) -> None:
     """Raise an error if the evaluation has a window and the model or its position ids cannot have one."""
-    window = f"evaluation.window={config.evaluation.window}"
     if config.evaluation.window is None:
         return
+    window = f"evaluation.window={config.evaluation.window}"
     if not config.model.causal:
         raise NotApplicable(f"{window}: an encoder reads the whole input; allowed: a decoder, or null")
     if positions.task_ids:

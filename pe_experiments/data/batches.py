@@ -60,7 +60,8 @@ class Source:
     def evaluation_block(self, length: int, block: int, window: int | None = None) -> Batch:
         """Return block number ``block`` of the evaluation examples of input length ``length``.
 
-        With a window, declared lengths and position ids are those of BOS and ``window`` tokens (`windowed`).
+        With a window, declared lengths and position ids are those of BOS and at most ``window`` tokens
+        (`evaluation.curve.last_tokens_hidden`).
         """
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)

@@ -157,12 +157,11 @@ def last_tokens_hidden(
     lengths_N = last_N - first_N + 2
     declared_N = batch.declared_B[row_N]
     ids_BP = batch.positions_BP.expand(len(tokens_BT), -1)
+    width = windows_NL.shape[1]
     hidden = []
-    for part_n in torch.arange(len(row_N), device=row_N.device).split(
-        max(1, TOKENS_AT_ONCE // windows_NL.shape[1])
-    ):
-        last_n = torch.arange(len(part_n), device=row_N.device) * windows_NL.shape[1] + lengths_N[part_n] - 1
+    for part_n in torch.arange(len(row_N), device=row_N.device).split(max(1, TOKENS_AT_ONCE // width)):
         inputs = (windows_NL[part_n], ids_BP[row_N[part_n]], lengths_N[part_n], declared_N[part_n])
+        last_n = width * torch.arange(len(part_n), device=row_N.device) + lengths_N[part_n] - 1
         hidden.append(model.hidden(*inputs, indices_n=last_n))
     return torch.cat(hidden)
 
