@@ -309,6 +309,8 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
         result["label"] += f" evaluated as {result['evaluated_encoding']}"
     if experiment.other_task:
         result["evaluated_on"] = experiment.other_task.label
+    if "window" in run.evaluation:
+        result["label"] += f" on its last {run.evaluation['window']} tokens"
     steps = trained.get("finished_step", run.config.training.steps)
     model = trained_model(run)
     with closing(RunWriter(run, directory, display)) as writer:

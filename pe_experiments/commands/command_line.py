@@ -204,6 +204,9 @@ def show_result(result: Result) -> None:
         text_file = directory.path / "text.csv"
         if text_file.exists():  # a language model
             note = f"every length scores the same bytes, in windows that do not overlap; others: {text_file}"
+        window = experiment.config.evaluation.window
+        if window is not None:
+            note += f"; the model reads only the last {window} tokens of longer sequences"
         print_table(curve_table(result.curve, experiment.max_length, note))
         say(f"figure: {directory.figure}")
     if result.status == "error":

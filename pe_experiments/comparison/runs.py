@@ -27,7 +27,13 @@ ACCURACY_METRICS = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
 TRAINING = ("step", "loss", "exact_match", "token_accuracy")
 # Keys of an evaluation that must be as in the run, with the words for messages.
-EVALUATION = {"pe": "encoding", "task": "task", "decoding": "decoding", "examples": "number of examples"}
+EVALUATION = {
+    "pe": "encoding",
+    "task": "task",
+    "decoding": "decoding",
+    "window": "window",
+    "examples": "number of examples",
+}
 # The first columns of the tables of runs, curves and training.
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend only on the task
@@ -42,7 +48,7 @@ class Runs:
         curves: one row per run and length: its `KEYS`, the columns of ``extrapolation.csv``, and whether the
             summary uses the length (``in_summary``). A diverged run has accuracy 0 and the loss of guessing.
         left_out: the reason for each excluded run by name: unfinished or damaged runs, copies, and
-            evaluations with another encoding, task, decoding or number of examples.
+            evaluations with another encoding, task, decoding, window or number of examples.
         training: one row per run and recorded step: loss, and accuracies if measured.
         saved: the record of each run by name.
         environments: versions, machine and command of each run by name.
@@ -178,7 +184,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if result.get("run") != saved.hash or saved.identity.hash != saved.hash:
         raise UserError("its result.json, or its config.yaml, belongs to another run or was changed")
     examples = int(result["evaluation"]["examples"])
-    protocol, encoding = comparison_keys(saved.identity.hashed, examples, tuned)
+    protocol, encoding = comparison_keys(saved.identity.hashed, result["evaluation"], tuned)
     loss = result.get("validation_loss", math.nan)
     validation_loss = float(loss) if isinstance(loss, int | float) else math.nan
     row = {
@@ -206,12 +212,12 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     return run
 
 
-def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> tuple[str, str]:
+def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -> tuple[str, str]:
     """Return a hash of the configuration that compared runs must share, and a hash of the encoding.
 
     Args:
         hashed: `Identity.hashed` of a run.
-        examples: number of evaluation examples per length.
+        evaluation: `identity.evaluation_key` of its evaluation.
         tuned: options in which compared runs may differ, such as ``training.learning_rate``.
     """
     config = hashed["config"]
@@ -225,7 +231,10 @@ def comparison_keys(hashed: Row, examples: int, tuned: Collection[str] = ()) -> 
     encoding: Row = {group: section(group) for group in ("pe", "positions")}
     if "parent" in config:  # parents that differ only in their seed count as the same encoding
         encoding["parent"] = config["parent"]["family"]
-    return short_hash([protocol, hashed["data"], examples]), short_hash(encoding)
+    compared = [protocol, hashed["data"], int(evaluation["examples"])]
+    if "window" in evaluation:
+        compared.append(evaluation["window"])
+    return short_hash(compared), short_hash(encoding)
 
 
 def _finite(value: Any) -> float | None:

@@ -217,12 +217,16 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
             refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
             positions.check(evaluation_task, [shortest_length(evaluation_task)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task)
+    _refuse_window(config, positions)
     longest_ids_1P = None
     if not positions.task_ids:
         with user_errors("positions"):  # too few ids would be found only after the training
             content = evaluation_task.nearest_length(max(lengths)) or 1
             inputs, targets = evaluation_task.input_length(content), evaluation_task.target_length(content)
-            tokens_1 = torch.tensor([layout.tokens(inputs, targets)])
+            tokens = layout.tokens(inputs, targets)
+            if config.evaluation.window is not None:
+                tokens = min(tokens, config.evaluation.window + 1)
+            tokens_1 = torch.tensor([tokens])
             longest_ids_1P = positions.evaluation_ids(tokens_1, train_length, torch.Generator())
     return Experiment(
         config=config,
@@ -239,6 +243,17 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
     )
+
+
+def _refuse_window(config: Config, positions: PositionPolicy) -> None:
+    """Raise an error if the evaluation has a window and the model or its position ids cannot have one."""
+    if config.evaluation.window is None:
+        return
+    window = f"evaluation.window={config.evaluation.window}"
+    if not config.model.causal:
+        raise NotApplicable(f"{window}: an encoder reads the whole input; allowed: a decoder, or null")
+    if positions.task_ids:
+        raise NotApplicable(f"{window}: position ids of the task do not begin anew; allowed: null")
 
 
 def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:

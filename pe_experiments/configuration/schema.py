@@ -122,11 +122,12 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Lengths, examples per length and decoding of the evaluation (`evaluation`)."""
+    """Lengths, examples per length, decoding and window of the evaluation (`evaluation`)."""
 
     lengths: Annotated[list[Length], Field(min_length=1)] | None
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
+    window: Annotated[int, Field(ge=2)] | None = None  # runs from before this option lack it
 
 
 class TrainerConfig(Section):

@@ -57,11 +57,17 @@ class Source:
     train_length: int  # tokens of the longest training sequence
     seed: int
 
-    def evaluation_block(self, length: int, block: int) -> Batch:
-        """Return block number ``block`` of the evaluation examples of input length ``length``."""
+    def evaluation_block(self, length: int, block: int, window: int | None = None) -> Batch:
+        """Return block number ``block`` of the evaluation examples of input length ``length``.
+
+        With a window, declared lengths and position ids are those of BOS and at most ``window`` tokens
+        (`evaluation.curve.last_tokens_hidden`).
+        """
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
         rows = self.sequences(*self.task.for_split("evaluation").sample(length, BLOCK_EXAMPLES, generator))
+        if window is not None:
+            rows = replace(rows, declared_B=rows.declared_B.clamp(max=window + 1))
         ids_BP = rows.ids_BT
         if ids_BP is None:
             generator = stream(self.seed, "evaluation positions", index)

@@ -65,6 +65,7 @@ def tally(
     eos: int,
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
+    window: int | None = None,
 ) -> Tally:
     """Run the model over batches, a bounded number of tokens at a time, and return the counts.
 
@@ -72,6 +73,8 @@ def tally(
         decoding: ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of a
             single input length in a format with ``feeds_back``.
         show: called with the number of finished examples.
+        window: number of tokens that the model reads for each prediction, beside BOS (`last_tokens_hidden`);
+            None reads all. The batches come from `Source.evaluation_block` with the same window.
     """
     device = next(model.parameters()).device
     done = 0
@@ -80,17 +83,21 @@ def tally(
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
-            counts.append(_count(model, part.to(device), eos, decoding))
+            counts.append(_count(model, part.to(device), eos, decoding, window))
             done += len(part.tokens_BT)
             show(done)
     return sum(counts, Tally())
 
 
-def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
+def forced_answers(model: Backbone, batch: Batch, window: int | None = None) -> tuple[Tensor, float]:
     """Return answers [B, T] under teacher forcing (-100 if not scored) and the summed loss in nats."""
     scored_BT = batch.labels_BT != IGNORE
-    hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-    logits_NV = at_least_float32(model.head(hidden_BTD[scored_BT]))
+    if window is None:
+        hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+        hidden_ND = hidden_BTD[scored_BT]
+    else:
+        hidden_ND = last_tokens_hidden(model, batch, batch.tokens_BT, scored_BT, window)
+    logits_NV = at_least_float32(model.head(hidden_ND))
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
     # NaN and infinite outputs count as wrong.
     answers_BT[scored_BT] = logits_NV.argmax(dim=-1).where(logits_NV.isfinite().all(dim=-1), IGNORE)
@@ -100,7 +107,7 @@ def forced_answers(model: Backbone, batch: Batch) -> tuple[Tensor, float]:
     return answers_BT, float(loss_sum)
 
 
-def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
+def greedy_answers(model: Backbone, batch: Batch, eos: int, window: int | None = None) -> Tensor:
     """Decode greedily and return the answers [B, T]; -100 after EOS and outside answers.
 
     All rows have the same input length. Each token is decoded for all rows at once from the whole prefix.
@@ -111,8 +118,13 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
     prefix_BT = batch.tokens_BT[:, : first + 1]
     unfinished_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
     for index in range(first, batch.tokens_BT.shape[1]):
-        hidden_BTD = model.hidden(prefix_BT, batch.positions_BP, None, batch.declared_B)
-        logits_BV = model.head(hidden_BTD[:, -1]).float()
+        if window is None:
+            hidden_BD = model.hidden(prefix_BT, batch.positions_BP, None, batch.declared_B)[:, -1]
+        else:
+            last_BT = torch.zeros_like(prefix_BT, dtype=torch.bool)
+            last_BT[:, -1] = True
+            hidden_BD = last_tokens_hidden(model, batch, prefix_BT, last_BT, window)
+        logits_BV = model.head(hidden_BD).float()
         next_B = logits_BV.argmax(dim=-1)
         answers_BT[:, index] = next_B.where(unfinished_B & logits_BV.isfinite().all(dim=-1), IGNORE)
         unfinished_B = unfinished_B & (next_B != eos)
@@ -122,18 +134,50 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int) -> Tensor:
     return answers_BT
 
 
+def last_tokens_hidden(
+    model: Backbone, batch: Batch, tokens_BT: Tensor, predicting_BT: Tensor, window: int
+) -> Tensor:
+    """Return hidden states [N, D] at the marked tokens, each computed from the last ``window`` tokens only.
+
+    For each marked token the model, a decoder, reads a sequence of its own: BOS, and the ``window`` tokens
+    that end with the marked one, or all if there are fewer. Its position ids are the first of the row, as if
+    the text began with it. N marked tokens need N forward rows, so the stride of the window is one token.
+
+    Args:
+        batch: gives position ids and declared lengths, both for BOS and at most ``window`` tokens.
+        tokens_BT: the tokens, of which the first is BOS.
+        predicting_BT: marks the tokens after which the model predicts.
+    """
+    row_N, last_N = predicting_BT.nonzero(as_tuple=True)
+    first_N = (last_N - window + 1).clamp(min=1)
+    steps_W = torch.arange(min(window, tokens_BT.shape[1] - 1), device=tokens_BT.device)
+    # In a causal model the tokens after the marked one change nothing.
+    index_NW = (first_N[:, None] + steps_W).clamp(max=tokens_BT.shape[1] - 1)
+    windows_NL = torch.cat([tokens_BT[row_N, :1], tokens_BT[row_N[:, None], index_NW]], dim=1)
+    lengths_N = last_N - first_N + 2
+    declared_N = batch.declared_B[row_N]
+    ids_BP = batch.positions_BP.expand(len(tokens_BT), -1)
+    width = windows_NL.shape[1]
+    hidden = []
+    for part_n in torch.arange(len(row_N), device=row_N.device).split(max(1, TOKENS_AT_ONCE // width)):
+        inputs = (windows_NL[part_n], ids_BP[row_N[part_n]], lengths_N[part_n], declared_N[part_n])
+        last_n = width * torch.arange(len(part_n), device=row_N.device) + lengths_N[part_n] - 1
+        hidden.append(model.hidden(*inputs, indices_n=last_n))
+    return torch.cat(hidden)
+
+
 def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     """Return the exact match of each example [B]: the answer equals the label at every scored token."""
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally:
+def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: int | None) -> Tally:
     """Return the counts of one batch."""
     if decoding == "greedy":
-        answers_BT = greedy_answers(model, batch, eos)
+        answers_BT = greedy_answers(model, batch, eos, window)
         loss_sum = math.nan
     else:
-        answers_BT, loss_sum = forced_answers(model, batch)
+        answers_BT, loss_sum = forced_answers(model, batch, window)
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
@@ -165,6 +209,7 @@ def extrapolation_curve(
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
     keep_depths: Callable[[list[Row]], None] = lambda rows: None,
+    window: int | None = None,
 ) -> Iterator[Row]:
     """Yield one row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
@@ -176,17 +221,22 @@ def extrapolation_curve(
         max_length: longest input length in training.
         show: called with the number of finished examples over all lengths.
         keep_depths: called with the rows of ``depth.csv`` of each length, if the task has a depth.
+        window: number of tokens that the model reads for each prediction (`last_tokens_hidden`); None: all.
     """
     model.eval()
     for index, length in enumerate(lengths):
         content_length = source.task.nearest_length(length)
         assert content_length is not None, "checked when the configuration was resolved"
-        blocks = _Blocks(source, content_length, examples)
+        tokens = source.format.tokens(
+            source.task.input_length(content_length), source.task.target_length(content_length)
+        )
+        used_window = None if window is None or tokens <= window + 1 else window  # else all tokens fit
+        blocks = _Blocks(source, content_length, examples, used_window)
 
         def show_total(done: int, done_before: int = index * examples) -> None:
             show(done_before + done)
 
-        counts = tally(model, blocks, source.format.eos, decoding, show_total)
+        counts = tally(model, blocks, source.format.eos, decoding, show_total, used_window)
         if blocks.depths:
             by_example_E3 = torch.cat(counts.by_example)
             keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))
@@ -231,12 +281,13 @@ class _Blocks:
     source: Source
     length: int
     examples: int
+    window: int | None = None
     largest_id: float = 0.0
     depths: list[Tensor] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Batch]:
         for block, start in enumerate(range(0, self.examples, BLOCK_EXAMPLES)):
-            batch = self.source.evaluation_block(self.length, block)
+            batch = self.source.evaluation_block(self.length, block, self.window)
             self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
             rows = batch.rows(slice(self.examples - start))
             input_length = self.source.task.input_length(self.length)

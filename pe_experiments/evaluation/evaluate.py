@@ -27,6 +27,7 @@ def evaluate_model(
     """
     lengths = experiment.evaluation_lengths
     examples = experiment.config.evaluation.examples
+    window = experiment.config.evaluation.window
     source = experiment.evaluation_source
     longest = experiment.max_length
     seen_by_length: dict[int, int] = {}
@@ -39,7 +40,7 @@ def evaluate_model(
     display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, Text):
-        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step)
+        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step, window)
         tables["corpus"] = source.task.listing()
     else:
         depths: list[Row] = []
@@ -53,6 +54,7 @@ def evaluate_model(
                 experiment.decoding,
                 show=display.step,
                 keep_depths=depths.extend,
+                window=window,
             )
         )
         if depths:

@@ -14,6 +14,11 @@ the window before it.
 * ``copy``: places a random key at a random index of the window and again at its end, and scores the second
   half of the second occurrence.
 
+With ``evaluation.window=W`` the model reads only the last W bytes of a longer context, each time as a text of
+its own with new position ids. It slides by s = min(`STRIDE`, W / 4) bytes and ends with the context.
+A byte is predicted from all bytes before it if these are fewer than W - s, and else from the last W - s to
+W - 1. The last s bytes of a context are therefore predicted as at a context length of W.
+
 Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S scored bytes.
 """
 
@@ -45,18 +50,37 @@ Kind = tuple[int, str, str, int | None, int | None]  # which bytes were scored, 
 
 
 class Scorer:
-    """Score bytes with a model; store sums of scores by kind and the largest position id by length."""
+    """Score bytes with a model; store sums of scores by kind and the largest position id by length.
 
-    def __init__(self, model: Backbone, source: Source):
+    Args:
+        window: number of bytes that the model reads of a longer context; None reads all.
+    """
+
+    def __init__(self, model: Backbone, source: Source, window: int | None = None):
         self.model = model
         self.source = source
+        self.window = window
         self.generator = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
         self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
 
-    @torch.no_grad()
     def scores(self, windows_RL: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss in nats and correctness of the likeliest byte, except for first bytes, [R, L - 1]."""
+        length = stop = windows_RL.shape[1]
+        window = self.window or length
+        stride = max(1, min(STRIDE, window // 4))
+        scores = []
+        while stop > window:
+            scored = self._scores(windows_RL[:, stop - window : stop], length)
+            scores.append((scored[0][:, -stride:], scored[1][:, -stride:]))
+            stop -= stride
+        scores.append(self._scores(windows_RL[:, :stop], length))
+        losses, right = zip(*reversed(scores), strict=True)
+        return torch.cat(losses, dim=1), torch.cat(right, dim=1)
+
+    @torch.no_grad()
+    def _scores(self, windows_RL: Tensor, context_length: int) -> tuple[Tensor, Tensor]:
+        """Return the scores of windows that the model reads as a whole, for a context of this length."""
         source = self.source
         device = next(self.model.parameters()).device
         targets_RL = windows_RL.roll(-1, dims=1)
@@ -64,7 +88,8 @@ class Scorer:
         rows = source.format.lay_out(windows_RL, targets_RL)
         ids_RP = source.positions.evaluation_ids(rows.declared_B, source.train_length, self.generator)
         length = windows_RL.shape[1]
-        self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
+        largest_id = max(self.largest_id.get(context_length, 0.0), float(ids_RP.max()))
+        self.largest_id[context_length] = largest_id
         ids_RP = ids_RP.expand(len(windows_RL), -1)
         losses, right = [], []
         for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
@@ -102,6 +127,7 @@ def evaluate_text(
     examples: int,
     max_length: int,
     show: Callable[[int], None] = lambda done: None,
+    window: int | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Evaluate a language model at these context lengths, on the same bytes at each length.
 
@@ -109,6 +135,7 @@ def evaluate_text(
         examples: number of stretches of text.
         max_length: longest context length in training.
         show: called with the number of finished stretches over all lengths.
+        window: number of bytes that the model reads of a longer context; None reads all.
 
     Returns:
         The rows of ``extrapolation.csv`` for non-overlapping windows, and the rows of ``text.csv``.
@@ -119,7 +146,7 @@ def evaluate_text(
     contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
     generator = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
-    scorer = Scorer(model, source)
+    scorer = Scorer(model, source, window)
     done = 0
     for start in range(0, examples, BLOCK_EXAMPLES):
         count = min(BLOCK_EXAMPLES, examples - start)

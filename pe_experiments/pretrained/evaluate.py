@@ -2,7 +2,8 @@
 
 A text is cut into equal parts, and the last ``scored`` tokens of each part are scored at each context length.
 At context length L they are predicted in a window of L tokens that ends with them, so that each scored token
-follows at least L - ``scored`` others. The last tokens of a part are called a stretch.
+follows at least L - ``scored`` others. The last tokens of a part are called a stretch. ``truncated`` reads at
+most the last tokens of a window, as many as the model's original length.
 """
 
 import json
@@ -20,7 +21,7 @@ from torch import Tensor
 from pe_experiments.configuration.parts import user_errors
 from pe_experiments.configuration.schema import Count, Folder, LoggerConfig, Section
 from pe_experiments.pretrained import report
-from pe_experiments.pretrained.model import Block, PretrainedModel, Rope, bits
+from pe_experiments.pretrained.model import UNCHANGED, Block, PretrainedModel, Rope, bits
 from pe_experiments.store.csv_files import read_csv, to_csv
 from pe_experiments.store.directory import output_folder
 from pe_experiments.store.names import file_digest, safe_name, short_hash
@@ -31,7 +32,7 @@ from pe_experiments.terminal.files import read_json, write_atomically
 
 READ_BYTES = 1 << 20  # read from the end of each part; windows longer than 32,768 tokens need more
 COLUMNS = ("measured", "block", "length", "stretch", "bytes", "bits", "seconds")
-Key = tuple[str, str, int, int]  # hash of model, text and options; RoPE parameters as JSON; length; stretch
+Key = tuple[str, str, int, int]  # hash of model, text and options; RoPE parameters as JSON; tokens; stretch
 
 
 class PretrainedSettings(Section):
@@ -60,11 +61,12 @@ class Cell(NamedTuple):
     length: int
     factor: float
     block: Block | None  # RoPE parameters
+    tokens: int  # that the model reads
 
     def keys(self, identity: str, stretches: int) -> list[Key]:
         """Return the key of each stretch, under which its measurement is saved."""
         block = json.dumps(self.block, sort_keys=True)
-        return [(identity, block, self.length, index) for index in range(stretches)]
+        return [(identity, block, self.tokens, index) for index in range(stretches)]
 
 
 class Stretch(NamedTuple):
@@ -140,13 +142,17 @@ def _cells(model: PretrainedModel, settings: PretrainedSettings) -> list[Cell]:
     if model.table_length and lengths[-1] > model.table_length:
         reason = f"{model.name} has positions up to {model.table_length} and no RoPE"
         raise UserError(f"lengths={lengths[-1]}: {reason}; allowed: at most {model.table_length}")
+    if "truncated" in settings.rope and (not original or original <= settings.scored):
+        expected = f"a model with an original length of more than scored={settings.scored} tokens"
+        raise UserError(f"rope=truncated: {model.name} has {original or 'none'}; allowed: {expected}")
     cells = []
     for length in reversed(lengths):
         factor = settings.factor
         if factor is None:
             factor = max(1.0, length / original) if original else 1.0
         for rope in dict.fromkeys(settings.rope):
-            cells.append(Cell(rope, length, factor, model.block(rope, factor)))
+            tokens = min(length, original) if rope == "truncated" and original else length
+            cells.append(Cell(rope, length, factor, model.block(rope, factor), tokens))
     return cells
 
 
@@ -214,20 +220,20 @@ def _measure(
         display.start(model.name, len(cell_by_key), already_measured)
         try:
             for done, key in enumerate(missing, already_measured + 1):
-                _, block, length, index = key
+                _, block, tokens, index = key
                 if network is None or loaded_block != block:
                     network = None  # free its memory before the next one is loaded
                     network = model.load(cell_by_key[key].block, device)
                     loaded_block = block
                 stretch = stretches[index]
                 started = time.perf_counter()
-                tokens_T = torch.cat([prefix, stretch.tokens_N[-(length - len(prefix)) :]])
+                tokens_T = torch.cat([prefix, stretch.tokens_N[-(tokens - len(prefix)) :]])
                 loss = bits(network, tokens_T, stretch.scored)
                 seconds = round(time.perf_counter() - started, 2)
                 values = (*key, stretch.bytes, loss, seconds)
                 rows[key] = dict(zip(COLUMNS, values, strict=True))
                 write_atomically(file, to_csv(COLUMNS, list(rows.values())))
-                display.note(f"{cell_by_key[key].rope} at {length}, {loss / stretch.bytes:.3f} bits per byte")
+                display.note(f"{cell_by_key[key].rope} at {tokens}, {loss / stretch.bytes:.3f} bits per byte")
                 display.step(done)
         finally:
             display.stop()
@@ -242,7 +248,7 @@ def _summary_row(cell: Cell, stretch_rows: list[dict[str, Any]]) -> dict[str, An
     """Return the bits per byte of a cell over all stretches."""
     total_bits = sum(float(row["bits"]) for row in stretch_rows)
     total_bytes = sum(float(row["bytes"]) for row in stretch_rows)
-    factor = None if cell.rope == "as_is" else cell.factor
+    factor = None if cell.rope in UNCHANGED else cell.factor
     return {
         "rope": cell.rope, "length": cell.length, "factor": factor, "stretches": len(stretch_rows),
         "bytes": int(total_bytes), "bits_per_byte": total_bits / total_bytes,

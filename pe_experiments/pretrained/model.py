@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pe_experiments.terminal.errors import UserError, sentence
 
-Rope = Literal["as_is", "linear", "ntk", "yarn", "llama3"]
+Rope = Literal["as_is", "truncated", "linear", "ntk", "yarn", "llama3"]
+UNCHANGED = ("as_is", "truncated")  # which read all tokens, or the last ones of the original length
 Block = dict[str, Any]  # ``rope_parameters`` of a configuration of transformers
 INSTALL = 'pip install -c constraints.txt -e ".[pretrained]" installs it'
 PICKLES = ("*.bin", "*.pt", "*.pth")
@@ -86,7 +87,7 @@ class PretrainedModel:
 
     def block(self, rope: Rope, factor: float) -> Block | None:
         """Return the ``rope_parameters`` of a rescaling by this factor; a factor of 1 gives plain RoPE."""
-        if rope == "as_is":
+        if rope in UNCHANGED:
             return self.rope
         if self.rope is None or not self.original_length:
             parameters = getattr(self.config.get_text_config(), "rope_parameters", None)

@@ -16,8 +16,8 @@ from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.files import read_json, write_atomically
 
 # The encoding that is equal to each rescaling and drawn in the same style.
-ENCODINGS = {"as_is": "rope", "linear": "rope_linear", "ntk": "rope_ntk", "yarn": "rope_yarn",
-             "llama3": "rope_llama3"}  # fmt: skip
+ENCODINGS = {"as_is": "rope", "truncated": "rope", "linear": "rope_linear", "ntk": "rope_ntk",
+             "yarn": "rope_yarn", "llama3": "rope_llama3"}  # fmt: skip
 
 
 def write(folder: Path, table: pd.DataFrame, facts: dict[str, Any]) -> None:
@@ -57,7 +57,8 @@ def _draw(table: pd.DataFrame, facts: dict[str, Any], path: Path) -> None:
         axes = figure.subplots()
         for rope, curve in table.groupby("rope", sort=False):
             colour, marker = style_of[ENCODINGS[str(rope)]]
-            axes.plot(curve["length"], curve["bits_per_byte"], color=colour, marker=marker, label=rope)
+            line = "--" if rope == "truncated" else "-"
+            axes.plot(curve["length"], curve["bits_per_byte"], line, color=colour, marker=marker, label=rope)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(sorted(table["length"].unique())))
         axes.xaxis.set_minor_locator(NullLocator())

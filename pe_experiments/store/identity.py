@@ -120,12 +120,14 @@ def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:
 
 
 def evaluation_key(experiment: Experiment) -> dict[str, Any]:
-    """Return what identifies an evaluation among those of a run; default decoding and task are left out."""
+    """Return what identifies an evaluation among those of a run, without defaults of later options."""
     evaluation = experiment.config.evaluation
     encoding = experiment.components["pe"]
     key: dict[str, Any] = {"lengths": list(experiment.evaluation_lengths), "examples": evaluation.examples}
     if experiment.decoding != "teacher_forcing":
         key["decoding"] = experiment.decoding
+    if evaluation.window is not None:
+        key["window"] = evaluation.window
     if task := experiment.other_task:
         key["task"] = task.section | data_digests(experiment.evaluation_task.data_files, [task])
         if task.own_classes:

@@ -11,7 +11,7 @@ from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.published import read_table, table
 
-from . import gu, kazemnejad, statements
+from . import gu, kazemnejad, scan, statements
 
 HERE = Path(__file__).parent
 PATH, HUANG, TEXT = "2505.16381", "2410.02140", "2505.17083"
@@ -115,6 +115,7 @@ def pages(folder: Path) -> None:
     save(figure, folder / "figures", "answer")
     kazemnejad.draw(folder / "figures")
     gu.draw(folder / "figures")
+    scan.draw(folder / "figures")
 
 
 def blocks(folder: Path) -> dict[str, Any]:
@@ -125,6 +126,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         **counts(rows),
         **tables,
         **statements.blocks(),
+        **scan.blocks(),
         "curves": kazemnejad.curve_table(),
         "gu": gu.accuracy_table(),
     }

@@ -194,6 +194,7 @@ EVALUATION_MISTAKES = {
     "+task.k=2": ["task.k is not an argument of Copy"],
     "task=sort task.vocab_size=10 evaluation.lengths=[4,11]": ["length 11", "longest is 10"],
     "evaluation.decoding=beam": ["evaluation.decoding=beam", "teacher_forcing or greedy"],
+    "evaluation.window=1": ["evaluation.window=1", "2 or more"],
     "pe=learned": ["pe=learned", "different parameters"],
     "evaluation.lengths=3,4": ["evaluation.lengths=3,4", "'evaluation.lengths=[3,4]'"],
 }

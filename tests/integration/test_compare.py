@@ -89,7 +89,7 @@ def test_works_are_cited_where_they_apply(tiny: Tiny, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evaluations_with_another_task_decoding_or_encoding_are_left_out(
+def test_evaluations_with_another_task_decoding_window_or_encoding_are_left_out(
     results: Path, script: Script, tmp_path: Path
 ) -> None:
     script("train", *TINY, "pe=none", f"results_dir={results}")
@@ -98,6 +98,7 @@ def test_evaluations_with_another_task_decoding_or_encoding_are_left_out(
     assert script(*evaluate).code == 0
     assert script(*evaluate, "evaluation.decoding=greedy").code == 0
     assert script("evaluate", f"run={run}", "pe=sinusoidal", "evaluation.lengths=[7]").code == 0
+    assert script("evaluate", f"run={run}", "evaluation.window=5", "evaluation.lengths=[7]").code == 0
     runs = load_runs(results)
     assert set(runs.curves["content_length"]) == {4, 6, 9}
     reasons = sorted(
@@ -107,6 +108,7 @@ def test_evaluations_with_another_task_decoding_or_encoding_are_left_out(
         "evaluated with a different encoding",
         "evaluated with a different task",
         "evaluated with a different task and decoding",
+        "evaluated with a different window",
     ]
     assert all(name.startswith(f"{run.name}/evaluations/") for name in runs.left_out)
     compare(results, out=tmp_path)

@@ -114,6 +114,15 @@ def test_rescaled_ropes_differ_only_past_the_original_length(measure: Evaluate) 
     assert table["as_is"].tolist() == measure()["bits_per_byte"].tolist()
 
 
+def test_a_truncated_model_reads_the_last_tokens_of_its_original_length(measure: Evaluate) -> None:
+    table = measure(rope=["truncated"], lengths=[16, 64, 96])
+    losses = dict(zip(table["length"], table["bits_per_byte"], strict=True))
+    shorter = measure(rope=["as_is"], lengths=[16, 32])["bits_per_byte"].tolist()  # 32: its original length
+    assert losses == {16: shorter[0], 64: shorter[1], 96: shorter[1]}
+    with pytest.raises(UserError, match=r"rope=truncated: tiny-llama has 32; allowed: .* than scored=40"):
+        measure(rope=["truncated"], lengths=[64], scored=40)
+
+
 def test_a_given_factor_applies_at_every_length(measure: Evaluate) -> None:
     table = measure(rope=["as_is", "linear"], factor=2.0)
     assert table.loc[table["rope"] == "linear", "factor"].tolist() == [2, 2, 2]

@@ -70,7 +70,7 @@ def name_of(experiment: Experiment) -> str:
 
 def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
     ignored = [
-        "evaluation.examples=7", "study=s", "logger=wandb", "results_dir=/elsewhere",
+        "evaluation.examples=7", "evaluation.window=4", "study=s", "logger=wandb", "results_dir=/elsewhere",
         "pe.base=10000", "task.vocab_size=10", "optimizer=adamw",
         "optimizer._target_=torch.optim.adamw.AdamW", "model.attention_implementation=sdpa",
         "trainer=cpu", "trainer.threads=2", "trainer.matmul=default", "trainer.strategy=ddp",
