@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -31,9 +31,10 @@ from torch.nn import functional as F
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32, to_device
-from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
+from pe_experiments.evaluation.curve import Row, Tally, point, rows_at_once
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.console import Display
 
 STRIDE = 64  # bytes by which a window slides, at most a quarter of the shortest length
 GRAM = 4  # bytes of a repeated sequence
@@ -47,9 +48,11 @@ Kind = tuple[int, str, str, int | None, int | None]  # which bytes were scored, 
 class Scorer:
     """Score bytes with a model; store sums of scores by kind and the largest position id by length."""
 
-    def __init__(self, model: Backbone, source: Source):
+    def __init__(self, model: Backbone, source: Source, display: Display | None = None):
         self.model = model
         self.source = source
+        self.display = display or Display()
+        self.windows = 0  # scored since the progress was started
         self.generator = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
         self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
@@ -67,7 +70,8 @@ class Scorer:
         self.largest_id[length] = max(self.largest_id.get(length, 0.0), float(ids_RP.max()))
         ids_RP = ids_RP.expand(len(windows_RL), -1)
         losses, right = [], []
-        for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
+        size = rows_at_once(rows.tokens_BT.shape[1], self.model.shape.d_model)
+        for part in torch.arange(len(windows_RL)).split(size):
             inputs = (rows.tokens_BT, ids_RP, rows.lengths_B, rows.declared_B)
             hidden_rTD = self.model.hidden(*(to_device(tensor[part], device) for tensor in inputs))
             labels_rS = windows_RL[part, 1:].to(device)
@@ -75,7 +79,14 @@ class Scorer:
             logits_rSV = at_least_float32(self.model.head(scored_rSD))
             losses.append(F.cross_entropy(logits_rSV.mT, labels_rS, reduction="none").cpu().double())
             right.append((logits_rSV.argmax(dim=-1) == labels_rS).cpu())
+            self.windows += len(part)
+            self.display.step(self.windows)
         return torch.cat(losses), torch.cat(right)
+
+    def start(self, length: int, windows: int) -> None:
+        """Start to show the progress of scoring this many windows."""
+        self.windows = 0
+        self.display.start(f"evaluating windows of length {length}", windows, first_counts=True)
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""
@@ -101,14 +112,14 @@ def evaluate_text(
     lengths: Sequence[int],
     examples: int,
     max_length: int,
-    show: Callable[[int], None] = lambda done: None,
+    display: Display | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Evaluate a language model at these context lengths, on the same bytes at each length.
 
     Args:
         examples: number of stretches of text.
         max_length: longest context length in training.
-        show: called with the number of finished stretches over all lengths.
+        display: shows the progress at each length.
 
     Returns:
         The rows of ``extrapolation.csv`` for non-overlapping windows, and the rows of ``text.csv``.
@@ -119,8 +130,7 @@ def evaluate_text(
     contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
     generator = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
-    scorer = Scorer(model, source)
-    done = 0
+    scorer = Scorer(model, source, display)
     for start in range(0, examples, BLOCK_EXAMPLES):
         count = min(BLOCK_EXAMPLES, examples - start)
         stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, generator)
@@ -130,6 +140,8 @@ def evaluate_text(
         stretches_BN, keys_BK, starts_B = stretches_BN[:count], keys_BK[:count], starts_B[:count]
         slices = slices_of(stretches_BN, stride, max_length)
         for length in contents:
+            has_copy = length >= 4 * KEY
+            scorer.start(length, count * (-(-(contents[-1] - 1) // (length - 1)) + has_copy))
             losses_BS, right_BS = scorer.cut(stretches_BN, length)
             scorer.add((length, "non_overlapping", "all", None, None), losses_BS, right_BS)
             for name, mask_Bs in slices.items():
@@ -137,13 +149,11 @@ def evaluate_text(
                 scorer.add(kind, losses_BS[:, -stride:][mask_Bs], right_BS[:, -stride:][mask_Bs])
             if length == contents[-1]:
                 _add_by_index(scorer, length, losses_BS, right_BS)
-            if length >= 4 * KEY:
+            if has_copy:
                 windows_BL = with_copy(stretches_BN[:, -length:], keys_BK, starts_B)
                 losses_BS, right_BS = scorer.scores(windows_BL)
                 half = slice(-KEY // 2, None)
                 scorer.add((length, "copy", "all", None, None), losses_BS[:, half], right_BS[:, half])
-            done += count
-            show(done)
     sums = scorer.sums
     curve = [
         _curve_row(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
