@@ -123,7 +123,7 @@ def test_the_output_of_a_layer_is_the_values_mixed_by_its_weights(implementation
 def test_long_rows_are_computed_in_blocks_with_the_same_result(
     name: str, batch: int, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Encodings without a bias, with a fixed, a trained and one of content, with own weights, of whole rows."""
+    """Encodings: no bias, a fixed one, a trained one, one of content, own weights, whole rows."""
     model = tiny(f"pe={name}", "model.sinks=" + str(name != "stick_breaking")).untrained_model().eval()
     words = torch.randint(9, (batch, attention.LONG + 3), generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([words.shape[1] - 5 * row for row in range(batch)])
