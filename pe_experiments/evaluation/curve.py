@@ -39,7 +39,7 @@ class Tally:
     without_end: int = 0  # examples whose tokens are all correct, except possibly EOS
     tokens: int = 0  # scored tokens except EOS
     right_tokens: int = 0
-    scored: int = 0  # scored tokens
+    scored: int = 0  # scored tokens; of a text their bytes
     loss_sum: float = 0.0
     by_example: list[Tensor] = field(default_factory=list)  # [E, 3]: exact match, right tokens, tokens
 
@@ -56,7 +56,7 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Return the mean cross entropy over the scored tokens in nats; NaN under greedy decoding."""
+        """Return the mean cross entropy over ``scored`` in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 
@@ -161,7 +161,11 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
     """Return counts over held-out examples of the training lengths; every call uses the same examples."""
     count = -(-examples // batches.batch_size)
-    return tally(model, (batches.batch(i) for i in range(count)), batches.source.format.eos)
+    examined = [batches.batch(i) for i in range(count)]
+    counts = tally(model, examined, batches.source.format.eos)
+    labels_N = torch.cat([batch.labels_BT[batch.labels_BT != IGNORE] for batch in examined])
+    counts.scored = int(batches.source.task.sizes(labels_N).sum())
+    return counts
 
 
 def extrapolation_curve(

@@ -1,5 +1,8 @@
 """Evaluate a language model over context length, on the same target bytes at every length.
 
+Lengths count bytes or, with ``task.tokenizer=bpe``, tokens, which take the place of bytes below. Losses are
+divided by the number of bytes in both cases.
+
 Every example is a stretch of text as long as the longest context. At each length L it is cut into windows of
 L bytes, as in training. All bytes of a window are scored except the first, which is also the last byte of
 the window before it.
@@ -99,11 +102,14 @@ class Scorer:
         losses, right = zip(*reversed(scores), strict=True)
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
-    def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
-        """Add the scores of bytes of a kind."""
-        count = losses.numel()
-        loss_sum = float(losses.sum())
-        self.sums[kind] += Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))
+    def add(self, kind: Kind, losses: Tensor, right: Tensor, symbols: Tensor) -> None:
+        """Add the scores of symbols of a kind, which are bytes or tokens; what is scored are their bytes."""
+        self.sums[kind] += Tally(
+            tokens=losses.numel(),
+            scored=int(self.source.task.sizes(symbols).sum()),
+            loss_sum=float(losses.sum()),
+            right_tokens=int(right.sum()),
+        )
 
 
 def evaluate_text(
@@ -143,17 +149,18 @@ def evaluate_text(
             has_copy = length >= 4 * KEY
             scorer.start(length, count * (-(-(contents[-1] - 1) // (length - 1)) + has_copy))
             losses_BS, right_BS = scorer.cut(stretches_BN, length)
-            scorer.add((length, "non_overlapping", "all", None, None), losses_BS, right_BS)
+            scores = (losses_BS, right_BS, stretches_BN[:, 1:])
+            scorer.add((length, "non_overlapping", "all", None, None), *scores)
             for name, mask_Bs in slices.items():
                 kind = (length, "sliding", name, None, None)
-                scorer.add(kind, losses_BS[:, -stride:][mask_Bs], right_BS[:, -stride:][mask_Bs])
+                scorer.add(kind, *(score_BS[:, -stride:][mask_Bs] for score_BS in scores))
             if length == contents[-1]:
-                _add_by_index(scorer, length, losses_BS, right_BS)
+                _add_by_index(scorer, length, *scores)
             if has_copy:
                 windows_BL = with_copy(stretches_BN[:, -length:], keys_BK, starts_B)
                 losses_BS, right_BS = scorer.scores(windows_BL)
-                half = slice(-KEY // 2, None)
-                scorer.add((length, "copy", "all", None, None), losses_BS[:, half], right_BS[:, half])
+                scores = (losses_BS, right_BS, windows_BL)
+                scorer.add((length, "copy", "all", None, None), *(score[:, -KEY // 2 :] for score in scores))
     sums = scorer.sums
     curve = [
         _curve_row(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
@@ -198,19 +205,19 @@ def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
     return copied_BL
 
 
-def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tensor) -> None:
+def _add_by_index(scorer: Scorer, length: int, *scores_BS: Tensor) -> None:
     """Add the bytes of the longest windows by their index, in bins of equal width."""
     edges = torch.linspace(1, length, min(BINS, length - 1) + 1).round().int().tolist()
     for first, stop in pairwise(edges):
         part = slice(first - 1, stop - 1)
         kind = (length, "non_overlapping", "index", first, stop - 1)
-        scorer.add(kind, losses_BS[:, part], right_BS[:, part])
+        scorer.add(kind, *(score_BS[:, part] for score_BS in scores_BS))
 
 
 def _text_rows(sums: dict[Kind, Tally]) -> list[Row]:
     rows = []
     for kind, total in sums.items():
-        row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.tokens}
+        row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.scored}
         if total.tokens:
             row |= {"bits_per_byte": total.loss / math.log(2), "accuracy": total.token_accuracy}
         rows.append(row)
