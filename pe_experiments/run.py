@@ -230,7 +230,7 @@ def _initialise(
         cure = "delete it to train this run from the start, or add rerun=true"
         load_weights(model, checkpoint, path, f"{path} contains the weights of another model; {cure}")
     elif run.config.init_from:
-        say(copy_parent_weights(model, run.config))
+        say(copy_parent_weights(model, run.experiment))
 
 
 def _train(

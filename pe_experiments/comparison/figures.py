@@ -187,7 +187,8 @@ def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.Dat
             continue
         ticks = [rows[x].min(), *text_rows["length"].unique()]
         length_axis(axes, ticks, protocol.max_length, name, accuracy=y == "accuracy")
-        axes.set_xlabel("context length (bytes)" if x == "length" else "index in the window")
+        unit = "tokens" if protocol.has_tokens else "bytes"
+        axes.set_xlabel(f"context length ({unit})" if x == "length" else "index in the window")
         for (label, slice_name), points in rows.groupby(["label", "slice"]):
             colour, marker = comparison.styles[str(label)]
             means = points.groupby(x)[y].mean()

@@ -72,6 +72,7 @@ def _methods(comparison: Comparison) -> Json:
         ),
         "exact": any(protocol.exact for protocol in comparison.protocols),
         "losses": "loss_extrapolation" in comparison.table,
+        "tokens": any(protocol.has_tokens for protocol in comparison.protocols),
         "tests": bool(comparison.pairs["p"].notna().any()),
         "baseline": comparison.baseline,
         "level": f"{LEVEL:.0%}".replace("%", " %"),

@@ -49,6 +49,11 @@ class Protocol:
         """Return whether exact match was measured; it is not for language models."""
         return bool(self.curves["exact_match"].notna().any())
 
+    @property
+    def has_tokens(self) -> bool:
+        """Return whether this is a text whose lengths count tokens instead of bytes."""
+        return self.settings.get("task.tokenizer", "null") != "null"
+
     def drawn(self, metric: str) -> tuple[str, str]:
         """Return the two columns of the curves that are drawn if encodings are compared in this metric."""
         if not self.exact:

@@ -215,6 +215,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         evaluation_task = evaluation_component.build()
         with user_errors(f"task={evaluation_component.choice}"):
             refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
+            refuse_other_vocabulary(evaluation_task, task)
             positions.check(evaluation_task, [shortest_length(evaluation_task)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task)
     _refuse_window(config, positions)
@@ -285,6 +286,15 @@ def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], ta
         none = f"{name} makes none of {', '.join(map(str, grid))}; say which lengths"
         raise UserError(f"evaluation.lengths=null: {none}")
     return lengths
+
+
+def refuse_other_vocabulary(task: Task, trained: Task) -> None:
+    """Raise a ValueError if the symbols of a task are not those that a model was trained with."""
+    if task.vocabulary != trained.vocabulary:
+        raise ValueError(
+            "its tokens differ from those of the training, since each text has a tokenizer of its own; "
+            "allowed: the text of the training, or a model that was trained with tokenizer=null"
+        )
 
 
 def shortest_length(task: Task) -> int:

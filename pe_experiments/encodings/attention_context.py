@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,13 +113,22 @@ class AttentionContext:
         context.__dict__.update(self.__dict__, layer=layer, _x_BSD=x_BSD)
         return context
 
-    def query_rows(self, start: int, stop: int) -> AttentionContext:
-        """Return a copy for the queries start .. stop-1, without the results of ``once``."""
+    def query_rows(self, start: int, stop: int, keys: int | None = None) -> AttentionContext:
+        """Return a copy for the queries start .. stop-1, without the results of ``once``.
+
+        With ``keys`` it has only that many keys, of which the queries may see no others. The declared lengths
+        stay the same.
+        """
         block = copy(self)
         block.q_positions_BT = self.q_positions_BT[:, start:stop]
         block.first_query = self.first_query + start
         block._visible = self._visible_rows(start, stop)
         block._cache = {}
+        if keys is not None and keys < self.k_positions_BS.shape[1]:
+            block.declared_B = self.tokens_B
+            block.k_positions_BS = self.k_positions_BS[:, :keys]
+            block._visible = block._visible[:, :, :keys]
+            block._x_BSD = partial(_first_keys, self, keys)
         return block
 
     def _visible_rows(self, start: int, stop: int) -> Tensor:
@@ -126,3 +136,8 @@ class AttentionContext:
         if isinstance(self._visible, Tensor):
             return self._visible[:, start:stop]
         return self._visible(start, stop)
+
+
+def _first_keys(at: AttentionContext, keys: int) -> Tensor | None:
+    """Return the hidden states of the first keys, if there are hidden states."""
+    return None if at.x_BSD is None else at.x_BSD[:, :keys]

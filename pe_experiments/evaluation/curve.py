@@ -21,9 +21,11 @@ from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingS
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
-from pe_experiments.terminal.console import Row
+from pe_experiments.terminal.console import Display, Row
 
-TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass at any length
+TOKENS_AT_ONCE = 16_384  # of a forward pass, which bounds its memory
+LONG_ROWS_AT_ONCE = 4  # longer rows than that allows, of which attention computes a shared bias once
+NUMBERS_AT_ONCE = 1 << 24  # in the hidden states of these rows; a forward pass stores some 15 times as many
 
 Decoding = Literal["teacher_forcing", "greedy"]
 
@@ -37,7 +39,7 @@ class Tally:
     without_end: int = 0  # examples whose tokens are all correct, except possibly EOS
     tokens: int = 0  # scored tokens except EOS
     right_tokens: int = 0
-    scored: int = 0  # scored tokens
+    scored: int = 0  # scored tokens; of a text their bytes
     loss_sum: float = 0.0
     by_example: list[Tensor] = field(default_factory=list)  # [E, 3]: exact match, right tokens, tokens
 
@@ -54,7 +56,7 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Return the mean cross entropy over the scored tokens in nats; NaN under greedy decoding."""
+        """Return the mean cross entropy over ``scored`` in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 
@@ -80,13 +82,19 @@ def tally(
     done = 0
     counts: list[Tally] = []
     for batch in batches:
-        rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
+        rows = rows_at_once(batch.tokens_BT.shape[1], model.shape.d_model)
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
             counts.append(_count(model, part.to(device), eos, decoding, window))
             done += len(part.tokens_BT)
             show(done)
     return sum(counts, Tally())
+
+
+def rows_at_once(tokens: int, d_model: int) -> int:
+    """Return how many rows of this many tokens a forward pass takes, such that memory bounds their number."""
+    long_rows = min(LONG_ROWS_AT_ONCE, NUMBERS_AT_ONCE // (tokens * d_model))
+    return max(1, TOKENS_AT_ONCE // tokens, long_rows)
 
 
 def forced_answers(model: Backbone, batch: Batch, window: int | None = None) -> tuple[Tensor, float]:
@@ -197,7 +205,11 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
     """Return counts over held-out examples of the training lengths; every call uses the same examples."""
     count = -(-examples // batches.batch_size)
-    return tally(model, (batches.batch(i) for i in range(count)), batches.source.format.eos)
+    examined = [batches.batch(i) for i in range(count)]
+    counts = tally(model, examined, batches.source.format.eos)
+    labels_N = torch.cat([batch.labels_BT[batch.labels_BT != IGNORE] for batch in examined])
+    counts.scored = int(batches.source.task.sizes(labels_N).sum())
+    return counts
 
 
 def extrapolation_curve(
@@ -207,7 +219,7 @@ def extrapolation_curve(
     examples: int,
     max_length: int,
     decoding: Decoding = "teacher_forcing",
-    show: Callable[[int], None] = lambda done: None,
+    display: Display | None = None,
     keep_depths: Callable[[list[Row]], None] = lambda rows: None,
     window: int | None = None,
 ) -> Iterator[Row]:
@@ -219,12 +231,13 @@ def extrapolation_curve(
         lengths: input lengths; each is lowered to the nearest length that the task has.
         examples: number of examples per length.
         max_length: longest input length in training.
-        show: called with the number of finished examples over all lengths.
+        display: shows the progress at each length.
         keep_depths: called with the rows of ``depth.csv`` of each length, if the task has a depth.
         window: number of tokens that the model reads for each prediction (`last_tokens_hidden`); None: all.
     """
     model.eval()
-    for index, length in enumerate(lengths):
+    display = display or Display()
+    for length in lengths:
         content_length = source.task.nearest_length(length)
         assert content_length is not None, "checked when the configuration was resolved"
         tokens = source.format.tokens(
@@ -232,11 +245,8 @@ def extrapolation_curve(
         )
         used_window = None if window is None or tokens <= window + 1 else window  # else all tokens fit
         blocks = _Blocks(source, content_length, examples, used_window)
-
-        def show_total(done: int, done_before: int = index * examples) -> None:
-            show(done_before + done)
-
-        counts = tally(model, blocks, source.format.eos, decoding, show_total, used_window)
+        display.start(f"evaluating length {length}", examples, first_counts=True)
+        counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window)
         if blocks.depths:
             by_example_E3 = torch.cat(counts.by_example)
             keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))

@@ -37,10 +37,9 @@ def evaluate_model(
         seen_by_length = seen_in_training(
             experiment.batches, training_batches, source, content_lengths, examples
         )
-    display.start("evaluating examples", len(lengths) * examples)
     tables: Tables = {}
     if isinstance(source.task, Text):
-        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display.step, window)
+        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display, window)
         tables["corpus"] = source.task.listing()
     else:
         depths: list[Row] = []
@@ -52,7 +51,7 @@ def evaluate_model(
                 examples,
                 longest,
                 experiment.decoding,
-                show=display.step,
+                display=display,
                 keep_depths=depths.extend,
                 window=window,
             )

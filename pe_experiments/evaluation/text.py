@@ -1,5 +1,8 @@
 """Evaluate a language model over context length, on the same target bytes at every length.
 
+Lengths count bytes or, with ``task.tokenizer=bpe``, tokens, which take the place of bytes below. Losses are
+divided by the number of bytes in both cases.
+
 Every example is a stretch of text as long as the longest context. At each length L it is cut into windows of
 L bytes, as in training. All bytes of a window are scored except the first, which is also the last byte of
 the window before it.
@@ -26,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -36,9 +39,10 @@ from torch.nn import functional as F
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32, to_device
-from pe_experiments.evaluation.curve import TOKENS_AT_ONCE, Row, Tally, point
+from pe_experiments.evaluation.curve import Row, Tally, point, rows_at_once
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.console import Display
 
 STRIDE = 64  # bytes by which a window slides, at most a quarter of the shortest length
 GRAM = 4  # bytes of a repeated sequence
@@ -53,13 +57,21 @@ class Scorer:
     """Score bytes with a model; store sums of scores by kind and the largest position id by length.
 
     Args:
-        window: number of bytes that the model reads of a longer context; None reads all.
+        window: number of tokens that the model reads of a longer context; None reads all.
     """
 
-    def __init__(self, model: Backbone, source: Source, window: int | None = None):
+    def __init__(
+        self,
+        model: Backbone,
+        source: Source,
+        display: Display | None = None,
+        window: int | None = None,
+    ):
         self.model = model
         self.source = source
+        self.display = display or Display()
         self.window = window
+        self.windows = 0  # scored since the progress was started
         self.generator = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
         self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
@@ -75,6 +87,8 @@ class Scorer:
             scores.append((scored[0][:, -stride:], scored[1][:, -stride:]))
             stop -= stride
         scores.append(self._scores(windows_RL[:, :stop], length))
+        self.windows += len(windows_RL)
+        self.display.step(self.windows)
         losses, right = zip(*reversed(scores), strict=True)
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
@@ -92,7 +106,8 @@ class Scorer:
         self.largest_id[context_length] = largest_id
         ids_RP = ids_RP.expand(len(windows_RL), -1)
         losses, right = [], []
-        for part in torch.arange(len(windows_RL)).split(max(1, TOKENS_AT_ONCE // rows.tokens_BT.shape[1])):
+        size = rows_at_once(rows.tokens_BT.shape[1], self.model.shape.d_model)
+        for part in torch.arange(len(windows_RL)).split(size):
             inputs = (rows.tokens_BT, ids_RP, rows.lengths_B, rows.declared_B)
             hidden_rTD = self.model.hidden(*(to_device(tensor[part], device) for tensor in inputs))
             labels_rS = windows_RL[part, 1:].to(device)
@@ -101,6 +116,11 @@ class Scorer:
             losses.append(F.cross_entropy(logits_rSV.mT, labels_rS, reduction="none").cpu().double())
             right.append((logits_rSV.argmax(dim=-1) == labels_rS).cpu())
         return torch.cat(losses), torch.cat(right)
+
+    def start(self, length: int, windows: int) -> None:
+        """Start to show the progress of scoring this many windows."""
+        self.windows = 0
+        self.display.start(f"evaluating windows of length {length}", windows, first_counts=True)
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""
@@ -113,11 +133,14 @@ class Scorer:
         losses, right = zip(*reversed(scores), strict=True)
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
-    def add(self, kind: Kind, losses: Tensor, right: Tensor) -> None:
-        """Add the scores of bytes of a kind."""
-        count = losses.numel()
-        loss_sum = float(losses.sum())
-        self.sums[kind] += Tally(tokens=count, scored=count, loss_sum=loss_sum, right_tokens=int(right.sum()))
+    def add(self, kind: Kind, losses: Tensor, right: Tensor, symbols: Tensor) -> None:
+        """Add the scores of symbols of a kind, which are bytes or tokens; what is scored are their bytes."""
+        self.sums[kind] += Tally(
+            tokens=losses.numel(),
+            scored=int(self.source.task.sizes(symbols).sum()),
+            loss_sum=float(losses.sum()),
+            right_tokens=int(right.sum()),
+        )
 
 
 def evaluate_text(
@@ -126,7 +149,7 @@ def evaluate_text(
     lengths: Sequence[int],
     examples: int,
     max_length: int,
-    show: Callable[[int], None] = lambda done: None,
+    display: Display | None = None,
     window: int | None = None,
 ) -> tuple[list[Row], list[Row]]:
     """Evaluate a language model at these context lengths, on the same bytes at each length.
@@ -134,8 +157,8 @@ def evaluate_text(
     Args:
         examples: number of stretches of text.
         max_length: longest context length in training.
-        show: called with the number of finished stretches over all lengths.
-        window: number of bytes that the model reads of a longer context; None reads all.
+        display: shows the progress at each length.
+        window: number of tokens that the model reads of a longer context; None reads all.
 
     Returns:
         The rows of ``extrapolation.csv`` for non-overlapping windows, and the rows of ``text.csv``.
@@ -146,8 +169,7 @@ def evaluate_text(
     contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
     generator = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
-    scorer = Scorer(model, source, window)
-    done = 0
+    scorer = Scorer(model, source, display, window)
     for start in range(0, examples, BLOCK_EXAMPLES):
         count = min(BLOCK_EXAMPLES, examples - start)
         stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, generator)
@@ -157,20 +179,21 @@ def evaluate_text(
         stretches_BN, keys_BK, starts_B = stretches_BN[:count], keys_BK[:count], starts_B[:count]
         slices = slices_of(stretches_BN, stride, max_length)
         for length in contents:
+            has_copy = length >= 4 * KEY
+            scorer.start(length, count * (-(-(contents[-1] - 1) // (length - 1)) + has_copy))
             losses_BS, right_BS = scorer.cut(stretches_BN, length)
-            scorer.add((length, "non_overlapping", "all", None, None), losses_BS, right_BS)
+            scores = (losses_BS, right_BS, stretches_BN[:, 1:])
+            scorer.add((length, "non_overlapping", "all", None, None), *scores)
             for name, mask_Bs in slices.items():
                 kind = (length, "sliding", name, None, None)
-                scorer.add(kind, losses_BS[:, -stride:][mask_Bs], right_BS[:, -stride:][mask_Bs])
+                scorer.add(kind, *(score_BS[:, -stride:][mask_Bs] for score_BS in scores))
             if length == contents[-1]:
-                _add_by_index(scorer, length, losses_BS, right_BS)
-            if length >= 4 * KEY:
+                _add_by_index(scorer, length, *scores)
+            if has_copy:
                 windows_BL = with_copy(stretches_BN[:, -length:], keys_BK, starts_B)
                 losses_BS, right_BS = scorer.scores(windows_BL)
-                half = slice(-KEY // 2, None)
-                scorer.add((length, "copy", "all", None, None), losses_BS[:, half], right_BS[:, half])
-            done += count
-            show(done)
+                scores = (losses_BS, right_BS, windows_BL)
+                scorer.add((length, "copy", "all", None, None), *(score[:, -KEY // 2 :] for score in scores))
     sums = scorer.sums
     curve = [
         _curve_row(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
@@ -215,19 +238,19 @@ def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
     return copied_BL
 
 
-def _add_by_index(scorer: Scorer, length: int, losses_BS: Tensor, right_BS: Tensor) -> None:
+def _add_by_index(scorer: Scorer, length: int, *scores_BS: Tensor) -> None:
     """Add the bytes of the longest windows by their index, in bins of equal width."""
     edges = torch.linspace(1, length, min(BINS, length - 1) + 1).round().int().tolist()
     for first, stop in pairwise(edges):
         part = slice(first - 1, stop - 1)
         kind = (length, "non_overlapping", "index", first, stop - 1)
-        scorer.add(kind, losses_BS[:, part], right_BS[:, part])
+        scorer.add(kind, *(score_BS[:, part] for score_BS in scores_BS))
 
 
 def _text_rows(sums: dict[Kind, Tally]) -> list[Row]:
     rows = []
     for kind, total in sums.items():
-        row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.tokens}
+        row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.scored}
         if total.tokens:
             row |= {"bits_per_byte": total.loss / math.log(2), "accuracy": total.token_accuracy}
         rows.append(row)

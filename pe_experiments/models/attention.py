@@ -7,19 +7,20 @@ encoding to the weighted values. All implementations agree up to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.packing import UNPACKED, Unpacked
 from pe_experiments.models.parts import AttentionPart, softmax_with_sink
 
-BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
+BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
+FEWEST_QUERIES = 16  # of a block, because each block costs time of its own
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
 FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either backend
 FUSED_TRAINING = 1024  # the same for both passes, with oneDNN and a bias without trainable parameters
@@ -48,6 +49,18 @@ def sdpa(
 ) -> Tensor:
     """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
+    return fused(q_BHTK, k_BHSK, v_BHSK, encoding, at, sink_H)
+
+
+def fused(
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    encoding: PositionalEncoding,
+    at: AttentionContext,
+    sink_H: Tensor | None,
+) -> Tensor:
+    """Return the result of `sdpa` for rotated queries and keys."""
     bias = encoding.bias(q_BHTK, k_BHSK, at)
     mask = at.once(additive_mask)
     if bias is not None:
@@ -74,21 +87,32 @@ def blocked(
     at: AttentionContext,
     sink_H: Tensor | None = None,
 ) -> Tensor:
-    """Compute a few query rows at a time, so that memory grows linearly with the length."""
-    if makes_weights(encoding):
-        compute_weights: Callable[..., Tensor] = encoding.weights  # includes the rotation
-    else:
-        compute_weights = partial(rotated_weights, encoding=encoding, sink_H=sink_H)
+    """Compute a few query rows at a time, so that memory grows linearly with the length.
+
+    In a causal model a block reads only the keys up to its last query, which halves the work.
+    """
+    has_own_weights = makes_weights(encoding)
+    if not has_own_weights:
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
-    size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
+    keys = k_BHSK.shape[2]
+    skips_later_keys = encoding.shape.causal and not (encoding.looks_ahead or encoding.reads_row)
+    # The fused kernel stores no logits, so that only a bias takes memory.
+    has_one_bias = isinstance(encoding, PositionBias) or type(encoding).bias is PositionalEncoding.bias
+    rows = len(at.q_positions_BT) if has_one_bias and not has_own_weights else batch
+    size = max(FEWEST_QUERIES, BLOCK_LOGITS // (rows * heads * keys))
     # Allocated once, because small results between large temporaries would fragment the heap.
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
     for start in range(0, queries, size):
-        rows_BHtK = q_BHTK[:, :, start : start + size]
-        at_rows = at.query_rows(start, start + rows_BHtK.shape[2])
-        weights_BHtS = compute_weights(rows_BHtK, k_BHSK, at_rows)
-        y_BHTK[:, :, start : start + size] = weights_BHtS.to(v_BHSK.dtype) @ v_BHSK
+        stop = min(start + size, queries)
+        seen = min(stop, keys) if skips_later_keys else keys
+        at_rows = at.query_rows(start, stop, seen)
+        q_BHtK, k_BHsK, v_BHsK = q_BHTK[:, :, start:stop], k_BHSK[:, :, :seen], v_BHSK[:, :, :seen]
+        if has_own_weights:  # these include the rotation
+            weights_BHts = encoding.weights(q_BHtK, k_BHsK, at_rows)
+            y_BHTK[:, :, start:stop] = weights_BHts.to(v_BHSK.dtype) @ v_BHsK
+        else:
+            y_BHTK[:, :, start:stop] = fused(q_BHtK, k_BHsK, v_BHsK, encoding, at_rows, sink_H)
     return y_BHTK
 
 

@@ -67,10 +67,13 @@ def identify(experiment: Experiment) -> Identity:
     own_classes["trainer"] = [cls for callback in callbacks for cls in callback.own_classes]
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
+    data = data_digests(experiment.task.data_files, components.values())
+    if experiment.task.vocabulary:
+        data["task.tokenizer"] = experiment.task.vocabulary
     task = components["task"].choice
     return Identity(
         config=_without_defaults(trained_sections(experiment.full_config), components, callbacks),
-        data=data_digests(experiment.task.data_files, components.values()),
+        data=data,
         classes=classes,
         numerics=NUMERICS,
         stem=f"{task}-{experiment.model_choice}-{label}-s{experiment.config.seed}",

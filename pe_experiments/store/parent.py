@@ -22,11 +22,11 @@ from omegaconf import DictConfig
 from torch import nn
 
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.parts import load_component, section_for_trained_run
+from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
+from pe_experiments.configuration.parts import load_component, section_for_trained_run, user_errors
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     TRAINER_OPTIONS_IN_IDENTITY,
-    Config,
     ParentConfig,
     resolved,
 )
@@ -77,18 +77,23 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     return child
 
 
-def copy_parent_weights(model: nn.Module, config: Config) -> str:
+def copy_parent_weights(model: nn.Module, experiment: Experiment) -> str:
     """Copy the parent's weights into an untrained model; return a line that says what was copied.
 
     Weights of the encoding are copied if both models have the same class in the same place. If a table of
     learned positions is longer than the parent's, the additional rows keep their initial values.
 
     Raises:
-        UserError: the parent does not exist any more, or a weight outside the encoding has another shape.
+        UserError: the parent does not exist any more, a weight outside the encoding has another shape, or the
+            tokens of a text differ.
     """
+    config = experiment.config
     assert config.init_from
     assert config.parent
-    parent = trained_model(_parent_run(config.init_from, config.results_dir, config.trust))
+    parent_run = _parent_run(config.init_from, config.results_dir, config.trust)
+    with user_errors(f"init_from={config.init_from}: task={experiment.components['task'].choice}"):
+        refuse_other_vocabulary(experiment.task, parent_run.experiment.task)
+    parent = trained_model(parent_run)
     parent_weights = parent.state_dict()
     new_weights = []
     with torch.no_grad():

@@ -49,12 +49,15 @@ class Task(ABC):
             that an argument names need not be listed.
         data_arguments: arguments that only say where ``data_files`` are. Two runs are the same if the content
             of their files is, wherever they are.
+        vocabulary: identifies what the symbols stand for if that was learned from data. A model is evaluated
+            and continued only on a task with the vocabulary it was trained with.
     """
 
     vocab_size: int
     answers: int | None = None
     data_files: tuple[str | Path, ...] = ()
     data_arguments: tuple[str, ...] = ()
+    vocabulary: str = ""
     order_sensitive: bool = True
     shortest: int = 1
     longest: int = sys.maxsize
@@ -107,6 +110,10 @@ class Task(ABC):
     def chance(self, length: int) -> float:
         """Return the token accuracy of a uniform guess over the possible target symbols."""
         return 1 / (self.answers or self.vocab_size)
+
+    def sizes(self, symbols: Tensor) -> Tensor:
+        """Return the weight of each symbol in a mean loss: 1, or its bytes in a text."""
+        return torch.ones_like(symbols)
 
     def depth(self, inputs_BN: Tensor) -> Tensor | None:
         """Return the relative position [B] of the evidence: 0 at the start, 1 next to the question.

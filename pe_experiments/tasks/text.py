@@ -1,4 +1,4 @@
-"""Language modelling on the bytes of the user's files or of Python's standard library."""
+"""Language modelling on the bytes or tokens of the user's files or of Python's standard library."""
 
 import copy
 import glob
@@ -9,21 +9,29 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Split, Task
+from pe_experiments.tasks.byte_pairs import BYTES, MOST_TOKENS, BytePairs
+from pe_experiments.tasks.saved_datasets import data_files, dataset_bytes, saved_splits
+from pe_experiments.terminal.argument_checks import one_of
 
 TOLERANCE = 0.025  # share of the corpus by which a cut may move to reach the end of a file
 FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes
 CHECKED_BYTES = 8192  # at the start of a file; a zero byte among them means that it is not text
 MAPPED_FROM = 1 << 20  # bytes; smaller files are read, because the number of open files is limited
 MOST_ENTRIES = 200_000  # most files and folders to search for a corpus
+DATASET_SPLITS = ("train", "validation", "test")  # of a saved dataset, used for the three splits
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
 EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+
+
+Tokenizer = Literal["bpe"]
+TEXT_COLUMN = "text"
 
 
 class File(NamedTuple):
@@ -32,6 +40,7 @@ class File(NamedTuple):
     path: str
     size: int
     changed_at: int
+    column: str | None = None  # of texts, if the path is a folder that `datasets` has saved
 
 
 class Text(Task):
@@ -47,12 +56,20 @@ class Text(Task):
     corpus. Protocol: bytes, trained at 256, evaluated to 8x, after ``train_length_extrapolate.py`` of
     x-transformers and Press et al. 2022, arXiv:2108.12409.
 
+    With ``tokenizer=bpe`` the symbols are byte pairs instead of bytes, and lengths count these tokens. The
+    tokenizer is trained on the training split. Losses are divided by the bytes that the tokens stand for, so
+    that they can be compared with those of other tokenizers.
+
     Args:
-        path: a file, a folder, or a glob such as ``books/**/*.txt``; None: the sources and documents of the
-            standard library of the running Python, without its tests.
+        path: a file, a folder, a glob such as ``books/**/*.txt``, or a folder that the library ``datasets``
+            has saved, whose splits are used if they are ``train``, ``validation`` and ``test``; None: the
+            sources and documents of the standard library of the running Python, without its tests.
+        tokenizer: ``bpe``, see `BytePairs`; None: bytes.
+        vocab_size: number of tokens, 256 to 65,536; 256 with bytes.
+        column: the column of a saved dataset.
     """
 
-    vocab_size = 256
+    vocab_size = BYTES
     data_arguments = ("path",)
     shortest = 2
     formats = ("aligned",)
@@ -61,13 +78,33 @@ class Text(Task):
     # The reason why examples need not contain every symbol that `chance` counts.
     chance_unchecked = "how often a symbol occurs follows from the data"
 
-    def __init__(self, path: str | None = None):
-        files = _library_files() if path is None else _user_files(path)
+    def __init__(
+        self,
+        path: str | None = None,
+        tokenizer: Tokenizer | None = None,
+        vocab_size: int = BYTES,
+        column: str = TEXT_COLUMN,
+    ):
+        _check_tokens(tokenizer, vocab_size)
+        splits = saved_splits(path) if path else []
+        if column != TEXT_COLUMN and not splits:
+            raise ValueError(f"column={column}: path={path} is not a folder saved by the library datasets")
+        if splits:
+            files: Sequence[File] = [_dataset_file(folder, column) for folder in splits]
+        else:
+            files = _library_files() if path is None else _user_files(path)
         root = os.path.commonpath([os.path.dirname(os.path.abspath(file.path)) for file in files])
         names = {file: Path(os.path.relpath(file.path, root)).as_posix() for file in files}
-        self.files = tuple(sorted(files, key=lambda file: hashlib.sha256(names[file].encode()).digest()))
+        has_splits = sorted(names.values()) == sorted(DATASET_SPLITS)
+        if has_splits:
+            self.files = tuple(sorted(files, key=lambda file: DATASET_SPLITS.index(names[file])))
+        else:
+            self.files = tuple(sorted(files, key=lambda file: hashlib.sha256(names[file].encode()).digest()))
         self.names = [names[file] for file in self.files]
-        self.data_files = tuple(file.path for file in self.files)
+        if splits:
+            self.data_files = tuple(path for folder in splits for path in data_files(folder))
+        else:
+            self.data_files = tuple(file.path for file in self.files)
         self.ends = list(accumulate(file.size for file in self.files))
         if self.ends[-1] < FEWEST_BYTES:
             hint = "; files whose names begin with a dot are not read" if os.path.isdir(str(path)) else ""
@@ -75,16 +112,24 @@ class Text(Task):
                 f"path={path}: {self.ends[-1]} bytes are too short a text; at least {FEWEST_BYTES} are needed"
                 f"{hint}"
             )
-        training_end = self._cut(0.9)
-        validation_end = self._cut(0.95)
+        training_end, validation_end = self.ends[:2] if has_splits else (self._cut(0.9), self._cut(0.95))
         if training_end == validation_end:  # the same end of a file is near both
             validation_end = round(0.95 * self.ends[-1])
+        if tokenizer:
+            training_end, validation_end = map(self._character_start, (training_end, validation_end))
         self.bounds: dict[Split, tuple[int, int]] = {
             "training": (0, training_end),
             "validation": (training_end, validation_end),
             "evaluation": (validation_end, self.ends[-1]),
         }
-        self.longest = min(stop - start for start, stop in self.bounds.values())
+        self.byte_pairs: BytePairs | None = None
+        if tokenizer:
+            self.vocab_size = vocab_size
+            self.byte_pairs = _byte_pairs(self.files, training_end, vocab_size)
+            self.vocabulary = self.byte_pairs.digest
+            self.longest = min(len(self._tokens(split)) for split in ("validation", "evaluation"))
+        else:
+            self.longest = min(stop - start for start, stop in self.bounds.values())
         self.split: Split = "training"
 
     def _cut(self, share: float) -> int:
@@ -92,6 +137,21 @@ class Text(Task):
         target = share * self.ends[-1]
         nearest = min(self.ends, key=lambda end: abs(end - target))
         return nearest if abs(nearest - target) <= TOLERANCE * self.ends[-1] else round(target)
+
+    def _character_start(self, cut: int) -> int:
+        """Return a cut of a text in UTF-8, moved to the start of the next character."""
+        while cut < self.ends[-1] and 0x80 <= self.read(cut, 1)[0] < 0xC0:
+            cut += 1
+        return cut
+
+    def _tokens(self, split: Split) -> np.ndarray:
+        """Return all tokens of a split."""
+        return _encoded(self.files, self.bounds["training"][1], self.vocab_size, self.bounds[split])
+
+    def sizes(self, symbols: Tensor) -> Tensor:
+        if self.byte_pairs is None:
+            return torch.ones_like(symbols)
+        return self.byte_pairs.sizes_V[symbols]
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [*row[1:], IGNORE]
@@ -102,10 +162,15 @@ class Text(Task):
         return task
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        start, stop = self.bounds[self.split]
-        starts_B = torch.randint(start, stop - length + 1, (batch_size,), generator=generator)
-        rows = [self.read(first, length) for first in starts_B.tolist()]
-        inputs_BN = torch.from_numpy(np.stack(rows)).long()
+        if self.byte_pairs:
+            tokens = self._tokens(self.split)
+            starts_B = torch.randint(len(tokens) - length + 1, (batch_size,), generator=generator)
+            rows = [tokens[start : start + length] for start in starts_B.tolist()]
+        else:
+            first, stop = self.bounds[self.split]
+            starts_B = torch.randint(first, stop - length + 1, (batch_size,), generator=generator)
+            rows = [self.read(start, length) for start in starts_B.tolist()]
+        inputs_BN = torch.from_numpy(np.stack(rows).astype(np.int64))
         targets_BN = inputs_BN.roll(-1, dims=1)
         targets_BN[:, -1] = IGNORE
         return inputs_BN, targets_BN
@@ -197,7 +262,54 @@ def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
 @lru_cache(maxsize=4)
 def _contents(files: tuple[File, ...]) -> list[np.ndarray]:
     """Return the bytes of each file; large files are mapped into memory."""
-    return [
-        np.memmap(file.path, np.uint8, "r") if file.size >= MAPPED_FROM else np.fromfile(file.path, np.uint8)
-        for file in files
-    ]
+    return [_content(file) for file in files]
+
+
+def _content(file: File) -> np.ndarray:
+    if file.column is not None:
+        return dataset_bytes(file.path, file.column, file.changed_at)
+    if file.size >= MAPPED_FROM:
+        return np.memmap(file.path, np.uint8, "r")
+    return np.fromfile(file.path, np.uint8)
+
+
+def _bytes_between(files: tuple[File, ...], start: int, stop: int) -> np.ndarray:
+    """Return bytes start .. stop-1 of the joined files."""
+    pieces = []
+    first = 0
+    for file, content in zip(files, _contents(files), strict=True):
+        pieces.append(content[max(0, start - first) : max(0, stop - first)])
+        first += file.size
+    return np.concatenate(pieces)
+
+
+@lru_cache(maxsize=4)
+def _byte_pairs(files: tuple[File, ...], training_end: int, vocab_size: int) -> BytePairs:
+    """Return the tokenizer of a corpus, trained once in this process."""
+    return BytePairs(_bytes_between(files, 0, training_end), vocab_size)
+
+
+@lru_cache(maxsize=12)
+def _encoded(
+    files: tuple[File, ...], training_end: int, vocab_size: int, bounds: tuple[int, int]
+) -> np.ndarray:
+    """Return the tokens of a part of a corpus, encoded once in this process."""
+    return _byte_pairs(files, training_end, vocab_size).encode(_bytes_between(files, *bounds))
+
+
+def _dataset_file(folder: Path, column: str) -> File:
+    """Return a saved dataset as a file of a corpus."""
+    changed_at = max((path.stat().st_mtime_ns for path in data_files(folder)), default=0)
+    size = len(dataset_bytes(str(folder), column, changed_at))
+    return File(str(folder), size, changed_at, column)
+
+
+def _check_tokens(tokenizer: Tokenizer | None, vocab_size: int) -> None:
+    """Raise a ValueError for an unknown tokenizer or a number of tokens that it cannot have."""
+    if tokenizer is None:
+        if vocab_size != BYTES:
+            raise ValueError(f"vocab_size={vocab_size}: bytes are {BYTES} symbols; add tokenizer=bpe")
+        return
+    one_of(Tokenizer, "tokenizer", tokenizer)
+    if not BYTES <= vocab_size <= MOST_TOKENS:
+        raise ValueError(f"vocab_size={vocab_size}: expected {BYTES} to {MOST_TOKENS}")

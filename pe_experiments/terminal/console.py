@@ -72,8 +72,11 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
-        """Start the progress of ``what`` at ``done`` of ``total`` steps."""
+    def start(self, what: str, total: int, done: int = 0, first_counts: bool = False) -> None:
+        """Start the progress of ``what`` at ``done`` of ``total`` steps.
+
+        ``first_counts`` says that the first steps are not slower, so that they count for the time left.
+        """
 
     def step(self, done: int) -> None:
         """Show the number of finished steps."""
@@ -101,20 +104,24 @@ class Lines(Display):
 
     _total = 0
 
-    def start(self, what: str, total: int, done: int = 0) -> None:
+    def start(self, what: str, total: int, done: int = 0, first_counts: bool = False) -> None:
         self._what = what
         self._total = total
         self._note = ""
         self._initial_steps = done  # steps of earlier processes
         self._timed_from_step = done  # the remaining time is estimated from the steps after this one
+        self._first_counts = first_counts
         self._timed_from = time.monotonic()
         self._printed_steps = done
         self._printed_at = self._timed_from
+        if on_terminal():
+            self._show(f"{what} {done}/{total}")
 
     def step(self, done: int) -> None:
         now = time.monotonic()
         terminal = on_terminal()
-        if self._timed_from_step == self._initial_steps:  # leave out the first steps, which are slower
+        if self._timed_from_step == self._initial_steps and not self._first_counts:
+            # Leave out the first steps, which are slower.
             self._timed_from = now
             self._timed_from_step = done
         is_due = now - self._printed_at >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
@@ -128,8 +135,11 @@ class Lines(Display):
         remarks = [self._note] if self._note else []
         if timed_steps > 0 and timed_seconds >= ENOUGH_SECONDS:
             remarks.append(f"{duration(timed_seconds / timed_steps * (self._total - done))} left")
-        line = f"{self._what} {done}/{self._total}  {', '.join(remarks)}"
-        if terminal:
+        self._show(f"{self._what} {done}/{self._total}  {', '.join(remarks)}")
+
+    def _show(self, line: str) -> None:
+        """Print the line, or on a terminal replace the last one."""
+        if on_terminal():
             say(line[: get_terminal_size().columns - 1], "\r")
         else:
             say(line)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
+from pe_experiments.checking import small_shape
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
 from pe_experiments.data.seen import seen_in_training
@@ -169,6 +170,8 @@ def test_a_wrong_eos_costs_exact_match_but_no_token_accuracy(tiny: Callable[...,
 class Oracle(torch.nn.Module):
     """A model that answers with given tokens: one-hot hidden states and an identity as head."""
 
+    shape = small_shape()
+
     def __init__(self, labels_BT: torch.Tensor, vocabulary: int):
         super().__init__()
         self.answers = labels_BT.clamp(min=0).clone()
@@ -181,6 +184,8 @@ class Oracle(torch.nn.Module):
 
 class Successor(torch.nn.Module):
     """A model that answers with the token it reads plus 1, with 0 after a mark and EOS after 3."""
+
+    shape = small_shape()
 
     def __init__(self, vocabulary: int, eos: int):
         super().__init__()
@@ -291,14 +296,30 @@ def test_a_task_without_a_longest_input_takes_any_length(tiny: Callable[..., Exp
     assert tiny(f"task={task}", "evaluation.lengths=[9,131071]").evaluation_lengths == (9, 131071)
 
 
+class Progress(Display):
+    """Store what was shown: title, total and the finished steps."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[object, ...]] = []
+
+    def start(self, what: str, total: int, done: int = 0, first_counts: bool = False) -> None:
+        self.shown.append((what, total))
+
+    def step(self, done: int) -> None:
+        self.shown[-1] += (done,)
+
+
 def test_progress_is_reported_within_a_length(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("task=deduplicate")
     for decoding in ("teacher_forcing", "greedy"):
-        progress: list[int] = []
+        display = Progress()
         model = experiment.untrained_model()
         source = experiment.source
-        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, progress.append))  # type: ignore[arg-type]
-        assert progress == [100, 200, 250, 350, 450, 500]
+        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, display))  # type: ignore[arg-type]
+        assert display.shown == [
+            ("evaluating length 4", 250, 100, 200, 250),
+            ("evaluating length 9", 250, 100, 200, 250),
+        ]
 
 
 def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
 from pe_experiments.checking import small_shape
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
-from pe_experiments.models import Transformer
+from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention import Attention
 
 WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
@@ -96,3 +100,35 @@ def test_the_output_of_a_layer_is_the_values_mixed_by_its_weights(implementation
     mixed_BHTK = layer.weights(x_BTD, encoding, at) @ values_BHTK
     expected = layer.output(mixed_BHTK.transpose(1, 2).flatten(-2))
     torch.testing.assert_close(layer(x_BTD, encoding, at), expected)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", ["rope", "alibi", "t5", "fox", "stick_breaking", "selective_rope"])
+def test_long_rows_are_computed_in_blocks_with_the_same_result(
+    name: str, batch: int, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Encodings: no bias, a fixed one, a trained one, one of content, own weights, whole rows."""
+    model = tiny(f"pe={name}", "model.sinks=" + str(name != "stick_breaking")).untrained_model().eval()
+    words = torch.randint(9, (batch, attention.LONG + 3), generator=torch.Generator().manual_seed(0))
+    lengths = torch.tensor([words.shape[1] - 5 * row for row in range(batch)])
+    called: list[str] = []
+    monkeypatch.setattr(attention, "BLOCK_LOGITS", 100 * words.numel() * 4)  # 100 queries, or more
+    for function in (attention.blocked, attention.eager):
+        monkeypatch.setattr(attention, function.__name__, _recorded(function, called))
+    with torch.no_grad():
+        in_blocks = model.hidden(words, None, lengths)
+        assert set(called) == {"blocked"}
+        monkeypatch.setattr(attention, "LONG", words.shape[1] + 1)
+        monkeypatch.setattr(attention, "FUSED", words.shape[1] + 1)
+        at_once = model.hidden(words, None, lengths)
+    assert set(called) == {"blocked", "eager"}
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(in_blocks[row, :length], at_once[row, :length], atol=2e-5, rtol=0)
+
+
+def _recorded(function: Callable[..., Tensor], called: list[str]) -> Callable[..., Tensor]:
+    def recorded(*arguments: Any) -> Tensor:
+        called.append(function.__name__)
+        return function(*arguments)
+
+    return recorded

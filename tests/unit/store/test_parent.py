@@ -167,7 +167,7 @@ def test_an_encoding_keeps_the_lengths_it_was_trained_with(tiny: Tiny, child: Ch
 def loaded(experiment: Experiment) -> tuple[Backbone, str]:
     """Return the model with its parent's weights, and the remark about them."""
     model = experiment.untrained_model()
-    return model, copy_parent_weights(model, experiment.config)
+    return model, copy_parent_weights(model, experiment)
 
 
 def test_shared_weights_are_loaded_and_new_ones_named(tiny: Tiny, child: Child) -> None:

@@ -15,7 +15,7 @@ from pe_experiments.terminal import console
     ("terminal", "out"),
     [
         (False, "copy 1/2  loss 0.5000\ncopy 2/2  loss 0.5000, 0 s left\ndone\n"),
-        (True, "\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
+        (True, "\x1b[Kcopy 0/2\r\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
     ],
 )
 def test_a_terminal_line_is_overwritten_and_removed(
@@ -55,6 +55,18 @@ def test_the_time_left_is_estimated_from_the_speed_after_the_first_step(
         ["sweep 110/1000", "89 s left"],
         ["sweep 210/1000", "79 s left"],
     ]
+
+
+def test_steps_of_equal_speed_give_an_estimate_from_the_first_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    display = console.Lines()
+    display.start("evaluating length 30000", 100, first_counts=True)
+    clock[0] = 60.0
+    display.step(2)
+    assert capsys.readouterr().out == "evaluating length 30000 2/100  49 min left\n"
 
 
 class Broken(io.TextIOBase):
