@@ -80,8 +80,6 @@ class RunDirectory:
         Raises:
             UserError: the file is damaged.
         """
-        if not self.result.exists():
-            return None
         try:
             result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
@@ -90,6 +88,8 @@ class RunDirectory:
             if missing:
                 raise ValueError(f"{few(sorted(missing))} missing")
             return result
+        except FileNotFoundError:
+            return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
             cure = "delete it to go on from the checkpoint, or add rerun=true to start this run again"
@@ -102,15 +102,15 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
-        if not self.config.exists():
-            message = "there is no run (config.yaml is missing); finished runs are in results/runs"
-            raise UserError(f"run={self.path}: {message}")
         try:
             saved = read_yaml(self.config)
             if not isinstance(saved.get("identity"), dict):
                 raise ValueError("section 'identity' is missing")
             if "${" in str(saved):
                 raise ValueError("it contains ${, but saved configurations are not interpolated")
+        except FileNotFoundError as error:
+            message = "there is no run (config.yaml is missing); finished runs are in results/runs"
+            raise UserError(f"run={self.path}: {message}") from error
         except Exception as error:
             why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
             raise UserError(f"{self.path} is not a valid run directory: config.yaml: {why}") from error
