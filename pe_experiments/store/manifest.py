@@ -13,7 +13,7 @@ from pe_experiments.terminal.files import make_folder, read_json, write_atomical
 
 
 def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> None:
-    """Add runs, and ``facts`` such as ``tuned``, to the manifest of a study, safely beside other processes."""
+    """Add runs, and ``facts`` such as ``tuned``, to the manifest of a study that others may write, too."""
     manifest = results_dir / study / "manifest.json"
     if manifest.exists():
         content = read_manifest(manifest)
