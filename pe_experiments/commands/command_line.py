@@ -24,7 +24,7 @@ from rich.table import Table
 
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
+from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists, refuse_without_effect
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
@@ -103,6 +103,7 @@ def _exit_code(
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     arguments = sys.argv[1:]
     try:
+        refuse_without_effect(_without_flags(arguments))
         application()
         if errors:
             raise errors[0]
@@ -120,7 +121,8 @@ def _exit_code(
         folders = [Path(value) for flag, value in pairwise(arguments) if flag in ("--config-dir", "-cd")]
         if missing := [folder for folder in folders if not folder.is_dir()]:
             return _complain(f"--config-dir {missing[0]} is not a folder")
-        explanation = explain_error(error, _without_flags(arguments), primary, folders)
+        multirun = not {"-m", "--multirun"}.isdisjoint(arguments)
+        explanation = explain_error(error, _without_flags(arguments), primary, folders, multirun)
         if isinstance(explanation, UserError | OSError):
             return _complain(sentence(explanation))
         return _complain(_unexpected(error))

@@ -21,9 +21,18 @@ from pe_experiments.configuration.groups import (
     groups_of,
     read_choice,
 )
-from pe_experiments.configuration.hints import ALSO_CALLED, nearest
+from pe_experiments.configuration.hints import ALSO_CALLED, HINTS, nearest
 from pe_experiments.configuration.schema import Config, fields_of, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
+
+
+# Options of Hydra that change nothing here, unless one of these others is given, too.
+WITHOUT_EFFECT = {
+    "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
+    "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
+}
 
 
 def explain_error(
@@ -31,6 +40,7 @@ def explain_error(
     overrides: Sequence[str] = (),
     command: str = "config",
     config_dirs: Sequence[Path] = (),
+    multirun: bool = False,
 ) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
@@ -39,6 +49,7 @@ def explain_error(
         overrides: the arguments of the command, with or without its flags.
         command: name of the primary configuration.
         config_dirs: further folders of config files.
+        multirun: whether several values of a key are allowed.
     """
     mark = getattr(error, "problem_mark", None)  # set by the YAML parser
     if mark:
@@ -53,6 +64,9 @@ def explain_error(
     for text in texts:
         if problem := _mistake(text, texts, command, [Path("configs"), *config_dirs]):
             return UserError(problem)
+    for text in [] if multirun else texts:
+        if OverridesParser.create().parse_override(text).is_sweep_override():
+            return UserError(several_values(text, command))
     if not explained:
         return error
     for word in set(overrides) - set(texts):
@@ -70,6 +84,16 @@ def refuse_lists(overrides: Iterable[str]) -> None:
         group, _, value = text.partition("=")
         if group in COMPONENT_GROUPS and value.startswith("["):
             raise UserError(_mistake(text, [text], "config"))
+
+
+def refuse_without_effect(overrides: Sequence[str]) -> None:
+    """Raise an error for an option of Hydra that would be ignored silently."""
+    keys = set(map(key_of, overrides))
+    for key in sorted(keys & WITHOUT_EFFECT.keys()):
+        others = WITHOUT_EFFECT[key]
+        if keys.isdisjoint(others):
+            instead = "" if key == "hydra.verbose" else "; the files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{instead}")
 
 
 def key_of(text: str) -> str:
@@ -93,14 +117,10 @@ def _mistake(text: str, overrides: Sequence[str], command: str, config_dirs: Seq
             choices += ALIASES
         if problem := _unknown_choice(override, group, choices):
             return problem
-        if override.is_sweep_override():
-            return several_values(text, command)
         return ""
     if override.is_sweep_override() and command != "config":
         return several_values(text, command)
-    if problem := _unknown_key(key, text, overrides, command):
-        return problem
-    return several_values(text, command) if override.is_sweep_override() else ""
+    return _unknown_key(key, text, overrides, command)
 
 
 def _user_choices(group: str, config_dirs: Iterable[Path]) -> Iterable[str]:
@@ -138,6 +158,8 @@ def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) ->
     section, _, argument = key.partition(".")
     if section == "hydra" or (section.startswith("hydra/") and not choices_of(section)):
         plugin = "/".join(key.split(".")[:2])
+        if key in HINTS:
+            return f"{key} is not a setting; {HINTS[key]}"
         if section == "hydra":
             return (
                 f"{shown(text)} is not an option of the {plugin} in use; another is chosen with {plugin}=NAME"

@@ -70,6 +70,8 @@ def test_keys_and_values_that_cannot_be_set_are_refused(keys: dict[str, Any], me
         (["lr=1"], "Did you mean training.learning_rate?"),
         (["positional_encoding=alibi"], "the encoding is chosen with pe=NAME"),
         (["wandb.project=foo"], "options of Weights & Biases are logger.wandb.mode"),
+        (["pe=rope,none", "n_jobs=2"], "n_jobs is not a setting; a sweep trains hydra.launcher.jobs=N runs"),
+        (["hydra.launcher.n_jobs=2"], "a sweep trains hydra.launcher.jobs=N runs at a time"),
         (["trainer.max_epochs=3"], "a training is one epoch of training.steps steps"),
         (["results_dir=~/x"], r"cannot be read; quote special characters, as in 'results_dir=\"~/x\"'"),
         (["pe=[rope,none]"], "pe takes one choice; for several runs write -m pe=rope,none"),
