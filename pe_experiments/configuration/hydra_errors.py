@@ -25,7 +25,6 @@ from pe_experiments.configuration.hints import ALSO_CALLED, HINTS, nearest
 from pe_experiments.configuration.schema import Config, fields_of, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
-
 # Options of Hydra that change nothing here, unless one of these others is given, too.
 WITHOUT_EFFECT = {
     "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
@@ -92,8 +91,8 @@ def refuse_without_effect(overrides: Sequence[str]) -> None:
     for key in sorted(keys & WITHOUT_EFFECT.keys()):
         others = WITHOUT_EFFECT[key]
         if keys.isdisjoint(others):
-            instead = "" if key == "hydra.verbose" else "; the files of runs are written to results_dir=FOLDER"
-            raise UserError(f"{key} has no effect here without {allowed(others)}{instead}")
+            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
 
 
 def key_of(text: str) -> str:
