@@ -53,7 +53,7 @@ class Versus(ComparisonReport):
             steps = sum(run.config.training.steps for run in pending)
             work = f"{len(pending)} runs, {steps:,} steps in all, are to be trained, one run per core"
             when = (
-                f"the page comes after {tasks[0]} ({tasks.count(tasks[0])} of them) and grows with each task"
+                f"the page comes after {tasks[0]} ({tasks.count(tasks[0])} of them), and grows"
             )
             say(f"{self.bank}: {work}; {when}")
 
