@@ -36,6 +36,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
            "#7A1FFF", "#7FB83D", "#8B0030", "#F032E6")  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d")
 PAIRS = tuple(itertools.product(COLOURS, MARKERS))
+# For encodings of the user, so that none looks like a shipped one.
+OWN_COLOURS = ("#FF003C", "#8778FF", "#000069")
+OWN_PAIRS = tuple((colour, marker) for marker in MARKERS for colour in OWN_COLOURS)
 STYLES = {  # colour and marker of frequently compared encodings; the first twelve are in the bank
     "none": ("#000000", "X"),
     "sinusoidal": ("#8C6D31", "s"),
@@ -78,16 +81,25 @@ TEMPLATES = Path(__file__).parent / "templates"  # shared by all pages
 Style = tuple[str, str]  # colour and marker
 
 
-def styles(labels: Iterable[str]) -> dict[str, Style]:
+def styles(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, Style]:
     """Return the colour and marker of each label, a different pair for each of up to 144 labels.
 
     A shipped encoding has the same pair in every figure. Its further variants and all other encodings get a
     pair that depends on their name and has one of the least used colours.
+
+    Args:
+        labels: of encodings.
+        own: those of encodings that the user wrote, which have the same pair in every figure, too.
     """
     plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
     chosen: dict[str, Style] = {}
     for label in plain_first:
-        style = _shipped_styles().get(_without_arguments(label))
+        name = _without_arguments(label)
+        style = _shipped_styles().get(name)
+        if label in own:
+            start = _integer_hash(name) % len(OWN_PAIRS)
+            rotated_pairs = OWN_PAIRS[start:] + OWN_PAIRS[:start]
+            style = next((pair for pair in rotated_pairs if pair not in chosen.values()), None)
         if style and style not in chosen.values():
             chosen[label] = style
     for label in plain_first:
@@ -100,11 +112,15 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     return chosen
 
 
-def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Return `styles` for HTML pages, as indices of colours in base.css and of shapes in charts.js."""
+def style_indices(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, dict[str, int]]:
+    """Return `styles` for HTML pages, as indices of colours in base.css and of shapes in charts.js.
+
+    The indices of `OWN_COLOURS` follow those of `COLOURS`.
+    """
+    colours = (*COLOURS, *OWN_COLOURS)
     return {
-        label: {"colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
-        for label, (colour, marker) in styles(labels).items()
+        label: {"colour": colours.index(colour), "marker": MARKERS.index(marker)}
+        for label, (colour, marker) in styles(labels, own).items()
     }
 
 
@@ -264,9 +280,14 @@ def legend_below(
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path) -> None:
-    """Draw the extrapolation curve of a run as PNG: exact match or loss, and token accuracy."""
-    colour, marker = styles([label])[label]
+def run_figure(
+    rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path, own: bool = False
+) -> None:
+    """Draw the extrapolation curve of a run as PNG: exact match or loss, and token accuracy.
+
+    ``own`` says whether the encoding is the user's (see `styles`).
+    """
+    colour, marker = styles([label], [label] if own else ())[label]
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
     figure.suptitle(text(f"{label} on {task}", 110))
@@ -318,8 +339,16 @@ def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage
     return image
 
 
-def render(template: Path, data: Any = None, **values: Any) -> str:
-    """Render a self-contained HTML page; ``data`` becomes JSON that is safe in a script element."""
+def render(template: Path, data: Any = None, own: Collection[str] = (), **values: Any) -> str:
+    """Render a self-contained HTML page.
+
+    Args:
+        template: its file.
+        data: becomes JSON that is safe in a script element.
+        own: encodings of the user on the page (see `styles`), whose colours it then defines, too.
+        values: further variables of the template.
+    """
+    colours = (*COLOURS, *OWN_COLOURS) if own else COLOURS
     json_text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         json_text = json_text.replace(sign, f"\\u{ord(sign):04x}")
@@ -330,7 +359,7 @@ def render(template: Path, data: Any = None, **values: Any) -> str:
         trim_blocks=True,
     )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
-    return environment.get_template(template.name).render(data=Markup(json_text), colours=COLOURS, **values)
+    return environment.get_template(template.name).render(data=Markup(json_text), colours=colours, **values)
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

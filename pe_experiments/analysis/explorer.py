@@ -1,7 +1,7 @@
 """Create an interactive, self-contained HTML page about positional encodings."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,21 @@ LONGEST = 128  # maximum number of positions and distances shown
 Json = dict[str, Any]
 
 
-def explorer_page(requested: Sequence[Json] = (), data: Json | None = None) -> str:
+def explorer_page(requested: Sequence[Json] = (), data: Json | None = None, own: Collection[str] = ()) -> str:
     """Return the HTML page.
 
     Args:
         requested: views (`encoding_view`) to add; the first two are shown when the page opens.
         data: the data of the page, by default the published data of the shipped encodings.
+        own: names of the views that show encodings of the user.
     """
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["encodings"], *requested)}
     shown_first = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
-    style_of = style_indices(views)
+    style_of = style_indices(views, own)
     encodings = [views[name] | style_of[name] for name in sorted(views)]
     content = {**content, "encodings": encodings, "opened": list(shown_first)[:2]}
-    return render(_HERE / "templates" / "explore.html.j2", content)
+    return render(_HERE / "templates" / "explore.html.j2", content, own)
 
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:

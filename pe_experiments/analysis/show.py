@@ -63,7 +63,8 @@ def show_encodings(settings: ShowSettings) -> None:
     # The published page is called explore.html.
     page = output_folder(folder, settings.results_dir) / f"explore-{names}.html"
     views = [encoding_view(part.label, _about(part), encodings[part.label]) for part in components]
-    write_atomically(page, explorer_page(views))
+    own = [component.label for component in components if component.own_classes]
+    write_atomically(page, explorer_page(views, own=own))
     say(f"\nexplorer, to be opened in a browser: {page}")
 
 

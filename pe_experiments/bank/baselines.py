@@ -114,6 +114,9 @@ def compare_with_bank(
     bank_runs = read_archive(folder)
     if label in set(bank_runs.runs["label"]) and runs[0].config.label:
         raise UserError(f"label={label} is the name of an encoding of {bank}; choose another")
+    published = {record.identity.key for record in bank_runs.saved.values()}
+    if not runs[0].config.rerun and all(run.identity.key in published for run in runs):
+        raise UserError(f"sweep=versus: {label} is in {bank}, with these runs; see {folder / 'README.md'}")
     available = sorted(set(bank_runs.runs["label"]) - {label})
     unknown = [name for name in baselines or () if name not in available]
     if unknown:

@@ -108,7 +108,7 @@ def curves_figure(
     """
     figure, panels = _panels(len(in_colour), 1.9, columns)
     coloured = dict.fromkeys(label for labels in in_colour.values() for label in reversed(labels))
-    style_of = styles(coloured) | {"others": (PALE, "")}
+    style_of = styles(coloured, runs.own_labels) | {"others": (PALE, "")}
     curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
     curves["times"] = curves["content_length"] / curves["max_length"]
     curves = curves[curves["times"] >= shortest]
@@ -160,7 +160,7 @@ def _draw_curves(
 def _draw_scores(versus: BankComparison, scores_by_task: ScoresByTask, folder: Path) -> None:
     """Draw a row of points per encoding with a bar at the mean, the encoding with the highest mean on top."""
     figure, panels = _panels(len(scores_by_task), 0.6 + 0.15 * (1 + len(versus.baselines)))
-    colour, _ = styles([versus.label, *versus.baselines])[versus.label]
+    colour, _ = styles([versus.label], versus.all_runs().own_labels)[versus.label]
     for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
         order = scores.mean().sort_values(na_position="first").index
         for row, label in enumerate(order):

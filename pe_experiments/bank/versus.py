@@ -47,12 +47,13 @@ class Versus(ComparisonReport):
         versions = self.comparison.baseline_versions
         current = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
         say(f"{self.bank}: the baselines were trained with {versions}; yours with {current}")
-        pending_tasks = [self.comparison.task_by_run[job.name] for job in jobs if job.pending]
-        if pending_tasks:
-            first = pending_tasks[0]
-            remaining = f"{pending_tasks.count(first)} of {len(pending_tasks)} remaining runs"
-            when = f"the page comes when {first} is finished ({remaining})"
-            say(f"{self.bank}: {when}, and grows with each task")
+        pending = [job.run for job in jobs if job.run and job.pending]
+        if pending:
+            tasks = [self.comparison.task_by_run[run.name] for run in pending]
+            steps = sum(run.config.training.steps for run in pending)
+            work = f"{len(pending)} runs, {steps:,} steps in all, are to be trained, one run per core"
+            when = f"the page comes after {tasks[0]} ({tasks.count(tasks[0])} of them), and grows"
+            say(f"{self.bank}: {work}; {when}")
 
     def after_run(self, jobs: Sequence[Job]) -> None:
         """Write the report of all finished tasks whenever another task has finished."""

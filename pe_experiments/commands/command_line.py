@@ -22,7 +22,7 @@ from rich.table import Table
 
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
+from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists, refuse_without_effect
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
@@ -98,6 +98,7 @@ def _exit_code(
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
+        refuse_without_effect(sys.argv[1:])
         application()
         if errors:
             raise errors[0]

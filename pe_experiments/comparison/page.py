@@ -29,7 +29,8 @@ def render_page(comparison: Comparison, title: str) -> str:
     """Return the HTML of the page."""
     column = words.column_of(comparison.metric)
     lower = lower_is_better(comparison.metric)
-    style_of = style_indices(comparison.encodings)
+    own = comparison.runs.own_labels
+    style_of = style_indices(comparison.encodings, own)
     depths = [_depth(comparison, protocol) for protocol in comparison.protocols]
     data = {
         "metric": {
@@ -46,6 +47,7 @@ def render_page(comparison: Comparison, title: str) -> str:
     return render(
         TEMPLATE,
         data,
+        own,
         title=title,
         metric=words.metric_name(comparison.metric),
         accuracy=words.WORDS[column],

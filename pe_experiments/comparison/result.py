@@ -46,7 +46,7 @@ class Comparison:
     @cached_property
     def styles(self) -> dict[str, Style]:
         """Return the colour and marker of each encoding."""
-        return styles(self.encodings)
+        return styles(self.encodings, self.runs.own_labels)
 
     def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
         """Return the rows of a protocol in ``table``, or with ``pairs`` in the table of pairs."""

@@ -68,6 +68,12 @@ class Runs:
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
     depth: pd.DataFrame = field(default_factory=pd.DataFrame)
 
+    @property
+    def own_labels(self) -> set[str]:
+        """Return the labels of the encodings whose code is the user's."""
+        own_runs = {name for name, record in self.saved.items() if "pe" in record.classes}
+        return set(self.runs.loc[self.runs["name"].isin(own_runs), "label"]) if own_runs else set()
+
 
 @dataclass
 class _Run:

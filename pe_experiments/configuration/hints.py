@@ -40,6 +40,7 @@ ALSO_CALLED = {
 FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
          "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
 RESUMES = "an interrupted run resumes from its last checkpoint when its command is repeated"
+PARALLEL = "a sweep trains hydra.launcher.jobs=N runs at a time, by default one per core"
 # Hints for keys that users of other Hydra and Lightning projects try first.
 HINTS = {
     "experiment": "a prepared sweep is chosen with sweep=NAME",
@@ -54,6 +55,8 @@ HINTS = {
     "trainer.max_steps": "the length of a training is training.steps",
     "trainer.fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
     "fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
+    **dict.fromkeys(("n_jobs", "jobs", "num_jobs", "workers", "num_workers", "parallel"), PARALLEL),
+    **dict.fromkeys((f"hydra.launcher.{key}" for key in ("n_jobs", "num_jobs", "workers")), PARALLEL),
     "positional_encoding": "the encoding is chosen with pe=NAME",
     "dataset": "the task is chosen with task=NAME",
 }

@@ -20,19 +20,28 @@ from pe_experiments.configuration.groups import (
     groups_of,
     read_choice,
 )
-from pe_experiments.configuration.hints import ALSO_CALLED, nearest
+from pe_experiments.configuration.hints import ALSO_CALLED, HINTS, nearest
 from pe_experiments.configuration.schema import Config, fields_of, not_a_setting
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
+# Options of Hydra that change nothing here, unless one of these others is given, too.
+WITHOUT_EFFECT = {
+    "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
+    "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
+}
+
 
 def explain_error(
-    error: BaseException, overrides: Iterable[str] = (), command: str = "config"
+    error: BaseException, overrides: Sequence[str] = (), command: str = "config"
 ) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
     Args:
         error: the exception.
-        overrides: the arguments of the command, with or without its flags.
+        overrides: the arguments of the command, with or without its flags; with ``-m`` several values of a
+            key are allowed.
         command: name of the primary configuration.
     """
     texts = [text for text in overrides if not text.startswith("-") and "=" in text]
@@ -46,7 +55,8 @@ def explain_error(
                 return UserError(_takes_one_choice(text))
     if not isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError):
         return error
-    if problem := _mistake(error, texts, command):
+    multirun = not {"-m", "--multirun"}.isdisjoint(overrides)
+    if problem := _mistake(error, texts, command, multirun):
         return UserError(problem)
     parts = [str(part).split("\n\n")[0].strip() for part in (error, error.__cause__) if part]
     if key := getattr(error, "full_key", None):
@@ -61,12 +71,22 @@ def refuse_lists(overrides: Iterable[str]) -> None:
             raise UserError(_takes_one_choice(text))
 
 
+def refuse_without_effect(overrides: Iterable[str]) -> None:
+    """Raise an error for an option of Hydra that would be ignored silently."""
+    keys = set(map(key_of, overrides))
+    for key in sorted(keys & WITHOUT_EFFECT.keys()):
+        others = WITHOUT_EFFECT[key]
+        if keys.isdisjoint(others):
+            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
+
+
 def key_of(text: str) -> str:
     """Return the key of an override's text, without ``+``."""
     return text.partition("=")[0].lstrip("+~")
 
 
-def _mistake(error: BaseException, texts: Sequence[str], command: str) -> str:
+def _mistake(error: BaseException, texts: Sequence[str], command: str, multirun: bool) -> str:
     """Return what is wrong with the overrides according to the error, or an empty string."""
     if isinstance(error, OverrideParseException):
         return _unreadable(str(error.override))
@@ -74,14 +94,15 @@ def _mistake(error: BaseException, texts: Sequence[str], command: str) -> str:
         return _unknown_choice(str(error.missing_cfg_file), error.options)
     unknown = getattr(error.__cause__, "full_key", None)  # of ``training`` for ``training.stepz``, too
     for text in texts:
+        if unknown and f"{key_of(text)}.".startswith(f"{unknown}."):
+            return _unknown_key(key_of(text), text, texts, command)
+    for text in texts:
         key = key_of(text)
-        if unknown and f"{key}.".startswith(f"{unknown}."):
-            return _unknown_key(key, text, texts, command)
         if choices_of(key) and key not in groups_of(command):
             options = sorted(groups_of(command).keys() - {"application", "local"})
             return f"{key} is no option of this command; only {allowed(options)} can be chosen"
         with suppress(HydraException):
-            if OverridesParser.create().parse_override(text).is_sweep_override():
+            if not multirun and OverridesParser.create().parse_override(text).is_sweep_override():
                 return _several_values(text, command)
     return ""
 
@@ -111,6 +132,8 @@ def _unknown_choice(file: str, options: Sequence[str] | None) -> str:
 def _unknown_key(key: str, text: str, overrides: Sequence[str], command: str) -> str:
     """Return the error for a key that the configuration does not have."""
     section, _, argument = key.partition(".")
+    if key in HINTS:
+        return f"{key} is not a setting; {HINTS[key]}"
     if section == "hydra":
         plugin = "/".join(key.split(".")[:2])
         return f"{shown(text)} is not an option of the {plugin} in use; another is chosen with {plugin}=NAME"

@@ -27,7 +27,7 @@ from pe_experiments.store.csv_files import BOUNDED_COLUMNS
 from pe_experiments.store.identity import config_key
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
-from pe_experiments.terminal.files import CONFIG_DIR, finish_replacing, write_atomically
+from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 PROVENANCE = "provenance.csv"  # marks a folder as a published study
@@ -133,9 +133,10 @@ def write_archive(runs: Runs, folder: Path) -> None:
 def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
     try:
-        finish_replacing(folder)
-        optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
-        tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
+        with consistent_files(folder):
+            optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
+            tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
+            tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         _refuse_inconsistent(tables)
         runs, curves, training, provenance = (tables[file] for file in FILES)
         optional = {file.removesuffix(".csv"): tables[file] for file in optional_files}
@@ -152,7 +153,6 @@ def read_archive(folder: Path) -> Runs:
             }
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = with_summaries(runs, curves).drop(columns=list(RECORDED))
-        tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder} is not a published study ({type(error).__name__}: {error})") from error
     return Runs(runs, curves, {}, training, saved, environments, tuning, **optional)
@@ -185,16 +185,16 @@ def published_keys(folder: Path) -> set[str]:
     """
     if not (folder / PROVENANCE).exists():
         return set()
-    finish_replacing(folder)
-    provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
+    with consistent_files(folder):
+        provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
+        families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
+        grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
     keys: set[str] = set()
     by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
-    families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
     for name, *texts in provenance.itertuples(index=False):
         trained, data = map(json.loads, texts)
         by_family[*families.loc[name]] = trained, data
         keys.add(config_key(trained, data))
-    grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
     for row in grid.to_dict("records"):
         trained, data = by_family[row["family"], row["protocol"]]
         group, _, setting = row["setting"].partition(".")

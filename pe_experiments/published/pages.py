@@ -19,7 +19,7 @@ from pe_experiments.published.archive import FILES, PROVENANCE, SHIPPED, read_ar
 from pe_experiments.published.blocks import fill_page
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import finish_replacing, make_folder, replace_together
+from pe_experiments.terminal.files import consistent_files, make_folder, replace_together
 
 DATA = (".csv", ".json")
 PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
@@ -74,7 +74,8 @@ def list_studies(results_dir: Path) -> list[Path]:
         if folder.name[0] != "." and any(map(_is_published, folder.iterdir())):
             studies.append(folder)
     for folder in studies:
-        finish_replacing(folder)
+        with consistent_files(folder):
+            pass
     if not studies:
         raise UserError(f"results_dir={results_dir} has no published study; create one with publish=STUDY")
     return studies

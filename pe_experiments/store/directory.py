@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from pe_experiments.terminal.errors import InUse, UserError, allowed, disk_problem, few, one_line, shown
 from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
@@ -80,8 +80,6 @@ class RunDirectory:
         Raises:
             UserError: the file is damaged.
         """
-        if not self.result.exists():
-            return None
         try:
             result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
@@ -90,6 +88,8 @@ class RunDirectory:
             if missing:
                 raise ValueError(f"{few(sorted(missing))} missing")
             return result
+        except FileNotFoundError:
+            return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
             cure = "delete it to go on from the checkpoint, or add rerun=true to start this run again"
@@ -102,15 +102,15 @@ class RunDirectory:
 
     def read_config(self) -> dict[str, Any]:
         """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
-        if not self.config.exists():
-            message = "there is no run (config.yaml is missing); finished runs are in results/runs"
-            raise UserError(f"run={self.path}: {message}")
         try:
             saved = read_yaml(self.config)
             if not isinstance(saved.get("identity"), dict):
                 raise ValueError("section 'identity' is missing")
             if "${" in str(saved):
                 raise ValueError("it contains ${, but saved configurations are not interpolated")
+        except FileNotFoundError as error:
+            message = "there is no run (config.yaml is missing); finished runs are in results/runs"
+            raise UserError(f"run={self.path}: {message}") from error
         except Exception as error:
             why = one_line(str(error)) if isinstance(error, ValueError) else type(error).__name__
             raise UserError(f"{self.path} is not a valid run directory: config.yaml: {why}") from error
@@ -132,12 +132,27 @@ class RunDirectory:
         ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock; -1
         waits as long as it takes.
         """
-        try:  # where flock is not available, filelock uses a file with host and process id instead
-            lock = FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
+        with self._acquired(wait):
+            yield
+
+    def _acquired(self, wait: float) -> AcquireReturnProxy:
+        """Return the acquired lock; where flock is not available, filelock uses a file with host and pid."""
+        try:
+            return FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
-        with lock:
-            yield
+
+    def _create_and_lock(self, wait: float) -> tuple[bool, AcquireReturnProxy]:
+        """Lock the directory, created if necessary; return whether this call created it, and the lock."""
+        while True:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self.path.mkdir()
+                created = True
+            except FileExistsError:
+                created = False
+            with suppress(FileNotFoundError):  # removed by another process, which failed
+                return created, self._acquired(wait)
 
     @property
     def in_use(self) -> bool:
@@ -160,36 +175,25 @@ class RunDirectory:
             UserError: the directory cannot be written, or the disk is full.
         """
         self.complete_rerun()
-        created = not self.path.exists()
         folders = [self.path, self.path.parent] if self.path.parent.name == "evaluations" else [self.path]
         for folder in folders:
             if folder.is_symlink():
                 raise UserError(f"{folder} is a link, and no run is written through one; delete it")
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with self.lock(wait), self._removed_if_useless(created):
+            created, lock = self._create_and_lock(wait)
+            with lock:
                 for temporary_file in self.path.glob(".*.tmp"):  # of a killed process
                     temporary_file.unlink()
-                yield
+                try:
+                    yield
+                except BaseException:
+                    if created and not (self.checkpoint.exists() or self.result.exists()):
+                        self.remove()
+                    raise
         except OSError as error:
-            if created:
-                with suppress(OSError):
-                    self.path.rmdir()  # only if it is empty
-            problem = disk_problem(error)
-            if not problem:
-                raise
-            safe = "finished results are safe, and the same command resumes from the last checkpoint"
-            raise UserError(f"{self.path.parent}: cannot write there ({problem}); {safe}") from error
-
-    @contextmanager
-    def _removed_if_useless(self, created: bool) -> Iterator[None]:
-        """Delete a directory created by this process after an error, if nothing in it can resume."""
-        try:
-            yield
-        except BaseException as error:
-            can_resume = self.checkpoint.exists() or self.result.exists()
-            if created and (isinstance(error, UserError) or not can_resume):
-                self.remove()
+            if problem := disk_problem(error):
+                safe = "finished results are safe, and the same command resumes from the last checkpoint"
+                raise UserError(f"{self.path.parent}: cannot write there ({problem}); {safe}") from error
             raise
 
     def replace_by(self, finished: RunDirectory) -> None:

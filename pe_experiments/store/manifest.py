@@ -12,15 +12,17 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
 
-def list_in_study(results_dir: Path, study: str, *names: str) -> None:
-    """Add runs to the manifest of a study, safely if other processes do the same."""
+def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> None:
+    """Add runs, and ``facts`` such as ``tuned``, to the manifest of a study that others may write, too."""
     manifest = results_dir / study / "manifest.json"
-    if manifest.exists() and set(names) <= set(read_manifest(manifest)["runs"]):
-        return  # no lock is needed, so this works in a read-only directory, too
+    if manifest.exists():
+        content = read_manifest(manifest)
+        if set(names) <= set(content["runs"]) and facts.items() <= content.items():
+            return  # no lock is needed, so this works in a read-only directory, too
     with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
         content = read_manifest(manifest) if manifest.exists() else {"runs": []}
-        facts = {key: value for key, value in content.items() if key not in ("runs", "study")}
-        write_manifest(results_dir, study, [*content["runs"], *names], **facts)
+        kept = {key: value for key, value in content.items() if key not in ("runs", "study")}
+        write_manifest(results_dir, study, [*content["runs"], *names], **(kept | facts))
 
 
 def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:

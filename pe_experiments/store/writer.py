@@ -102,7 +102,8 @@ class RunWriter(Observer):
         assert self.loggers
         self.loggers.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
-        run_figure(curve, label, task, experiment.max_length, self.directory.figure)
+        own = bool(experiment.components["pe"].own_classes)
+        run_figure(curve, label, task, experiment.max_length, self.directory.figure, own)
         if depths := tables.get("depth"):
             path = self.directory.path / "depth.png"
             run_depth_figure(depths, label, task, experiment.max_length, path)

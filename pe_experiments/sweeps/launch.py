@@ -23,6 +23,7 @@ from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, Task, ex
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, complain, say
 from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
+from pe_experiments.terminal.files import make_folder
 
 if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.sweeps import RunLauncher
@@ -75,6 +76,8 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
         raise UserError(f"{len(job_overrides)} runs are more than {limit}; raise the limit")
     jobs = look_up(launcher, job_overrides, Lines())
     LAUNCHED.extend(jobs)
+    if "GridSweeper" not in config.hydra.sweeper._target_:  # others may write files there
+        make_folder(Path(config.hydra.sweep.dir))
     invalid = by_reason(job for job in jobs if job.run is None and job.state is State.FAILED)
     if len(invalid) == 1 and sum(map(len, invalid.values())) == len(jobs):
         raise UserError(next(iter(invalid)))  # no run can start, all for the same reason

@@ -71,7 +71,7 @@ def _compare(results_dir: str, study: str) -> None:
 def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
     """Add finished runs to the manifests of their studies; return each study's results directory and name."""
     from pe_experiments.comparison.tuning import varying
-    from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
+    from pe_experiments.store.manifest import list_in_study, write_manifest
 
     runs = [job.run for job in jobs if job.done and job.run]
     studies = sorted({(run.config.results_dir, run.config.study or "") for run in runs})
@@ -84,8 +84,5 @@ def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, s
         if not study:  # exactly these runs
             write_manifest(Path(results_dir), UNNAMED, names, **facts)
             continue
-        list_in_study(Path(results_dir), study, *names)
-        if facts["tuned"]:
-            manifest = read_manifest(Path(results_dir, study, "manifest.json"))
-            write_manifest(Path(results_dir), study, manifest["runs"], **facts)
+        list_in_study(Path(results_dir), study, *names, **(facts if facts["tuned"] else {}))
     return [(results_dir, study or UNNAMED) for results_dir, study in studies]

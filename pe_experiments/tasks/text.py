@@ -19,11 +19,12 @@ from pe_experiments.tasks.base import IGNORE, Split, Task
 from pe_experiments.tasks.byte_pairs import BYTES, MOST_TOKENS, BytePairs
 from pe_experiments.tasks.saved_datasets import data_files, dataset_bytes, saved_splits
 from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import UserError
 
 TOLERANCE = 0.025  # share of the corpus by which a cut may move to reach the end of a file
 FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes
 CHECKED_BYTES = 8192  # at the start of a file; a zero byte among them means that it is not text
-MAPPED_FROM = 1 << 20  # bytes; smaller files are read, because the number of open files is limited
+MOST_IN_MEMORY = 1 << 20  # bytes; of larger files only windows are read
 MOST_ENTRIES = 200_000  # most files and folders to search for a corpus
 DATASET_SPLITS = ("train", "validation", "test")  # of a saved dataset, used for the three splits
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
@@ -182,7 +183,11 @@ class Text(Task):
         index = int(np.searchsorted(self.ends, start, side="right"))
         while count:
             offset = start - (self.ends[index] - self.files[index].size)
-            pieces.append(contents[index][offset : offset + count])
+            content = contents[index]
+            if content is None:
+                pieces.append(_read_file(self.files[index], offset, count))
+            else:
+                pieces.append(content[offset : offset + count])
             start += len(pieces[-1])
             count -= len(pieces[-1])
             index += 1
@@ -260,17 +265,35 @@ def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
 
 
 @lru_cache(maxsize=4)
-def _contents(files: tuple[File, ...]) -> list[np.ndarray]:
-    """Return the bytes of each file; large files are mapped into memory."""
+def _contents(files: tuple[File, ...]) -> list[np.ndarray | None]:
+    """Return the bytes of each file, or None for a large one; those of a saved dataset are always read."""
     return [_content(file) for file in files]
 
 
-def _content(file: File) -> np.ndarray:
+def _content(file: File) -> np.ndarray | None:
     if file.column is not None:
         return dataset_bytes(file.path, file.column, file.changed_at)
-    if file.size >= MAPPED_FROM:
-        return np.memmap(file.path, np.uint8, "r")
-    return np.fromfile(file.path, np.uint8)
+    return _read_file(file, 0, file.size) if file.size < MOST_IN_MEMORY else None
+
+
+def _read_file(file: File, offset: int, count: int) -> np.ndarray:
+    """Return at most ``count`` bytes of a file.
+
+    Raises:
+        UserError: the file has changed, so that a run would be trained on a mixture.
+    """
+    problem = f"{file.path} was changed during the run, and its text is part of what a run is"
+    cure = "put the earlier text back to resume this run, or repeat the command for a run on the new text"
+    try:
+        with open(file.path, "rb") as content:
+            content.seek(offset)
+            piece = np.frombuffer(content.read(count), np.uint8)
+            status = os.fstat(content.fileno())
+    except FileNotFoundError as error:
+        raise UserError(f"{problem}; {cure}") from error
+    if (status.st_size, status.st_mtime_ns) != (file.size, file.changed_at):
+        raise UserError(f"{problem}; {cure}")
+    return piece
 
 
 def _bytes_between(files: tuple[File, ...], start: int, stop: int) -> np.ndarray:
@@ -278,7 +301,8 @@ def _bytes_between(files: tuple[File, ...], start: int, stop: int) -> np.ndarray
     pieces = []
     first = 0
     for file, content in zip(files, _contents(files), strict=True):
-        pieces.append(content[max(0, start - first) : max(0, stop - first)])
+        inside = slice(max(0, start - first), max(0, stop - first))
+        pieces.append((_read_file(file, 0, file.size) if content is None else content)[inside])
         first += file.size
     return np.concatenate(pieces)
 

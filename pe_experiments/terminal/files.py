@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
+from filelock import FileLock
 
 from pe_experiments.terminal.errors import UserError
 
@@ -36,8 +38,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
     A symbolic link at ``path`` is replaced, not followed. Drafts of killed processes are removed.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)
+    # Random, because threads share a process id, and so may processes of two machines.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with draft.open("xb") as file:  # mode x does not follow a link
             file.write(content if isinstance(content, bytes) else content.encode())
@@ -65,25 +67,38 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
     """Replace the named files of a folder by those of ``source``, all or none even after a kill.
 
     The files are copied to a temporary folder, which is renamed to ``.ready`` when all copies are complete.
-    `finish_replacing` then moves them to their places, if necessary in a later process.
+    They are then moved to their places, if necessary by a later process in `consistent_files`.
     """
-    finish_replacing(folder)
     names = sorted(names)
-    for name in names:
-        make_folder((folder / name).parent)
-    copies = folder / ".copies"
-    shutil.rmtree(copies, ignore_errors=True)
-    try:
+    with consistent_files(folder):
         for name in names:
-            make_folder((copies / name).parent)
-            shutil.copyfile(source / name, copies / name)
-        copies.rename(folder / READY)
-    finally:
+            make_folder((folder / name).parent)
+        copies = folder / ".copies"
         shutil.rmtree(copies, ignore_errors=True)
-    finish_replacing(folder)
+        try:
+            for name in names:
+                make_folder((copies / name).parent)
+                shutil.copyfile(source / name, copies / name)
+            copies.rename(folder / READY)
+        finally:
+            shutil.rmtree(copies, ignore_errors=True)
+        _move_ready_files(folder)
 
 
-def finish_replacing(folder: Path) -> None:
+@contextmanager
+def consistent_files(folder: Path) -> Iterator[None]:
+    """Finish an interrupted `replace_together` and hold off those of other processes within the block."""
+    try:
+        lock = FileLock(folder / ".files.lock").acquire()
+    except OSError:  # not writable for this process, which then cannot move files either
+        yield
+        return
+    with lock:
+        _move_ready_files(folder)
+        yield
+
+
+def _move_ready_files(folder: Path) -> None:
     """Move the files in ``.ready`` to their places; see `replace_together`."""
     ready = folder / READY
     if ready.is_symlink() or not ready.is_dir():

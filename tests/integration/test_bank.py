@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from itertools import product
@@ -73,7 +74,7 @@ def test_an_encoding_is_compared_with_each_published_baseline(
     outcome = script("train", "sweep=versus", *SMALL, *USER_ENCODING, f"results_dir={results}", metric)
     assert outcome.code == 0, outcome.err
     assert "bank/v2: the baselines were trained with NUMERICS" in outcome.out
-    assert "the page comes when kth is finished (1 of 2 remaining runs)" in outcome.out
+    assert re.search(r"2 runs, \d+ steps in all, .*; the page comes after kth \(1 of them\)", outcome.out)
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope_0.2"
     verdicts = pd.read_csv(folder / "verdicts.csv", keep_default_na=False)
@@ -119,6 +120,7 @@ def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, t
         (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (bank: ["),
         (("pe=rope", "evaluation.examples=30"), "evaluation.examples=30 (bank: 20)"),
         (("pe=rope", "task=sort"), "task: Sort is not in the bank"),
+        (("pe=alibi",), "alibi is in bank/v2, with these runs"),
     ],
 )
 def test_an_impossible_comparison_is_refused_before_training(

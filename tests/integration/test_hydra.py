@@ -65,6 +65,14 @@ def test_hydra_leaves_no_output_directory_unless_asked(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / ".hydra" / "overrides.yaml").exists()
 
 
+@pytest.mark.parametrize("option", ["hydra.run.dir=mine", "-m hydra.sweep.dir=mine", "hydra.verbose=true"])
+def test_an_option_of_hydra_without_effect_is_refused(option: str, script: Script, tmp_path: Path) -> None:
+    done = script("train", *option.split(), *TINY, f"results_dir={tmp_path}/results")
+    assert done.code == 1
+    assert "has no effect here without" in done.err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("many", [[], ["-m", "hydra.launcher.jobs=1"]], ids=["run", "sweep"])
 def test_hydra_full_error_prints_the_traceback(many: list[str], script: Script, tmp_path: Path) -> None:
@@ -92,12 +100,15 @@ class Search(Sweeper):
 
     def setup(self, *, hydra_context, task_function, config):
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+        self.folder = config.hydra.sweep.dir
 
     def sweep(self, arguments):
         losses = []
         for number, rate in enumerate((self.start, 10 * self.start)):
             (job,) = self.launcher.launch([[*arguments, f"training.learning_rate={rate}"]], number)
             losses.append(job.return_value)
+        with open(f"{self.folder}/best.txt", "w") as file:  # as Optuna's sweeper
+            file.write(str(min(losses)))
         print("losses:", losses, flush=True)
 
 
@@ -136,4 +147,5 @@ def test_a_users_sweeper_receives_the_validation_loss(launcher: str, tmp_path: P
     runs = [RunDirectory(path) for path in (cwd / "results" / "runs").iterdir()]
     assert sorted(losses) == sorted(map(validation_loss, runs))
     assert (cwd / "results" / "s" / "report.html").exists()
+    assert float((cwd / "results" / "multirun" / "best.txt").read_text()) == min(losses)
     assert [path.name for path in cwd.iterdir()] == ["results"]

@@ -8,7 +8,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.drawing import COLOURS, MARKERS, PAIRS, STYLES, drawing, save, styles
+from pe_experiments.drawing import (
+    COLOURS,
+    MARKERS,
+    OWN_COLOURS,
+    PAIRS,
+    STYLES,
+    drawing,
+    save,
+    style_indices,
+    styles,
+)
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
@@ -55,3 +65,16 @@ def test_the_outermost_context_decides_the_formats_of_figures(tmp_path: Path) ->
         names = {path.name for path in save(Figure(), tmp_path, "compared")}
     assert names == {"compared.png", "compared.svg", "compared.pdf"}
     assert {path.name for path in tmp_path.iterdir()} == names | {"published.png"}
+
+
+def test_an_encoding_of_the_user_has_one_colour_that_no_other_has() -> None:
+    alone = styles(["Mine"], ["Mine"])["Mine"]
+    assert alone[0] in OWN_COLOURS
+    both = styles([*BANK, "Mine(slope=0.2)", "Mine", "rope"], ["Mine", "Mine(slope=0.2)"])
+    assert both["Mine"] == alone
+    assert both["Mine(slope=0.2)"][0] in {*OWN_COLOURS} - {alone[0]}
+    assert both["rope"] == STYLES["rope"]
+    indices = style_indices(["Mine", "rope"], ["Mine"])
+    assert (*COLOURS, *OWN_COLOURS)[indices["Mine"]["colour"]] == alone[0]
+    different = [(new, old) for new in OWN_COLOURS for old in (*COLOURS, *OWN_COLOURS) if new != old]
+    assert min(colour_difference(*pair, "normal") for pair in different) > CLEARLY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config
 from pe_experiments.tasks.base import Split
-from pe_experiments.tasks.text import FEWEST_BYTES, Text
+from pe_experiments.tasks.text import FEWEST_BYTES, MOST_IN_MEMORY, Text
 from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]
@@ -100,3 +101,22 @@ def test_windows_are_256_bytes_unless_another_length_is_given() -> None:
         experiment = resolve(Config.checked(compose_config(["task=text", *overrides])))
         assert list(experiment.train_lengths) == [expected]
     assert compose_config(["task=copy"])["training"]["max_length"] == 20
+
+
+@pytest.mark.parametrize("size", [60_000, 3_000_000])
+@pytest.mark.parametrize("change", ["truncated", "rewritten", "deleted"])
+def test_a_text_that_changes_during_a_run_is_refused(tmp_path: Path, size: int, change: str) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"abc " * (size // 4))
+    task = Text(str(path))
+    if size > MOST_IN_MEMORY:  # a smaller text is in memory after the first window
+        task.read(0, 100)
+    if change == "truncated":
+        os.truncate(path, 10)
+    elif change == "rewritten":
+        path.write_bytes(b"xyz " * (size // 4))
+        os.utime(path, (1, 1))
+    else:
+        path.unlink()
+    with pytest.raises(UserError, match=r"text\.txt was changed during the run"):
+        task.read(size - 200, 100)
