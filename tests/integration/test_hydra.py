@@ -46,8 +46,8 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     info = train_in(tmp_path, "--info", "all").stdout  # through logging
     assert "hydra/launcher" in info
     assert "class://" in info
-    assert "processes" in script("train", "--hydra-help").out
-    assert "shell-completion" in script("train", "--help").out
+    for flag in ("processes", "shell-completion"):
+        assert flag in script("train", "--hydra-help").out
     assert script("train", "--nope").code == 2
     unknown = script("train", "-cn", "nope", "--cfg", "job")
     assert "nope" in unknown.err
