@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig
-from pytorch_lightning.utilities import rank_zero_only
 
 from pe_experiments.configuration.compose import changed_keys, config_from_python
 from pe_experiments.configuration.experiment import Experiment
@@ -242,7 +241,7 @@ def _train(
     loggers: Iterable[Any],
 ) -> int:
     """Train the model in place, from its checkpoint if there is one; return the last step."""
-    from pe_experiments.training.loop import fit  # Lightning takes seconds to import
+    from pe_experiments.training.loop import fit  # imports Lightning, which takes seconds
 
     first_step = checkpoint["global_step"] if checkpoint else 0
     if checkpoint and checkpoint["finished"]:
@@ -261,7 +260,11 @@ def _train(
 
 def _is_other_rank(config: Config) -> bool:
     """Return whether this process trains a run beside rank 0, which alone evaluates and writes."""
-    return config.trainer.devices * config.trainer.num_nodes > 1 and rank_zero_only.rank != 0  # type: ignore[attr-defined]
+    if config.trainer.devices * config.trainer.num_nodes == 1:
+        return False
+    from pytorch_lightning.utilities import rank_zero_only
+
+    return rank_zero_only.rank != 0  # type: ignore[attr-defined]
 
 
 def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:

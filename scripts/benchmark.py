@@ -1,6 +1,8 @@
 """Measure speed against other libraries, by encoding, for small models and over length.
 
-python scripts/benchmark.py [parts=[small,peers,encodings,lengths]] [repeats=15] [out=DIR]
+python scripts/benchmark.py                    one sentence in at most five minutes
+python scripts/benchmark.py parts=[small,peers,encodings,lengths] [repeats=15] [out=DIR]      all, on a CPU
+python scripts/benchmark.py parts=gpu          on a CUDA device
 """
 
 import sys

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.table import Table
 
 import pe_experiments
@@ -79,10 +79,10 @@ def command(
             signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers
             if folder not in sys.path:
                 sys.path.append(folder)  # for the user's encodings and tasks in the working directory
-            usage_text = str(usage).replace(
-                f"python scripts/{name}.py", " ".join(process.typed_command(name))
-            )
-            OmegaConf.register_new_resolver("help", lambda: help_text(primary, usage_text), replace=True)
+            if {"--help", "-h"} & set(arguments):  # Hydra's own help takes twice as long
+                typed = " ".join(process.typed_command(name))
+                say(help_text(primary, str(usage).replace(f"python scripts/{name}.py", typed)))
+                process.leave(process.exit_code)
             for option, key in renamed.items():
                 sys.argv[1:] = [re.sub(f"^{option}=", f"{key}=", text) for text in sys.argv[1:]]
             with process.hydra_raises() as full_error:
@@ -143,7 +143,7 @@ def _complain(text: str, code: int = 1) -> int:
 
 
 def help_text(name: str, usage: str) -> str:
-    """Return the help text for Hydra: usage, options, and every choice with its description."""
+    """Return the help text of a command: usage, options, and every choice with its description."""
     primary = (CONFIG_DIR / f"{name}.yaml").read_text()
     options = re.sub(r"^defaults:\n(?: .*\n)*|^hydra:\n(?: .*\n)*", "", primary, flags=re.MULTILINE)
     parts = [usage, options]
@@ -157,8 +157,8 @@ def help_text(name: str, usage: str) -> str:
             parts.append("\n".join(lines))
         if default in files and group != "application" and (len(files) == 1 or group == "model"):
             parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files[default].splitlines())]))
-    text = "\n\n".join(part.strip() for part in parts).replace("$", "$$")
-    return f"{text}\n\nHydra's groups:\n$HYDRA_CONFIG_GROUPS\nFlags:\n$FLAGS_HELP"
+    parts.append("Flags and groups of Hydra: --hydra-help")
+    return "\n\n".join(part.strip() for part in parts)
 
 
 def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Table:

@@ -13,10 +13,9 @@ import shutil
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock
-from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 
 from pe_experiments.configuration.schema import LoggerConfig, MlflowConfig
 from pe_experiments.store.csv_files import METRICS, Row
@@ -24,6 +23,9 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable, short_hash
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError, sentence
+
+if TYPE_CHECKING:  # imported where a logger is made, because Lightning takes seconds
+    from pytorch_lightning.loggers import Logger, MLFlowLogger, WandbLogger
 
 # Columns of the curve that are logged over length. The others, which describe the task, are only in the CSV.
 MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
@@ -158,6 +160,8 @@ def _wandb_logger(requested: Run, directory: RunDirectory, saved_config: dict[st
     for key in ("length", *MEASURED):  # without a summary, which would be the value at the longest length
         run.define_metric(f"extrapolation/{key}", **OVER_LENGTH, hidden=key == "length")
     run.define_metric("text/*", **OVER_LENGTH)
+    from pytorch_lightning.loggers import WandbLogger
+
     return WandbLogger(experiment=run)
 
 
@@ -197,6 +201,8 @@ def _other_logger(
 
 def _file_logger(name: str, folder: Path) -> Logger:
     """Return a logger that writes files in the folder and replaces earlier ones."""
+    from pytorch_lightning.loggers import CSVLogger, TensorBoardLogger
+
     shutil.rmtree(folder / name, ignore_errors=True)
     location: dict[str, Any] = {"save_dir": folder, "name": name, "version": ""}
     if name == "csv":
@@ -210,6 +216,8 @@ def _mlflow_logger(
 ) -> MLFlowLogger:
     """Return the logger of an MLflow run that replaces earlier runs of that name."""
     _require("mlflow")
+    from pytorch_lightning.loggers import MLFlowLogger
+
     results = results_dir.absolute()
     for package in ("alembic", "mlflow"):
         logging.getLogger(package).setLevel(logging.WARNING)
@@ -253,6 +261,8 @@ def evaluation_loggers(config: LoggerConfig, folder: Path, results_dir: Path, na
     kinds = [kind for kind in OTHER_LOGGERS if getattr(config, kind) is not None]
     loggers = [_other_logger(kind, config, folder, results_dir, name) for kind in kinds]
     if config.wandb and config.wandb.mode:
+        from pytorch_lightning.loggers import WandbLogger
+
         run = _start_wandb(**config.wandb.model_dump(), name=name[:MOST_NAME], dir=folder)
         loggers.append(WandbLogger(experiment=run))
     return loggers

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from pebble import ProcessPool
-
 from pe_experiments.configuration.schema import (
     Config,
     LauncherConfig,
@@ -104,6 +102,8 @@ class Processes:
     poll_seconds = 0.5
 
     def __init__(self, jobs: int, gpus: Sequence[str] = ()):
+        from pebble import ProcessPool  # not needed by a single run, which imports this module too
+
         devices: Sequence[str | None] = gpus or [None]
         self.pools = [
             ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=SPAWN)

@@ -10,6 +10,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +20,12 @@ import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, IterableDataset
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import Component
@@ -43,7 +44,8 @@ RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 16  # scored tokens are padded to a multiple of 16, because every new shape sets up kernels
 CHECKPOINT_SECONDS = 3.0  # between checkpoints; a killed run loses about as much work
 CHECKPOINT_SHARE = 0.02  # largest share of the training time for writing checkpoints
-KNOWN_WARNINGS = "does not have many workers|isinstance.treespec, LeafSpec|`srun` command is available"
+NO_CONTEXT = nullcontext()
+KNOWN_WARNINGS = "isinstance.treespec, LeafSpec|`srun` command is available"
 
 
 class TrainingModule(pl.LightningModule):
@@ -65,12 +67,18 @@ class TrainingModule(pl.LightningModule):
         self.first_step = first_step
         self.run_hash = run_hash
         self.finished = False  # whether training is complete; saved in every checkpoint
+        self.gradient_norm: Tensor | None = None  # of the latest recorded step, before clipping
 
-    def train_dataloader(self) -> DataLoader[MicroBatch]:
+    def train_dataloader(self) -> Iterable[MicroBatch]:
         accumulated = self.trainer.accumulate_grad_batches
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        parts = TrainingParts(self.experiment.batches, self.first_step, accumulated, rank, world_size)
-        return DataLoader(parts, batch_size=None)
+        return TrainingParts(self.experiment.batches, self.first_step, accumulated, rank, world_size)
+
+    def transfer_batch_to_device(
+        self, batch: MicroBatch, device: torch.device, dataloader_idx: int
+    ) -> MicroBatch:
+        """Move a batch; Lightning would search every part of it for tensors, at every step."""
+        return batch._replace(rows=batch.rows.to(device))
 
     def training_step(self, batch: MicroBatch, batch_idx: int) -> Tensor:
         """Return the loss of a part of a step in nats; the loss of the step is the mean over its parts.
@@ -83,7 +91,7 @@ class TrainingModule(pl.LightningModule):
             loss = batch_loss(self.model, rows)
         else:
             loss = batch_loss(self.model, rows, scored) * parts
-        if self.step_is_recorded:
+        if self.experiment.callbacks and self.step_is_recorded:
             self.log("loss", loss, logger=False, sync_dist=self.trainer.world_size > 1)
         return loss
 
@@ -104,7 +112,7 @@ class TrainingModule(pl.LightningModule):
         gradient_clip_val: int | float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clip the norm of all gradients together and log the norm before clipping."""
+        """Clip the norm of all gradients together and keep the norm before clipping."""
         assert isinstance(optimizer, TrainingOptimizer)
         strategy = self.trainer.strategy
         if isinstance(strategy, FSDPStrategy):  # each device holds a part of every gradient
@@ -112,7 +120,9 @@ class TrainingModule(pl.LightningModule):
         else:
             norm = optimizer.clip_gradients(gradient_clip_val)
         if self.step_is_recorded:
-            self.log("gradient_norm", norm, logger=False)
+            self.gradient_norm = norm
+            if self.experiment.callbacks:
+                self.log("gradient_norm", norm, logger=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["finished"] = self.finished
@@ -169,7 +179,7 @@ class MicroBatch(NamedTuple):
     scored: int  # scored tokens of the whole step
 
 
-class TrainingParts(IterableDataset[MicroBatch]):
+class TrainingParts:
     """The parts of all steps from ``first`` on, for one device; a step has ``accumulated`` batches."""
 
     def __init__(self, batches: TrainingStream, first: int, accumulated: int, rank: int, world_size: int):
@@ -198,6 +208,13 @@ def is_checked(step: int, config: TrainingConfig) -> bool:
     return step % config.check_every == 0 or step == config.steps
 
 
+class NoProfiler(PassThroughProfiler):
+    """Time nothing; Lightning's own creates a context manager for each of the 31 hooks of a step."""
+
+    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
+        return NO_CONTEXT
+
+
 class Recorder(Callback):
     """Record the training curve, and validate on fresh examples in distribution every ``check_every`` steps.
 
@@ -224,6 +241,8 @@ class Recorder(Callback):
         self.observer.step(step)
         if not is_recorded(step, self.training):
             return
+        assert isinstance(module, TrainingModule)
+        assert module.gradient_norm is not None
         losses = trainer.strategy.reduce(torch.stack(self.losses))  # mean over the devices
         self.losses.clear()
         raise_if_diverged(losses, trainer)
@@ -231,7 +250,7 @@ class Recorder(Callback):
             "step": step,
             "loss": float(losses[-trainer.accumulate_grad_batches :].sum()),
             "learning_rate": learning_rate_factor(step - 1, self.training) * self.training.learning_rate,
-            "gradient_norm": float(trainer.callback_metrics["gradient_norm"]),
+            "gradient_norm": float(module.gradient_norm),
         }
         if is_checked(step, self.training):
             metrics = self._validate(module)
@@ -242,9 +261,8 @@ class Recorder(Callback):
                 trainer.should_stop = True
         self.observer.metrics(row)
 
-    def _validate(self, module: pl.LightningModule) -> dict[str, float]:
+    def _validate(self, module: TrainingModule) -> dict[str, float]:
         """Return the validation metrics of the present model."""
-        assert isinstance(module, TrainingModule)
         module.eval()
         counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
         module.train()
@@ -404,6 +422,7 @@ def fit(
             logger=list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
+            profiler=NoProfiler(),
             # A job of Slurm with one device is one process, whatever Slurm's variables say.
             plugins=None if several else [LightningEnvironment()],
         )

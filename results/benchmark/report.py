@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import pandas as pd
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
@@ -28,6 +28,7 @@ from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import matmul
 from pe_experiments.training.device import prepare_device, use_device
+from results.benchmark.gpu import gpu
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
@@ -60,30 +61,47 @@ LENGTHS = (1024, 4096, 16384)  # tokens
 LONG_ENCODINGS = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # batch size and layers of models of width 64
 OURS = "pe_experiments"
+BEST = "fastest at its best float32"
+QUICK_REPEATS, QUICK_STEPS = 7, 30
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
+
+
+Part = Literal["small", "peers", "encodings", "lengths", "quick", "gpu"]
+
+
+def _as_list(parts: Any) -> Any:
+    return [parts] if isinstance(parts, str) else parts
 
 
 class BenchmarkSettings(Section):
     """The settings in ``configs/benchmark.yaml``."""
 
-    parts: Annotated[list[Literal["small", "peers", "encodings", "lengths"]], Field(min_length=1)]
-    repeats: Annotated[int, Field(ge=1, le=1000)]  # the default of 15 takes about twenty minutes
+    parts: Annotated[list[Part], Field(min_length=1), BeforeValidator(_as_list)]
+    repeats: Annotated[int, Field(ge=1, le=1000)]
     threads: Count
+    device: Literal["cuda", "cpu"]
     out: Folder
 
 
-def peers(repeats: int, display: Display) -> Iterator[Row]:
+def quick(repeats: int, display: Display) -> Iterator[Row]:
+    """Time the smallest step and the sizes of `peers`, a few times each; takes a few minutes."""
+    repeats = min(repeats, QUICK_REPEATS)
+    yield from small(repeats, display, "quick", SMALL[:1], QUICK_STEPS)
+    yield from peers(repeats, display, "quick")
+
+
+def peers(repeats: int, display: Display, part: str = "peers") -> Iterator[Row]:
     """Time a training step of our model and of other libraries at equal shapes."""
-    for setting, (rows, tokens, vocabulary, width, layers) in SIZES.items():
+    for number, (setting, (rows, tokens, vocabulary, width, layers)) in enumerate(SIZES.items(), start=1):
         shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
         batches = random_batches(vocabulary, rows, tokens)
         theirs = _their_steps(shape, vocabulary, batches)
         steps = _our_steps(shape, vocabulary, batches) | theirs
         cases = {name: timed(step) for name, step in steps.items()}
-        seconds = interleave(cases, repeats, display, f"peers, {setting}")
-        yield from paired_ratios("peers", setting, seconds, OURS)
-        yield from _against_fastest("peers: fastest at its default", setting, seconds, PEERS)
-        yield from _against_fastest("peers: fastest at its best float32", setting, seconds, theirs)
+        seconds = interleave(cases, repeats, display, f"{part}, {number}/{len(SIZES)}: {setting}")
+        yield from paired_ratios(part, setting, seconds, OURS)
+        yield from _against_fastest(f"{part}: fastest at its default", setting, seconds, PEERS)
+        yield from _against_fastest(f"{part}: {BEST}", setting, seconds, theirs)
 
 
 def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[str]) -> list[Row]:
@@ -126,15 +144,21 @@ def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[s
     return steps
 
 
-def small(repeats: int, display: Display) -> Iterator[Row]:
+def small(
+    repeats: int,
+    display: Display,
+    part: str = "small",
+    sizes: Sequence[tuple[int, int]] = SMALL,
+    steps: int = 100,
+) -> Iterator[Row]:
     """Time steps of small models in the harness, and of other libraries in bare loops on the same batches."""
-    for rows, layers in SMALL:
+    for rows, layers in sizes:
         settings = {
             "model.num_layers": layers,
             "training.batch_size": rows,
             "training.check_examples": rows,
-            "training.steps": 100,
-            "training.check_every": 100,
+            "training.steps": steps,
+            "training.check_every": steps,
         }
         run = experiment(pe="learned", **settings)
         with use_device(run.config):
@@ -148,13 +172,13 @@ def small(repeats: int, display: Display) -> Iterator[Row]:
         }
         cases |= {name: partial(seconds_per_step, step, run) for name, step in theirs.items()}
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
-        seconds = interleave(cases, min(7, repeats), display, f"small, {setting}", warm_up=1)
-        for row in paired_ratios("small", setting, seconds, OURS):
+        seconds = interleave(cases, min(7, repeats), display, f"{part}: {setting}", warm_up=1)
+        for row in paired_ratios(part, setting, seconds, OURS):
             if row.case in (OURS, *theirs):
                 speed = _billions_of_operations(run) / row.milliseconds * 1000
                 row = replace(row, value=speed, unit="GFLOP/s on real tokens")
             yield row
-        yield from _against_fastest("small: fastest at its best float32", setting, seconds, theirs)
+        yield from _against_fastest(f"{part}: {BEST}", setting, seconds, theirs)
 
 
 def _billions_of_operations(run: Experiment) -> float:
@@ -201,7 +225,14 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     display = Lines()
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _earlier_rows(folder, machine) if row.part.partition(":")[0] not in settings.parts]
-    parts = {"small": small, "peers": peers, "encodings": encodings, "lengths": lengths}
+    parts: dict[Part, Callable[[int, Display], Iterator[Row]]] = {
+        "small": small,
+        "peers": peers,
+        "encodings": encodings,
+        "lengths": lengths,
+        "quick": quick,
+        "gpu": partial(gpu, device=settings.device),
+    }
     say(" | ".join(HEADING))
     for part in settings.parts:
         try:
@@ -217,7 +248,20 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
         text = f"Medians, ratios with their quartiles. {machine_text}.\n\n{table}\n"
         write_atomically(folder / "table.md", text)
     say(f"table: {folder / 'table.csv'}")
+    say(conclusion(rows, settings.parts, machine["processor"]))
     return rows
+
+
+def conclusion(rows: Iterable[Row], parts: Collection[str], processor: str) -> str:
+    """Return the result in one sentence, with the processor."""
+    ratios = [row for row in rows if row.part in {f"{part}: {BEST}" for part in parts}]
+    if not ratios:
+        return f"processor: {processor}; no step was compared with all other libraries"
+    comparison = "; ".join(f"{row.ratio:.2f} ({row.setting})" for row in ratios)
+    return (
+        f"On {processor} a training step takes, relative to the fastest of the other libraries with its best "
+        f"options: {comparison}."
+    )
 
 
 def _earlier_rows(folder: Path, machine: dict[str, Any]) -> list[Row]:

@@ -55,7 +55,7 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     index = count()
 
-    def step() -> float:
+    def step() -> None:
         matmul.set_backend(backend)
         tokens_BT, labels_BT = batches[next(index) % len(batches)]
         loss = F.cross_entropy(model(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
@@ -63,7 +63,6 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return float(loss.detach())
 
     return step
 
@@ -119,7 +118,13 @@ def bare_training(model: Backbone, run: Experiment, backend: Backend) -> float:
     return seconds_per_step(training_step(model, run, backend), run)
 
 
-def whole_training(model: Backbone, run: Experiment, backend: Backend) -> float:
+def whole_training(
+    model: Backbone,
+    run: Experiment,
+    backend: Backend,
+    device: str = "cpu",
+    after_first_step: Callable[[], object] = lambda: None,
+) -> float:
     """Return the seconds per step of a whole training in the harness, without the time of the first step."""
     matmul.set_backend(backend)
     end_times: list[float] = []  # of every step
@@ -128,9 +133,11 @@ def whole_training(model: Backbone, run: Experiment, backend: Backend) -> float:
 
         class Clock(Observer):
             def step(self, number: int) -> None:
+                if not end_times:
+                    after_first_step()
                 end_times.append(time.perf_counter())
 
-        fit(model, run, "cpu", checkpoint, Clock())
+        fit(model, run, device, checkpoint, Clock())
         end_times.append(time.perf_counter())
     return (end_times[-1] - end_times[0]) / (run.config.training.steps - 1)
 

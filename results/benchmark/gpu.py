@@ -1,0 +1,139 @@
+"""Measure steps a second on a GPU: eager and compiled, float32 and bfloat16, and several runs on one GPU."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import product
+from multiprocessing import get_context
+from statistics import median
+from threading import Barrier
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.models import Transformer
+from pe_experiments.terminal.console import Display, say
+from pe_experiments.terminal.errors import UserError, sentence
+from results.benchmark.peers import PEERS
+from results.benchmark.timing import Row, Step, Timed, interleave
+from results.benchmark.workloads import experiment, next_token_step, random_batches, whole_training
+
+SIZES = {  # rows, tokens, vocabulary, width, layers, heads
+    "d=64, 2 layers, batch 64 x 40 tokens": (64, 40, 14, 64, 2, 4),
+    "d=256, 4 layers, batch 64 x 256 tokens": (64, 256, 256, 256, 4, 4),
+    "d=512, 8 layers, batch 32 x 1,024 tokens": (32, 1024, 256, 512, 8, 8),
+}
+DRY_SIZES = {"d=16, 1 layer, batch 4 x 8 tokens": (4, 8, 14, 16, 1, 2)}  # of a test on a CPU
+OTHERS = {"x-transformers": "sdpa", "nn.TransformerEncoder": "default"}  # their attention
+BLOCK = 20  # steps that are timed together, since a GPU computes later than it is called
+JOBS = (1, 2, 4, 8)  # runs on one GPU
+RUN_STEPS = 300
+
+_ready: Any = None  # in a process of `_several_runs`: waits until all runs have begun
+
+
+def gpu(repeats: int, display: Display, device: str = "cuda") -> Iterator[Row]:
+    """Time training steps on a GPU beside other libraries, then whole runs that share it.
+
+    Args:
+        repeats: blocks of `BLOCK` steps for each case.
+        display: shows the progress.
+        device: ``cuda``, or ``cpu`` to test this function with tiny sizes.
+
+    Raises:
+        UserError: there is no CUDA device.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "parts=gpu: PyTorch finds no CUDA device; allowed here: other parts, or device=cpu as a test"
+        )
+    sizes = SIZES if device == "cuda" else DRY_SIZES
+    for number, (setting, size) in enumerate(sizes.items(), start=1):
+        cases = dict(_cases(size, device))
+        seconds = interleave(cases, repeats, display, f"gpu {number}/{len(sizes)}, {setting}")
+        for case, times in seconds.items():
+            yield _row("gpu", setting, case, median(times))
+    for jobs in JOBS if device == "cuda" else JOBS[:2]:
+        seconds_per_step = _several_runs(jobs, device, RUN_STEPS if device == "cuda" else 3)
+        yield _row(
+            "gpu: runs that share it", "copy, d=64, 2 layers, batch 64", f"{jobs} runs", seconds_per_step
+        )
+
+
+def _row(part: str, setting: str, case: str, seconds: float) -> Row:
+    return Row(part, setting, case, 1000 * seconds, value=1 / seconds, unit="steps/s")
+
+
+def _cases(size: tuple[int, ...], device: str) -> Iterator[tuple[str, Timed]]:
+    """Yield a block of training steps of each library, by precision, with and without ``torch.compile``."""
+    rows, tokens, vocabulary, width, layers, heads = size
+    shape = ModelShape(width, heads, layers, True, tokens, tokens)
+    batches = [(x.to(device), y.to(device)) for x, y in random_batches(vocabulary, rows, tokens)]
+    models: dict[str, Callable[[], nn.Module]] = {
+        "pe_experiments": partial(Transformer, vocabulary, shape, Learned, activation="relu")
+    }
+    models |= {name: partial(PEERS[name][0], shape, vocabulary, kind) for name, kind in OTHERS.items()}
+    for (name, make), precision, compiled in product(models.items(), ("float32", "bf16"), (False, True)):
+        case = f"{name}, {precision}, compiled" if compiled else f"{name}, {precision}"
+        try:
+            torch.manual_seed(0)
+            model: Any = make().to(device)
+            if compiled:
+                model = torch.compile(model)
+            if precision == "bf16":
+                model = Autocast(model, device)
+            step = next_token_step(model, batches, "default")
+            step()  # compiles
+        except Exception as error:  # a library that is missing or cannot be compiled ends no benchmark
+            say(f"{case} is left out: {sentence(error)}")
+            continue
+        yield case, partial(_seconds_per_step, step, device)
+
+
+class Autocast(nn.Module):
+    """A model whose products are computed in bfloat16, as with ``trainer.precision=bf16-mixed``."""
+
+    def __init__(self, model: nn.Module, device: str):
+        super().__init__()
+        self.model = model
+        self.device_type = device
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        with torch.autocast(self.device_type, torch.bfloat16):
+            return self.model(tokens_BT)
+
+
+def _seconds_per_step(step: Step, device: str) -> float:
+    started = time.perf_counter()
+    for _ in range(BLOCK):
+        step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) / BLOCK
+
+
+def _several_runs(jobs: int, device: str, steps: int) -> float:
+    """Return the seconds in which ``jobs`` runs that share the device make one step together.
+
+    The runs are processes that train in the harness, as with ``hydra.launcher.jobs_per_device``.
+    """
+    context = get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _set_ready, (context.Barrier(jobs),)) as processes:
+        rates = [1 / seconds for seconds in processes.map(_run, [device] * jobs, [steps] * jobs)]
+    return 1 / sum(rates)
+
+
+def _set_ready(barrier: Barrier) -> None:
+    global _ready
+    _ready = barrier.wait
+
+
+def _run(device: str, steps: int) -> float:
+    """Train a run in the harness and return its seconds per step, since all runs have begun."""
+    sizes = {"training.steps": steps, "training.batch_size": 64, "training.check_every": steps}
+    run = experiment(pe="learned", **sizes)
+    return whole_training(run.untrained_model(), run, "default", device, _ready)
