@@ -4,6 +4,7 @@ The seed is the unit of replication. Intervals and tests do not assume normal er
 interval of five seeds with values 0 or 0.5 covers only 23 to 94 %.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ ALPHA = 1 - LEVEL  # significance level of every test
 FEWEST = 3  # seeds needed for an interval or a test
 RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; below that, all of them
 RANK_DRAWS = 10_000  # bootstrap samples of configurations
+POWER = 0.8  # share of studies in which a planned number of seeds finds the difference
+MOST_SEEDS = 1000  # a study with more is not planned
 ROUNDING = 1e-12  # values closer than this count as equal
 
 
@@ -205,6 +208,46 @@ def _subset_means(pairs: int) -> np.ndarray:
 def smallest_p(first: int, second: int) -> float:
     """Return the smallest value of `permutation_p` with these numbers of seeds."""
     return (2 if first == second else 1) / math.comb(first + second, first)
+
+
+def seeds_needed(difference: float, deviation: float, tests: int = 1, power: float = POWER) -> int | None:
+    """Return how many seeds per encoding a study needs to find a difference of means.
+
+    The number is that of a two-sided t test at the level ``ALPHA / tests`` (Bonferroni), and at least so high
+    that `permutation_p` can reach this level. Holm's method finds slightly more than Bonferroni's.
+
+    Args:
+        difference: the true difference of the two means, in the unit of the metric.
+        deviation: the standard deviation over seeds of each encoding, in the same unit.
+        tests: number of differences that the study tests.
+        power: share of such studies that shall find the difference.
+
+    Returns:
+        The number of seeds, at least `FEWEST`, or None if it exceeds `MOST_SEEDS`.
+
+    Source: Cohen (1988), *Statistical Power Analysis for the Behavioral Sciences*, chapter 2.
+    """
+    if difference <= 0 or deviation < 0:
+        raise ValueError(f"difference={difference} must be positive and deviation={deviation} not negative")
+    level = ALPHA / tests
+
+    def suffice(seeds: int) -> bool:
+        can_be_significant = smallest_p(seeds, seeds) <= level
+        return can_be_significant and _t_test_power(difference, deviation, seeds, level) >= power
+
+    candidates = range(FEWEST, MOST_SEEDS + 1)
+    index = bisect.bisect_left(candidates, True, key=suffice)  # more seeds find more
+    return candidates[index] if index < len(candidates) else None
+
+
+def _t_test_power(difference: float, deviation: float, seeds: int, level: float) -> float:
+    """Return the power of a two-sided t test of two equal groups, by the noncentral t distribution."""
+    if deviation == 0:
+        return 1.0
+    freedom = 2 * seeds - 2
+    distribution = stats.nct(freedom, difference / deviation * math.sqrt(seeds / 2))
+    critical = stats.t.ppf(1 - level / 2, freedom)
+    return float(distribution.sf(critical) + distribution.cdf(-critical))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
+from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import validation_loss
 from pe_experiments.store.directory import RunDirectory
@@ -30,7 +31,7 @@ def train_in(
 
 
 def test_a_configuration_composed_by_hydra_can_be_run(results: Path) -> None:
-    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+    with initialize_config_dir(str(ROOT / "configs"), **VERSION_BASE):
         config = compose("config", [*TINY, f"results_dir={results}"])
     assert run_experiment(config).status == "completed"
 
