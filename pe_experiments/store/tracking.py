@@ -98,6 +98,8 @@ class Loggers:
             logger.finalize("failed" if summary is None else "success")
         if "wandb" in self.loggers:
             self.wandb.finish(exit_code=int(summary is None))
+        if "trackio" in self.loggers:
+            self.loggers["trackio"].close()  # type: ignore[attr-defined]
 
     def _log_summary(self, name: str, logger: Any, summary: Row, figure: Path) -> None:
         """Log the figure, and the summary under the same names as in ``result.json``."""

@@ -1,10 +1,10 @@
-"""A logger of Lightning that writes to Trackio, which keeps its runs on this machine unless told otherwise."""
+"""A logger of Lightning that writes to Trackio, which keeps its runs on this machine by default."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
 import trackio
@@ -24,9 +24,10 @@ class TrackioLogger(Logger):
     def __init__(self, project: str, run_name: str, group: str | None, config: Mapping[str, Any]):
         super().__init__()
         with redirect_stdout(io.StringIO()):  # how to open the dashboard
-            for earlier_run in trackio.Api().runs(project):
-                if earlier_run.name == run_name:
-                    earlier_run.delete()
+            with suppress(ValueError):  # the project does not exist yet
+                for earlier_run in trackio.Api().runs(project):
+                    if earlier_run.name == run_name:
+                        earlier_run.delete()
             self._run = trackio.init(
                 project, run_name, group, config=dict(config), embed=False,
                 auto_log_gpu=False, auto_log_cpu=False,
@@ -54,5 +55,9 @@ class TrackioLogger(Logger):
         self._run.log({key: value for key, value in metrics.items() if value is not None}, step)
 
     def finalize(self, status: str) -> None:
+        """Do nothing: Lightning calls this after training, and the evaluation is logged after that."""
+
+    def close(self) -> None:
+        """End the run, after everything was logged."""
         with redirect_stdout(io.StringIO()):
-            self._run.finish()
+            trackio.finish()

@@ -37,7 +37,8 @@ def test_everything_installed_is_pinned() -> None:
 def test_pinned_versions_are_allowed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = dict(project["optional-dependencies"])
-    del extras["tune"]  # needs a pre-release of Hydra
+    for unpinned in ("tune", "trackio"):  # they need a pre-release of Hydra and an older Pillow
+        del extras[unpinned]
     pins = pinned(PINS)
     for text in itertools.chain(project["dependencies"], *extras.values()):
         requirement = Requirement(text)
