@@ -23,6 +23,7 @@ from rich.table import Table
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists, refuse_without_effect
+from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
@@ -63,7 +64,7 @@ def command(
                     raise
                 errors.append(error)
 
-        application = hydra.main(version_base="1.3", config_path=str(CONFIG_DIR), config_name=primary)(job)
+        application = hydra.main(**MAIN, config_path=str(CONFIG_DIR), config_name=primary)(job)
 
         def run() -> NoReturn:
             errors.clear()
@@ -83,6 +84,8 @@ def command(
                 typed = " ".join(process.typed_command(name))
                 say(help_text(primary, str(usage).replace(f"python scripts/{name}.py", typed)))
                 process.leave(process.exit_code)
+            if primary == "config":
+                _choose_multirun()
             for option, key in renamed.items():
                 sys.argv[1:] = [re.sub(f"^{option}=", f"{key}=", text) for text in sys.argv[1:]]
             with process.hydra_raises() as full_error:
@@ -91,6 +94,13 @@ def command(
         return run
 
     return decorate
+
+
+def _choose_multirun() -> None:
+    """Let `sweep=NAME` run many; Hydra 1.4 reads its mode before it reads the preset."""
+    presets = [text for text in sys.argv[1:] if re.match(r"sweep=(?!null$)\S", text)]
+    if presets and not any(text.startswith("hydra.mode=") for text in sys.argv):
+        sys.argv.append("hydra.mode=MULTIRUN")
 
 
 def _exit_code(

@@ -2,11 +2,12 @@
 
 python scripts/compare.py results_dir=results [study=NAME] [out=DIR]
 python scripts/compare.py 'pe=[rope,"rope(base=500)"]' baseline=rope      only these encodings
+python scripts/compare.py study=NAME difference=0.05          how many seeds it takes to find this difference
 """
 
 import gc
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from omegaconf import DictConfig
 from pydantic import Field
@@ -26,6 +27,8 @@ class CompareSettings(Section):
     encodings: Annotated[list[Words], Field(min_length=1)] | None
     baseline: Words | None
     metric: Words | None
+    difference: Annotated[float, Field(gt=0)]
+    spread: Literal["sd", "interval"]
 
 
 @command("compare", __doc__, renamed={"pe": "encodings"})

@@ -8,9 +8,9 @@ from pathlib import Path
 import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
-from pe_experiments.comparison.latex import table_latex
+from pe_experiments.comparison.latex import Spread, table_latex
 from pe_experiments.comparison.page import render_page
-from pe_experiments.comparison.result import Comparison, build_comparison
+from pe_experiments.comparison.result import DIFFERENCE, Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.comparison.table import SPANS
 from pe_experiments.store.directory import output_folder, refuse_among_runs
@@ -31,6 +31,8 @@ def compare(
     pe: Collection[str] | None = None,
     metric: str | None = None,
     baseline: str | None = None,
+    difference: float = DIFFERENCE,
+    spread: Spread = "sd",
     display: Display | None = None,
 ) -> Comparison:
     """Compare encodings over seeds; with ``out`` also write tables, figures and pages there.
@@ -44,6 +46,8 @@ def compare(
         metric: column in which encodings are compared, such as ``exact_match_at_2x``; ``loss`` means
             ``loss_extrapolation``. None means ``exact_match_extrapolation``, or ``loss_extrapolation`` if no
             run has an exact match.
+        difference: of two means; the result says how many seeds per encoding it takes to find it.
+        spread: what ``table.tex`` shows beside a mean: the standard deviation over seeds, or the interval.
         baseline: test only the differences from the encoding of this label; None tests all pairs.
 
     Raises:
@@ -61,11 +65,11 @@ def compare(
         exclusions = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
         details = f" ({few(exclusions)})" if exclusions else ""
         raise UserError(f"results_dir={results_dir}: there is no finished run to compare{details}")
-    comparison = build_comparison(runs, metric, baseline)
+    comparison = build_comparison(runs, metric, baseline, difference)
     if out is None:
         return comparison
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
-    return write_comparison(comparison, title, output_folder(out, results_dir), display)
+    return write_comparison(comparison, title, output_folder(out, results_dir), display, spread)
 
 
 def _refuse_foreign_files(folder: Path) -> None:
@@ -91,9 +95,13 @@ def is_published(folder: Path) -> bool:
 
 
 def write_comparison(
-    comparison: Comparison, title: str, folder: Path, display: Display | None = None
+    comparison: Comparison,
+    title: str,
+    folder: Path,
+    display: Display | None = None,
+    spread: Spread = "sd",
 ) -> Comparison:
-    """Write the tables, figures and page of a comparison to a folder."""
+    """Write the tables, figures and page of a comparison to a folder; ``spread`` as in `compare`."""
     runs = comparison.runs
     figures = draw_all(comparison, make_folder(folder / "figures"), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
@@ -104,7 +112,7 @@ def write_comparison(
     texts = {
         **{f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()},
         "runs.csv": runs_csv(runs),
-        "table.tex": table_latex(comparison),
+        "table.tex": table_latex(comparison, spread),
         "references.bib": cite(runs)[1],
         "report.html": render_page(comparison, title),
     }
@@ -131,6 +139,8 @@ def show(comparison: Comparison) -> None:
     say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
     for note in comparison.notes:
         say(f"note: {note}")
+    for title, plan in comparison.plans.items():
+        say(f"seeds: {title}: {plan}")
     for name, reason in comparison.runs.left_out.items():
         say(f"excluded: {name}: {reason}")
     written = {path.name: path for path in comparison.files}

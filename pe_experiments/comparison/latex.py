@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -12,6 +13,7 @@ from pe_experiments.comparison.table import best_encodings
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
 from pe_experiments.terminal.files import CATALOGUE, read_yaml
 
+Spread = Literal["sd", "interval"]
 TEMPLATES = Path(__file__).parent / "templates"
 ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -19,8 +21,12 @@ ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 }  # fmt: skip
 
 
-def table_latex(comparison: Comparison) -> str:
-    """Return one table per model from ``table.tex.j2``, in which Jinja's delimiters are <% %> and << >>."""
+def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
+    """Return one table per model from ``table.tex.j2``, in which Jinja's delimiters are <% %> and << >>.
+
+    Args:
+        spread: what is shown beside a mean, the standard deviation over seeds or the interval.
+    """
     environment = Environment(
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined,
         loader=FileSystemLoader(TEMPLATES),
@@ -40,7 +46,8 @@ def table_latex(comparison: Comparison) -> str:
         rows=rows,
         best=best,
         lower=lower_is_better(metric),
-        intervals=table[f"{metric}_low"].notna().any(),
+        spread=spread,
+        spread_known=table[f"{metric}_{'sd' if spread == 'sd' else 'low'}"].notna().any(),
         unlearned=not all(words.learned(row) for row in rows.values()),
         diverged=table["diverged"].any(),
         solved=SOLVED,

@@ -10,10 +10,12 @@ import pandas as pd
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
 from pe_experiments.comparison.table import encoding_table, pair_table
-from pe_experiments.comparison.words import caveats, result_sentence
+from pe_experiments.comparison.words import caveats, result_sentence, seeds_sentence
 from pe_experiments.drawing import Style, styles
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks import DEPTHS
+
+DIFFERENCE = 0.1  # of two means: smaller ones seldom matter for a choice
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Comparison:
         protocols: the groups of runs that were compared with each other.
         metric: the metric in which encodings are compared, a column of ``table``.
         baseline: the encoding against which the others are tested; None if all pairs are tested.
+        difference: the difference of means for which `plans` says how many seeds it takes.
         files: the files that were written.
     """
 
@@ -36,6 +39,7 @@ class Comparison:
     protocols: list[Protocol]
     metric: str
     baseline: str | None = None
+    difference: float = DIFFERENCE
     files: list[Path] = field(default_factory=list)
 
     @property
@@ -76,6 +80,15 @@ class Comparison:
         return {protocol.title: result_sentence(protocol, self.rows(protocol)) for protocol in self.protocols}
 
     @cached_property
+    def plans(self) -> dict[str, str]:
+        """Return how many seeds `difference` takes, by the title of the protocol, where it can be said."""
+        plans = {}
+        for protocol in self.protocols:
+            pairs = self.rows(protocol, pairs=True)
+            plans[protocol.title] = seeds_sentence(self.rows(protocol), pairs, self.difference)
+        return {title: plan for title, plan in plans.items() if plan}
+
+    @cached_property
     def notes(self) -> list[str]:
         """Return the caveats, each preceded by the protocols to which it applies."""
         titles: dict[str, list[str]] = {}
@@ -89,7 +102,9 @@ class Comparison:
         return notes
 
 
-def build_comparison(runs: Runs, metric: str | None = None, baseline: str | None = None) -> Comparison:
+def build_comparison(
+    runs: Runs, metric: str | None = None, baseline: str | None = None, difference: float = DIFFERENCE
+) -> Comparison:
     """Return the comparison of these runs without writing files; see `compare` for the arguments."""
     protocols = protocols_of(runs)
     if metric is None:
@@ -98,4 +113,4 @@ def build_comparison(runs: Runs, metric: str | None = None, baseline: str | None
         metric = "loss_extrapolation"
     table = encoding_table(protocols, metric)
     pairs = pair_table(protocols, table, metric, baseline)
-    return Comparison(table, pairs, runs, protocols, metric, baseline)
+    return Comparison(table, pairs, runs, protocols, metric, baseline, difference)

@@ -18,6 +18,8 @@ ALPHA = 1 - LEVEL  # significance level of every test
 FEWEST = 3  # seeds needed for an interval or a test
 RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; below that, all of them
 RANK_DRAWS = 10_000  # bootstrap samples of configurations
+POWER = 0.8  # share of studies in which a planned number of seeds finds the difference
+MOST_SEEDS = 1000  # a study with more is not planned
 ROUNDING = 1e-12  # values closer than this count as equal
 
 
@@ -205,6 +207,45 @@ def _subset_means(pairs: int) -> np.ndarray:
 def smallest_p(first: int, second: int) -> float:
     """Return the smallest value of `permutation_p` with these numbers of seeds."""
     return (2 if first == second else 1) / math.comb(first + second, first)
+
+
+def seeds_needed(difference: float, deviation: float, tests: int = 1, power: float = POWER) -> int | None:
+    """Return how many seeds per encoding a study needs to find a difference of means.
+
+    The number is that of a two-sided t test at the level ``ALPHA / tests`` (Bonferroni), and at least so high
+    that `permutation_p` can reach this level. Holm's method finds slightly more than Bonferroni's.
+
+    Args:
+        difference: the true difference of the two means, in the unit of the metric.
+        deviation: the standard deviation over seeds of each encoding, in the same unit.
+        tests: number of differences that the study tests.
+        power: share of such studies that shall find the difference.
+
+    Returns:
+        The number of seeds, at least `FEWEST`, or None if it exceeds `MOST_SEEDS`.
+
+    Source: Cohen (1988), *Statistical Power Analysis for the Behavioral Sciences*, chapter 2.
+    """
+    if difference <= 0 or deviation < 0:
+        raise ValueError(f"difference={difference} must be positive and deviation={deviation} not negative")
+    level = ALPHA / tests
+    # A z test needs fewer seeds than a t test, by a few.
+    quantiles = stats.norm.ppf(1 - level / 2) + stats.norm.ppf(power)
+    fewest = max(FEWEST, math.floor(2 * (quantiles * deviation / difference) ** 2))
+    for seeds in range(fewest, MOST_SEEDS + 1):
+        if smallest_p(seeds, seeds) <= level and _t_test_power(difference, deviation, seeds, level) >= power:
+            return seeds
+    return None
+
+
+def _t_test_power(difference: float, deviation: float, seeds: int, level: float) -> float:
+    """Return the power of a two-sided t test of two equal groups, by the noncentral t distribution."""
+    if deviation == 0:
+        return 1.0
+    freedom = 2 * seeds - 2
+    distribution = stats.nct(freedom, difference / deviation * math.sqrt(seeds / 2))
+    critical = stats.t.ppf(1 - level / 2, freedom)
+    return float(distribution.sf(critical) + distribution.cdf(-critical))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

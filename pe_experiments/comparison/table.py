@@ -30,6 +30,7 @@ def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
 
     * A mean over seeds ``X``, such as ``exact_match@20`` (at length 20), has the interval ``X_low`` to
       ``X_high``.
+    * ``X_sd`` of the compared metric is the standard deviation over seeds.
     * ``reached@20`` is the number of seeds with an exact match of at least 0.9 at length 20; its interval is
       the interval of the share of seeds. ``solved`` is the same for the training lengths.
     * ``compared`` says whether the encoding is tested. For metrics past training, at least half of its runs
@@ -92,6 +93,7 @@ def _encoding_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
         }
         for name in METRICS:
             row |= _interval_columns(name, statistics.mean_interval(runs[name].to_numpy(float), lowest[name]))
+        row[f"{metric}_sd"] = runs[metric].astype(float).std()  # NaN with one seed
         for name in LOSSES if with_loss else ():
             row |= _interval_columns(name, statistics.t_interval(runs[name].to_numpy(float)))
         for length, points in shared[shared["label"] == label].groupby("content_length"):

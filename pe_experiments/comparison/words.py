@@ -1,11 +1,21 @@
 """Format values as text, and describe the result and the caveats of a protocol in sentences."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs
-from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, smallest_p
+from pe_experiments.comparison.statistics import (
+    ALPHA,
+    FEWEST,
+    MOST_SEEDS,
+    POWER,
+    ROUNDING,
+    mean_interval,
+    seeds_needed,
+    smallest_p,
+)
 from pe_experiments.comparison.table import LEAST, best_encodings, finite
 from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
@@ -26,6 +36,10 @@ EDGE = "{setting} of {encoding}: the best of {tried} is {chosen}, an end of the 
 SMALLEST_P = (
     "With so few seeds for {tests} tests the adjusted p value is at least {least:.2g}, so no difference can "
     "be significant; use more seeds, or fewer tests (baseline=)."
+)
+SEEDS_NEEDED = (
+    "To find a true difference of {difference:g} in {power} of studies, a study needs {seeds} seeds per "
+    "encoding (standard deviation over seeds {deviation}, {tests} test{plural})."
 )
 
 
@@ -52,6 +66,50 @@ def mean(row: Mapping[Any, Any], column: str) -> str:
     """Return a mean with its interval, such as ``0.32 [0.08, 0.70]``, or alone if it has none."""
     estimate, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
     return estimate if low == NO_NUMBER else f"{estimate} [{low}, {high}]"
+
+
+def mean_of_seeds(row: Mapping[Any, Any], column: str) -> str:
+    """Return a mean with its interval and what the interval is, for a sentence."""
+    text = mean(row, column)
+    return f"{text} (95 % interval from {format_seeds([row['seeds']])})" if " [" in text else text
+
+
+def interval_note(seed_counts: Iterable[int]) -> str:
+    """Return why intervals of means between 0 and 1 are wide, or an empty string if there are none."""
+    counts = [count for count in seed_counts if count >= FEWEST]
+    if not counts:
+        return ""
+    zeros = mean_interval([0.0] * min(counts))
+    return (
+        "The 95 % interval of a mean holds for all distributions between 0 and 1. With few seeds it is wide "
+        f"even if they agree: {format_seeds([min(counts)])} at 0.00 have [0.00, {number(zeros.high)}]."
+    )
+
+
+def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], difference: float) -> str:
+    """Return how many seeds a difference takes, or an empty string if too few seeds show their spread.
+
+    Args:
+        rows: the rows of a protocol in the table of encodings.
+        pairs: its rows in the table of pairs.
+        difference: of two means, in the unit of the metric.
+    """
+    metric = str(rows[0]["metric"])
+    compared = [row for row in rows if row["compared"] and row["seeds"] >= FEWEST]
+    variances = [row[f"{metric}_sd"] ** 2 for row in compared if finite(row[f"{metric}_sd"])]
+    if not variances:
+        return ""
+    deviation = math.sqrt(sum(variances) / len(variances))
+    tests = max(1, sum(finite(pair["p"]) for pair in pairs))
+    seeds = seeds_needed(difference, deviation, tests)
+    return SEEDS_NEEDED.format(
+        difference=difference,
+        power=f"{POWER:.0%}".replace("%", " %"),
+        seeds=f"more than {MOST_SEEDS:,}" if seeds is None else seeds,
+        deviation=number(deviation, ".3f"),
+        tests=tests,
+        plural="" if tests == 1 else "s",
+    )
 
 
 def digits(metric: str) -> str:
@@ -97,7 +155,7 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
     if abs(best[metric]) < LEAST and not lower:
         return f"No encoding that learned the task exceeds {number(best[metric])} in mean {metric_words}."
     if len(compared) == 1:
-        return f"{best['encoding']}: {metric_words} {mean(best, metric)}."
+        return f"{best['encoding']}: {metric_words} {mean_of_seeds(best, metric)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         subject = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
         return f"{subject} have the same mean {metric_words}, {number(best[metric], digits(metric))}."
@@ -119,7 +177,7 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
         best=best["encoding"],
         highest="lowest" if lower else "highest",
         metric=metric_words,
-        mean=mean(best, metric),
+        mean=mean_of_seeds(best, metric),
         seeds=format_seeds(row["seeds"] for row in compared),
         others="other" if len(others) == 1 else f"{len(others)} others",
         separated=join_names(separated)

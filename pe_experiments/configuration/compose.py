@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
+from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import SIZES
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -38,7 +39,7 @@ def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictC
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None
     try:
-        with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        with hydra.initialize_config_dir(str(CONFIG_DIR), **VERSION_BASE):
             return hydra.compose(name, overrides=overrides)
     except Exception as error:
         raise explain_error(error, overrides, name) from error

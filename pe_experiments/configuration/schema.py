@@ -160,6 +160,12 @@ class MlflowConfig(Section):
     experiment_name: Words
 
 
+class TrackioConfig(Section):
+    """Options of Trackio (`logger.trackio`)."""
+
+    project: Words
+
+
 class LoggerConfig(Section):
     """The loggers by name (`tracking`); each present section is used."""
 
@@ -167,11 +173,12 @@ class LoggerConfig(Section):
     csv: Section | None = None
     tensorboard: Section | None = None
     mlflow: MlflowConfig | None = None
+    trackio: TrackioConfig | None = None
 
     @property
     def used(self) -> bool:
         """Return whether any logger is used."""
-        others = (self.csv, self.tensorboard, self.mlflow)
+        others = (self.csv, self.tensorboard, self.mlflow, self.trackio)
         return bool(self.wandb and self.wandb.mode) or any(section is not None for section in others)
 
 

@@ -85,6 +85,8 @@ def log(
             logger.log_metrics({f"bits_per_byte/{rope}": value for rope, value in values.items()}, length)
         _log_figure(logger, folder / "bits_per_byte.png")
         logger.finalize("success")
+        if hasattr(logger, "close"):
+            logger.close()
 
 
 def _log_figure(logger: Any, path: Path) -> None:

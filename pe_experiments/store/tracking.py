@@ -32,7 +32,7 @@ MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accurac
 LENGTHS = "extrapolation/lengths"  # evaluated lengths, in W&B's summary
 FIGURE = "extrapolation/figure"
 OVER_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # W&B options
-OTHER_LOGGERS = ("csv", "tensorboard", "mlflow")
+OTHER_LOGGERS = ("csv", "tensorboard", "mlflow", "trackio")
 MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
 
 
@@ -59,7 +59,9 @@ class Loggers:
         for kind in OTHER_LOGGERS:
             if getattr(config.logger, kind) is not None:
                 results_dir = Path(config.results_dir)
-                logger = _other_logger(kind, config.logger, directory.path, results_dir, name, tags)
+                logger = _other_logger(
+                    kind, config.logger, directory.path, results_dir, name, tags, self.config
+                )
                 logger.log_hyperparams(self.config)
                 self.loggers[kind] = logger
 
@@ -98,6 +100,8 @@ class Loggers:
             logger.finalize("failed" if summary is None else "success")
         if "wandb" in self.loggers:
             self.wandb.finish(exit_code=int(summary is None))
+        if "trackio" in self.loggers:
+            self.loggers["trackio"].close()  # type: ignore[attr-defined]
 
     def _log_summary(self, name: str, logger: Any, summary: Row, figure: Path) -> None:
         """Log the figure, and the summary under the same names as in ``result.json``."""
@@ -116,6 +120,10 @@ class Loggers:
             logger.log_metrics(numbers)
             if name == "mlflow":
                 logger.experiment.log_artifact(logger.run_id, str(figure))
+            elif name == "trackio":
+                import trackio
+
+                logger.log_metrics({FIGURE: trackio.Image(figure)})
 
 
 def upload_command(directory: RunDirectory) -> str | None:
@@ -191,11 +199,19 @@ def _other_logger(
     results_dir: Path,
     name: str,
     tags: dict[str, str] | None = None,
+    saved_config: dict[str, Any] | None = None,
 ) -> Logger:
-    """Return a logger other than W&B; MLflow gives the run ``name`` and ``tags``."""
+    """Return a logger other than W&B; MLflow and Trackio give the run ``name`` and know its ``tags``."""
     if kind == "mlflow":
         assert config.mlflow
         return _mlflow_logger(config.mlflow, name, results_dir, tags)
+    if kind == "trackio":
+        assert config.trackio
+        _require("trackio")
+        from pe_experiments.store.trackio_logger import TrackioLogger
+
+        group = (tags or {}).get("label")
+        return TrackioLogger(config.trackio.project, name, group, saved_config or {})
     return _file_logger(kind, folder)
 
 
@@ -244,7 +260,7 @@ def _mlflow_logger(
 
 def require_installed(config: LoggerConfig) -> None:
     """Raise an error if a logger of the configuration is not installed."""
-    for kind in ("tensorboard", "mlflow"):
+    for kind in ("tensorboard", "mlflow", "trackio"):
         if getattr(config, kind) is not None:
             _require(kind)
 

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from hydra_plugins.pe_experiments.sweeps import GridSweeper
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import Config, SubmititConfig
 from pe_experiments.data.batches import TrainingStream
@@ -120,7 +121,7 @@ class Sweep:
     """A sweep of train.py: its shared configuration, and the overrides of each of its runs."""
 
     def __init__(self, command: str):
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+        with initialize_config_dir(str(CONFIG_DIR), **VERSION_BASE):
             self.loader = GlobalHydra.instance().config_loader()
         self.config = self.loader.load_configuration("config", command.split(), RunMode.MULTIRUN)
         varied = [f"{key}={value}" for key, value in self.config.hydra.sweeper.params.items()]
@@ -144,7 +145,7 @@ Runs = list[tuple[Sweep, Sequence[str]]]
 def runs_of(commands: Iterable[str], study: str) -> Runs:
     """All runs of these commands, which belong to this study."""
     sweeps = [Sweep(command) for command in commands]
-    assert {(sweep.config.hydra.mode, sweep.config.study) for sweep in sweeps} == {(RunMode.MULTIRUN, study)}
+    assert {sweep.config.study for sweep in sweeps} == {study}
     return [(sweep, run) for sweep in sweeps for run in sweep.runs]
 
 

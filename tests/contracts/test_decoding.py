@@ -13,12 +13,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hydra.utils import instantiate
 from torch import Tensor
 
 from pe_experiments.checking import Subject
 from pe_experiments.checking.subject import VOCABULARY
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.data.batches import Batch
 from pe_experiments.data.formats import CausalFormat
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -50,7 +49,7 @@ Make = Callable[[ModelShape], PositionalEncoding]
 
 
 def shipped_encoding(name: str) -> Make:
-    return lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all")
+    return load_component("pe", shipped("pe")[name]).build
 
 
 ENCODINGS: dict[str, Make] = {

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hydra.utils import instantiate
 from torch import Tensor
 
 from pe_experiments.checking import task_contract
 from pe_experiments.checking.task_contract import CHECKS
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.tasks import Task
 from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
@@ -27,8 +26,9 @@ SLOW = ("examples", "splits")  # a second each
 
 
 def build(name: str, **changes: int) -> Task:
-    section = shipped("task")[name]
-    return instantiate(section | {key: value for key, value in changes.items() if key in section})
+    shipped_section = shipped("task")[name]
+    section = shipped_section | {key: value for key, value in changes.items() if key in shipped_section}
+    return load_component("task", section).build()
 
 
 def broken(task: Task, checks: Iterable[str]) -> dict[str, str]:

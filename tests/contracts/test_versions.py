@@ -36,9 +36,11 @@ def test_everything_installed_is_pinned() -> None:
 
 def test_pinned_versions_are_allowed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
+    extras = dict(project["optional-dependencies"])
+    for unpinned in ("tune", "trackio"):  # they need a pre-release of Hydra and an older Pillow
+        del extras[unpinned]
     pins = pinned(PINS)
-    for text in itertools.chain(project["dependencies"], *extras):
+    for text in itertools.chain(project["dependencies"], *extras.values()):
         requirement = Requirement(text)
         name = canonical(requirement.name)
         assert name in pins, f"add to constraints.txt: {name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -67,6 +68,21 @@ def test_the_page_about_python_runs(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notebook", "notebook.png"]
     assert [path.name for path in (tmp_path / "notebook").iterdir()] == ["runs"]  # compare wrote nothing
     assert "exact_match_at_2x" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    cells = json.loads((DOCS / "notebook.ipynb").read_text())["cells"]
+    code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    (tmp_path / "notebook.py").write_text(code)
+    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "notebook.py"]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("notebook/runs/*/result.json")]
+    assert sorted(result["label"] for result in results) == sorted(3 * ["none", "rope", "alibi", "Recency"])
+    learned = [result["label"] for result in results if result["exact_match_in_distribution"] > 0.9]
+    assert {"rope", "alibi", "Recency"} <= set(learned)
 
 
 @pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from hydra.utils import instantiate
 
 from pe_experiments.checking import Subject, small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, draw_inputs, perturbed
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, transformer_xl
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias
@@ -41,7 +40,7 @@ from scripts.catalogue import acts_on
 @pytest.mark.parametrize("name", sorted(shipped("pe")))
 def test_a_constant_sequence_shows_positions_only_if_they_are_embedded(name: str) -> None:
     """Changed softmax weights give every position the same output."""
-    subject = Subject(lambda shape: instantiate(shipped("pe")[name], shape, _convert_="all"))
+    subject = Subject(load_component("pe", shipped("pe")[name]).build)
     model = subject.model().double()
     outputs = model(torch.full((1, 9), 3)).detach()
     spread = float((outputs - outputs[:, :1]).abs().max())

@@ -19,9 +19,10 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.compare import show
-from pe_experiments.comparison.latex import printed_name
+from pe_experiments.comparison.latex import Spread, printed_name, table_latex
 from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
 from pe_experiments.comparison.runs import read_runs
+from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.comparison.table import encoding_table
 from pe_experiments.comparison.words import caveats, mean, number
 from pe_experiments.configuration.experiment import Experiment
@@ -175,6 +176,29 @@ def test_the_sentence_says_when_three_seeds_cannot_be_significant(tiny: Tiny, re
     (sentence,) = compare(results).sentences.values()
     assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
     assert sentence.endswith("; with 3 seeds no difference from the 2 others can become significant.")
+
+
+def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results: Path) -> None:
+    """The deviation is pooled over encodings with three seeds, 0.1 and 0 here."""
+    for seed, value in enumerate((0.4, 0.5, 0.6)):
+        write_run(tiny("pe=rope", f"seed={seed}", "evaluation.lengths=[6,12]"), past_training(value))
+        write_run(tiny("pe=none", f"seed={seed}", "evaluation.lengths=[6,12]"), past_training(0.0))
+    (plan,) = compare(results, difference=0.2).plans.values()
+    seeds = seeds_needed(0.2, 0.1 / 2**0.5)
+    assert f"a true difference of 0.2 in 80 % of studies, a study needs {seeds} seeds per encoding" in plan
+    assert "(standard deviation over seeds 0.071, 1 test)" in plan
+
+
+@pytest.mark.parametrize(("spread", "cell"), [("sd", r"$\pm$ 0.10"), ("interval", "{[}0.1")])
+def test_a_table_for_a_paper_shows_the_spread_and_says_what_it_is(
+    spread: Spread, cell: str, tiny: Tiny, results: Path
+) -> None:
+    for seed, value in enumerate((0.4, 0.5, 0.6)):
+        write_run(tiny("pe=rope", f"seed={seed}", "evaluation.lengths=[6,12]"), past_training(value))
+    table = table_latex(compare(results), spread)
+    assert f"{{\\scriptsize {cell}" in table
+    legends = {"sd": "standard deviation over seeds", "interval": "3 seeds at 0.00 have {[}0.00, 0.71]"}
+    assert [legend in table for legend in legends.values()] == [spread == name for name in legends]
 
 
 def test_numbers_have_two_decimals_and_no_negative_zero() -> None:

@@ -15,6 +15,7 @@ from pe_experiments.comparison.statistics import (
     mean_below_p,
     mean_interval,
     permutation_p,
+    seeds_needed,
     share_interval,
     smallest_p,
 )
@@ -113,6 +114,35 @@ def test_many_seeds_are_permuted_at_random() -> None:
 def test_the_smallest_p_is_that_of_separated_seeds(first: int, second: int, p: float) -> None:
     assert smallest_p(first, second) == pytest.approx(p)
     assert permutation_p([1.0] * first, [0.0] * second) == pytest.approx(p)
+
+
+@pytest.mark.parametrize(("difference", "tests"), [(2.0, 1), (1.3, 1), (2.0, 15)])
+def test_a_planned_study_finds_the_difference_and_a_smaller_one_does_not(
+    difference: float, tests: int
+) -> None:
+    """In simulations, by the t test for which the number of seeds is planned."""
+    seeds = seeds_needed(0.1 * difference, 0.1, tests)
+    assert seeds
+    rng = np.random.default_rng(0)
+    for number, enough in ((seeds, True), (seeds - 1, False)):
+        first, second = (rng.normal(mean, 1, (20_000, number)) for mean in (0, difference))
+        found = stats.ttest_ind(first, second, axis=1).pvalue <= 0.05 / tests
+        assert (found.mean() >= 0.79) == enough
+
+
+def test_a_planned_study_finds_the_difference_by_permutation_too() -> None:
+    seeds = seeds_needed(2.0, 1.0) or 0
+    rng = np.random.default_rng(0)
+    studies = zip(rng.normal(0, 1, (400, seeds)), rng.normal(2, 1, (400, seeds)), strict=True)
+    assert np.mean([permutation_p(first, second) <= 0.05 for first, second in studies]) > 0.8
+
+
+def test_a_plan_allows_for_the_number_of_tests_and_gives_up() -> None:
+    assert seeds_needed(0.5, 0.0) == 4  # three against three give p = 0.1 at the least
+    assert seeds_needed(0.5, 0.0, tests=15) == 6
+    assert seeds_needed(0.001, 1.0) is None
+    with pytest.raises(ValueError, match="difference=0"):
+        seeds_needed(0.0, 1.0)
 
 
 def test_holm_on_a_worked_example() -> None:

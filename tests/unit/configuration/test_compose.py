@@ -12,6 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError
@@ -57,7 +58,7 @@ def test_keys_and_values_that_cannot_be_set_are_refused(keys: dict[str, Any], me
 
 
 def test_a_configuration_is_composed_inside_another_application() -> None:
-    with initialize_config_dir(str(CONFIG_DIR / "model"), version_base="1.3"):
+    with initialize_config_dir(str(CONFIG_DIR / "model"), **VERSION_BASE):
         outer = GlobalHydra.instance().hydra
         assert compose_config(["seed=3"]).seed == 3
         assert GlobalHydra.instance().hydra is outer
