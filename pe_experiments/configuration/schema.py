@@ -30,7 +30,8 @@ Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # does not start a spreadsheet formula
-RESERVED = ("runs", "comparison", "encodings", "multirun")  # folders of results_dir that are not studies
+# Folders of results_dir that are not studies.
+RESERVED = ("runs", "comparison", "encodings", "models", "multirun")
 
 
 def _study_name(value: Any) -> Any:

@@ -121,7 +121,7 @@ trained.answers(inputs)  # symbols of the task, [batch, length]
 trained.model            # a torch.nn.Module
 ```
 {needs}
-`config.json` holds the configuration. Trained with pe_experiments {__version__}, run `{run.identity.hash[:16]}`.
+Trained with pe_experiments {__version__} (run `{run.identity.hash[:16]}`), configuration in `config.json`.
 """
 
 

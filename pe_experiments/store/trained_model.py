@@ -74,23 +74,28 @@ class TrainedModel:
     @torch.no_grad()
     def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
         """Return the attention weights [H heads, T queries, S keys] by layer for one input and its answer."""
+        weights = self.batch_weights(self.batch(inputs_1N))
+        if not weights:
+            kind = type(self.model).__name__
+            raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
+        return {layer: weights_BHTS[0] for layer, weights_BHTS in weights.items()}
+
+    @torch.no_grad()
+    def batch_weights(self, batch: Batch) -> dict[int, Tensor]:
+        """Return the attention weights [B, H, T, S] by layer, of the layers whose weights can be read."""
         weights: dict[int, Tensor] = {}
 
         def record(layer: Attention, arguments: tuple[Any, ...], _: Tensor) -> None:
             context = arguments[2]
-            weights[context.layer] = layer.weights(*arguments[:3])[0]
+            weights[context.layer] = layer.weights(*arguments[:3])
 
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         hooks = [layer.register_forward_hook(record) for layer in layers]
-        batch = self.batch(inputs_1N)
         try:
             self.model.eval().hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         finally:
             for hook in hooks:
                 hook.remove()
-        if not weights:
-            kind = type(self.model).__name__
-            raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
         return weights
 
 
