@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
-from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON
+from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON
 from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
@@ -255,6 +255,25 @@ def shipped(group: str) -> Mapping[str, dict[str, Any]]:
     return MappingProxyType(sections)
 
 
+def load_function(option: str, target: str) -> Callable[..., Any]:
+    """Import the function that an option names, such as ``mine.first_error``.
+
+    Raises:
+        UserError: the module cannot be imported or has no such function.
+    """
+    module_name, _, name = target.rpartition(".")
+    key = f"{option}={target}"
+    if target in FUNCTIONS_FROM_PYTHON:
+        return FUNCTIONS_FROM_PYTHON[target]
+    if not module_name:
+        raise UserError(f"{key}: expected the module and the function, such as my_module.{target}")
+    module = _import_module(key, module_name)
+    functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
+    if name not in functions:
+        raise UserError(f"{key}: {module_name} has no function of that name.{nearest(name, functions)}")
+    return functions[name]
+
+
 def _import_class(group: str, target: str) -> type:
     """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
     module_name, _, name = target.rpartition(".")
@@ -266,14 +285,7 @@ def _import_class(group: str, target: str) -> type:
         raise UserError(
             f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
         )
-    with user_errors(key, f"names {module_name}, whose import fails"):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name != module_name.partition(".")[0]:
-                raise
-            where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
-            raise UserError(f"{key}: {where}") from error
+    module = _import_module(key, module_name)
     classes = {
         attribute: value
         for attribute, value in vars(module).items()
@@ -282,6 +294,18 @@ def _import_class(group: str, target: str) -> type:
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
     return classes[name]
+
+
+def _import_module(key: str, name: str) -> ModuleType:
+    """Import a module that an option names, which error messages show as ``key``."""
+    with user_errors(key, f"names {name}, whose import fails"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name.partition(".")[0]:
+                raise
+            where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
+            raise UserError(f"{key}: {where}") from error
 
 
 def _callback_class() -> type:

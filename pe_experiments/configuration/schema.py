@@ -128,6 +128,8 @@ class EvaluationConfig(Section):
     lengths: Annotated[list[Length], Field(min_length=1)] | None
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
+    save: bool = False  # whether inputs, targets and answers are kept
+    metrics: list[Words] = Field(default_factory=list)  # functions, such as mine.first_error
 
 
 class TrainerConfig(Section):

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
+from pe_experiments.evaluation.details import Details
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 from pe_experiments.terminal.console import Row
@@ -26,6 +27,11 @@ from pe_experiments.terminal.console import Row
 TOKENS_AT_ONCE = 16_384  # bounds the memory of a forward pass at any length
 
 Decoding = Literal["teacher_forcing", "greedy"]
+Keep = Callable[[Batch, Tensor], None]  # is given batches and their answers [B, T]
+CURVE = ("length", "content_length", "split", "examples", "seen", "token_accuracy", "exact_match",
+         "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
+         "answer_tokens", "tokens", "largest_position", "untrained_positions",
+         "exact_match_without_end")  # columns of ``extrapolation.csv``  # fmt: skip
 
 
 @dataclass
@@ -65,6 +71,7 @@ def tally(
     eos: int,
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
+    keep: Keep = lambda batch, answers: None,
 ) -> Tally:
     """Run the model over batches, a bounded number of tokens at a time, and return the counts.
 
@@ -72,6 +79,7 @@ def tally(
         decoding: ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of a
             single input length in a format with ``feeds_back``.
         show: called with the number of finished examples.
+        keep: called with the parts of batches that were answered, and the answers, both on the CPU.
     """
     device = next(model.parameters()).device
     done = 0
@@ -80,7 +88,9 @@ def tally(
         rows = max(1, TOKENS_AT_ONCE // batch.tokens_BT.shape[1])
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
-            counts.append(_count(model, part.to(device), eos, decoding))
+            count, answers_BT = _count(model, part.to(device), eos, decoding)
+            counts.append(count)
+            keep(part, answers_BT.cpu())
             done += len(part.tokens_BT)
             show(done)
     return sum(counts, Tally())
@@ -127,8 +137,8 @@ def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally:
-    """Return the counts of one batch."""
+def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> tuple[Tally, Tensor]:
+    """Return the counts of one batch, and the answers [B, T]."""
     if decoding == "greedy":
         answers_BT = greedy_answers(model, batch, eos)
         loss_sum = math.nan
@@ -138,7 +148,7 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
     exact_B = all_correct(batch.labels_BT, answers_BT)
-    return Tally(
+    count = Tally(
         examples=len(scored_BT),
         exact=int(exact_B.sum()),
         without_end=int(all_correct(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
@@ -148,6 +158,7 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding) -> Tally
         loss_sum=loss_sum,
         by_example=[torch.stack([exact_B, right_BT.sum(dim=1), content_BT.sum(dim=1)], dim=1).cpu()],
     )
+    return count, answers_BT
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
@@ -164,7 +175,7 @@ def extrapolation_curve(
     max_length: int,
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
-    keep_depths: Callable[[list[Row]], None] = lambda rows: None,
+    details: Details | None = None,
 ) -> Iterator[Row]:
     """Yield one row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
@@ -175,9 +186,10 @@ def extrapolation_curve(
         examples: number of examples per length.
         max_length: longest input length in training.
         show: called with the number of finished examples over all lengths.
-        keep_depths: called with the rows of ``depth.csv`` of each length, if the task has a depth.
+        details: collects further tables, and columns for own metrics.
     """
     model.eval()
+    details = details or Details(source)
     for index, length in enumerate(lengths):
         content_length = source.task.nearest_length(length)
         assert content_length is not None, "checked when the configuration was resolved"
@@ -186,10 +198,12 @@ def extrapolation_curve(
         def show_total(done: int, done_before: int = index * examples) -> None:
             show(done_before + done)
 
-        counts = tally(model, blocks, source.format.eos, decoding, show_total)
+        details.begin(content_length)
+        counts = tally(model, blocks, source.format.eos, decoding, show_total, details.add)
+        further_columns = details.end()
         if blocks.depths:
             by_example_E3 = torch.cat(counts.by_example)
-            keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))
+            details.tables["depth"] += depth_rows(content_length, torch.cat(blocks.depths), by_example_E3)
         low, high = wilson_interval(counts.exact, counts.examples)
         yield {
             **point(source, length, content_length, max_length, blocks.largest_id),
@@ -202,6 +216,7 @@ def extrapolation_curve(
             "loss": None if decoding == "greedy" else counts.loss,
             "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
             "input_blind": source.task.input_blind(content_length),
+            **further_columns,
         }
 
 

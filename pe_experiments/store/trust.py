@@ -22,6 +22,9 @@ HARMLESS_CALLBACKS = tuple(
 )
 
 
+OTHER_SECTIONS = ("model", "optimizer", "trainer", "evaluation")  # that may name code
+
+
 def refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
     """Raise an error without ``trust`` if the saved configuration names classes or files of a stranger.
 
@@ -32,7 +35,7 @@ def refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], t
     if trust:
         return
     effective = {**saved, **changes}
-    sections = [effective.get(key) for key in (*ENCODING_AND_TASK, "model", "optimizer", "trainer")]
+    sections = [effective.get(key) for key in (*ENCODING_AND_TASK, *OTHER_SECTIONS)]
     sections.insert(0, saved.get("task"))  # is built even if another task is evaluated
     named_by_run = set(_foreign_names(list(saved.values())))
     untrusted = [name for name in _foreign_names(sections) if name in named_by_run]

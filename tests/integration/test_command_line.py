@@ -188,7 +188,7 @@ def test_train_prints_the_table_and_the_paths(script: Script, results: Path) -> 
     files = {path.name for path in run.iterdir()} - {".lock"}
     assert files == {
         "config.yaml", "environment.json", "metrics.csv", "extrapolation.csv", "extrapolation.png",
-        "checkpoints", "result.json",
+        "index.csv", "checkpoints", "result.json",
     }  # fmt: skip
     again = script("train", *TINY, f"results_dir={results}")
     assert "(found finished)" in again.out
