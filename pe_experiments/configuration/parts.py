@@ -21,10 +21,14 @@ from pydantic.errors import PydanticUserError
 from torch import optim
 
 from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON
+from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
+from pe_experiments.encodings.softmax import Softmax
 from pe_experiments.models import Backbone
+from pe_experiments.models.attention import MakeSoftmax
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, error_place
@@ -33,7 +37,11 @@ from pe_experiments.terminal.files import CONFIG_DIR
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
 KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
-LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1}  # how many are not configured but passed to `build`
+KINDS |= {"model.attention": Softmax}
+# How many arguments are not configured but passed to `build`.
+LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1, "model.attention": 1}
+# Arguments that take parts, by annotation, and the group of these parts, which may be given by name alone.
+PARTS: dict[Any, str] = {MakeEncoding: "pe", MakeSoftmax: "model.attention"}
 CALLBACKS = "trainer.callbacks"
 # Whose classes are not the user's own.
 KNOWN_PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"} | sys.stdlib_module_names
@@ -172,7 +180,10 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
             if not cls.__module__.startswith("pe_experiments."):
                 hint += f" The class alone is chosen with {group}={target}."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
-        if components := _nested_components(group, value):
+        part_group = signature.parts.get(name, group)
+        if name in signature.parts:
+            value = _parts_by_name(part_group, value)
+        if components := _nested_components(part_group, value):
             nested[name] = components
             # Default arguments are included, so that equivalent configurations are equal.
             sections = [
@@ -321,6 +332,7 @@ class Signature:
     parameters: dict[str, inspect.Parameter]
     defaults: dict[str, Any]
     types: dict[str, TypeAdapter[Any]]  # of those that pydantic can check
+    parts: dict[str, str]  # groups of the parts that some of them take, by name (`PARTS`)
     takes_any: bool  # whether the class accepts any keyword argument
 
 
@@ -343,10 +355,17 @@ def signature_of(cls: type) -> Signature:
     for name, annotation in annotations.items():
         with suppress(PydanticUserError):  # types that pydantic cannot check
             types[name] = TypeAdapter(annotation)
+    parts = {
+        name: group
+        for name, annotation in annotations.items()
+        for kind, group in PARTS.items()
+        if annotation == kind or kind in typing.get_args(annotation)
+    }
     return Signature(
         parameters=configured,
         defaults={name: p.default for name, p in configured.items() if p.default is not p.empty},
         types=types,
+        parts=parts,
         takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
     )
 
@@ -368,6 +387,20 @@ def _short(value: Any) -> str:
             return f"'{value}'"
         return f"'{value}'" if value.lower() in ("", "null", "true", "false") else value
     return "null" if value is None else str(value)
+
+
+def _parts_by_name(group: str, value: Any) -> Any:
+    """Return the argument of a part with names replaced by sections: ``rope`` or ``mine.MyEncoding``."""
+    if isinstance(value, list):
+        return [_parts_by_name(group, item) for item in value]
+    if isinstance(value, str):
+        choices = shipped(group)
+        name = ALIASES.get(value, value)
+        if name not in choices and "." not in name:
+            example = "" if choices else " Expected the module and the class, such as my_module.MyClass."
+            raise UserError(f"{group}={value} is not a choice.{example or nearest(name, choices)}")
+        value = choices.get(name, {"_target_": name})
+    return {"_partial_": True, **value} if isinstance(value, dict) else value
 
 
 def _nested_components(group: str, value: Any) -> list[Component]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.softmax import additive_mask
+from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.packing import UNPACKED, Unpacked
 from pe_experiments.models.parts import AttentionPart, softmax_with_sink
@@ -32,9 +32,10 @@ def eager(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Compute the weights, then the weighted sum. Fastest for training on short rows on a CPU."""
-    weights_BHTS = attention_weights(q_BHTK, k_BHSK, encoding, at, sink_H)
+    weights_BHTS = attention_weights(q_BHTK, k_BHSK, encoding, at, sink_H, softmax)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
 
@@ -45,6 +46,7 @@ def sdpa(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
@@ -73,12 +75,13 @@ def blocked(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Compute a few query rows at a time, so that memory grows linearly with the length."""
     if makes_weights(encoding):
         compute_weights: Callable[..., Tensor] = encoding.weights  # includes the rotation
     else:
-        compute_weights = partial(rotated_weights, encoding=encoding, sink_H=sink_H)
+        compute_weights = partial(rotated_weights, encoding=encoding, sink_H=sink_H, softmax=softmax)
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     size = max(1, BLOCK_LOGITS // (batch * heads * k_BHSK.shape[2]))
@@ -98,12 +101,13 @@ def attention_weights(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
-    if sink_H is None:
+    if sink_H is None and softmax is None:
         return encoding.weights(q_BHTK, k_BHSK, at)
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
-    return rotated_weights(q_BHTK, k_BHSK, at, encoding, sink_H)
+    return rotated_weights(q_BHTK, k_BHSK, at, encoding, sink_H, softmax)
 
 
 def rotated_weights(
@@ -112,17 +116,25 @@ def rotated_weights(
     at: AttentionContext,
     encoding: PositionalEncoding,
     sink_H: Tensor | None,
+    softmax: Softmax | None,
 ) -> Tensor:
     """Return attention weights [B, H, T, S] of rotated queries and keys."""
-    if sink_H is None:
+    if sink_H is None and softmax is None:
         return encoding.softmax_weights(q_BHTK, k_BHSK, at)
     logits_BHTS = encoding.scaled_logits(q_BHTK, k_BHSK)
-    return softmax_with_sink(logits_BHTS, encoding.bias(q_BHTK, k_BHSK, at), at, sink_H)
+    bias = encoding.bias(q_BHTK, k_BHSK, at)
+    if softmax is not None:
+        mask = at.once(additive_mask)
+        logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
+        return softmax(logits_BHTS.clamp(min=MASKED))  # finite, because 0 times infinity has no gradient
+    assert sink_H is not None
+    return softmax_with_sink(logits_BHTS, bias, at, sink_H)
 
 
 Implementation = Callable[
-    [Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext, Tensor | None], Tensor
+    [Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext, Tensor | None, Softmax | None], Tensor
 ]
+MakeSoftmax = Callable[[ModelShape], Softmax]
 IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
 
 
@@ -132,12 +144,15 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
 
 
 def choose_implementation(
-    implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
+    implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor, own_softmax: bool = False
 ) -> Implementation:
-    """Return the function to call; ``auto`` chooses by device, length and whether gradients are recorded."""
+    """Return the function to call; ``auto`` chooses by device, length and whether gradients are recorded.
+
+    ``own_softmax`` says whether the model has a softmax of its own (``model.attention``).
+    """
     tokens = q_BHTK.shape[2]
     training = torch.is_grad_enabled()
-    if makes_weights(encoding):  # the fused kernel cannot compute them
+    if own_softmax or makes_weights(encoding):  # the fused kernel cannot compute them
         save_memory = implementation == "auto" and tokens >= LONG and not training
         return blocked if save_memory or implementation == "blocked" else eager
     if implementation != "auto":
@@ -161,6 +176,7 @@ class Attention(nn.Module):
         implementation: str = "auto",
         biases: bool = True,
         parts: Sequence[AttentionPart] = (),
+        softmax: Softmax | None = None,
     ):
         super().__init__()
         self.shape = shape
@@ -168,6 +184,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=biases)
         self.output = nn.Linear(shape.d_model, shape.d_model, bias=biases)
         self.parts = nn.ModuleList(parts)
+        self.softmax = softmax
 
     def hidden(self, x_ND: Tensor, packing: Unpacked) -> Tensor:
         """Return the hidden states that `forward` takes, from those after the norm."""
@@ -183,8 +200,8 @@ class Attention(nn.Module):
         packing: Unpacked = UNPACKED,
     ) -> Tensor:
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
-        attend = choose_implementation(self.implementation, encoding, q_BHTK)
-        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at, self._sink_logits())
+        attend = choose_implementation(self.implementation, encoding, q_BHTK, self.softmax is not None)
+        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at, self._sink_logits(), self.softmax)
         y_ND = packing.pack(y_BHTK.transpose(1, 2).flatten(-2))
         for part in self.parts:
             y_ND = part.output(y_ND, packing.residual_rows(x_ND))  # type: ignore[operator]
@@ -193,7 +210,7 @@ class Attention(nn.Module):
     def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         """Return the weights [B, H, T, S] of `forward`, even if the implementation does not compute them."""
         q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
-        return attention_weights(q_BHTK, k_BHTK, encoding, at, self._sink_logits())
+        return attention_weights(q_BHTK, k_BHTK, encoding, at, self._sink_logits(), self.softmax)
 
     def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [B, H, T, K]."""
