@@ -5,18 +5,14 @@ python scripts/export.py run=results/runs/NAME out=FOLDER push_to_hub=ORG/NAME
 """
 
 from pathlib import Path
-from typing import Annotated
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from pydantic import Field
 
 from pe_experiments.commands.command_line import command, find_requested_run, required
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.schema import Folder, Section, resolved, validated
+from pe_experiments.configuration.schema import Folder, Repository, Section, resolved, validated
 from pe_experiments.terminal.console import say
-
-REPOSITORY = r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$"
 
 
 class ExportSettings(Section):
@@ -24,7 +20,7 @@ class ExportSettings(Section):
 
     run: Folder
     out: Folder
-    push_to_hub: Annotated[str, Field(pattern=REPOSITORY, max_length=96)] | None
+    push_to_hub: Repository | None
     results_dir: Folder
     trust: bool
 

@@ -45,6 +45,8 @@ def _study_name(value: Any) -> Any:
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
+REPOSITORY = r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$"  # of the Hugging Face Hub
+Repository = Annotated[str, Field(max_length=96, pattern=REPOSITORY)]
 Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
 
 
@@ -314,6 +316,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "too_short": "at least one entry",
     "string_too_short": "at least one character",
+    REPOSITORY: "ORG/NAME of letters, digits and _ . -",
     PRINTABLE: "text that is not blank, without control characters",
     "string_pattern_mismatch": "letters, digits and _ . + = ( ) , - only, first a letter, a digit, _ or (",
     "string_too_long": "at most {max_length} characters",

@@ -149,6 +149,10 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "evaluate +run=foo": ["run=foo", "no run"],
     "evaluate run=results/nothing": ["nothing", "no run"],
     "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
+    "export run=results/nothing": ["out is missing", "out=FOLDER"],
+    "export run=results/nothing out=x": ["nothing", "no run"],
+    "show_model run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
+    "show_model run=nothing examples=0": ["examples=0", "1 or more"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
 }
 

@@ -154,6 +154,7 @@ def test_upload(tiny: Tiny, script: Script, tmp_path: Path, monkeypatch: pytest.
     arguments = [f"run={run}", f"out={tmp_path / 'a'}"]
     outcome = script("export", *arguments, "push_to_hub=org/name")
     assert "https://huggingface.co/org/name" in outcome.out
+    assert_one_sentence(script("export", *arguments, "push_to_hub=name"), "push_to_hub=name", "ORG/NAME")
     assert calls[0]["repo_id"] == "org/name"
     assert {path.name for path in (tmp_path / "a").iterdir()} == set(calls[0]["allow_patterns"])
     refused = script("export", *arguments, "push_to_hub=org/refused")
