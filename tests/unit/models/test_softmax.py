@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pe_experiments import compare
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.softmax import Softmax
 from pe_experiments.models.attention import Attention
@@ -79,6 +80,8 @@ def test_a_run_with_a_softmax_of_its_own(tiny: Tiny) -> None:
     assert "test_softmax" in str(identify(own).classes["model"])
     assert identify(own).hash != identify(tiny("training.learning_rate=0.01")).hash
     run = run_experiment(own.config).directory
+    (protocol,) = compare(run.path.parents[1]).protocols
+    assert protocol.settings["model.attention"] == "Powers(power=1.0)"
     with pytest.raises(UserError, match=r"Powers, from outside this package.*trust=true"):
         load_model(run.path)
     trained = load_model(run.path, trust=True).model
