@@ -136,7 +136,8 @@ def _untrained_model(run: Run) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
     with _enough_memory():
         optimizer = run.experiment.components["optimizer"].choice
-        if run.identity.classes or optimizer not in shipped("optimizer"):
+        own = run.identity.classes or run.experiment.metrics
+        if own or optimizer not in shipped("optimizer"):
             check_own_classes(run.experiment)
         model = run.experiment.untrained_model()
     ids_1P = run.experiment.longest_ids_1P

@@ -11,13 +11,14 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 import pe_experiments
@@ -26,11 +27,12 @@ from pe_experiments.configuration.hydra_errors import explain_error, refuse_list
 from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
-from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
+from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
     from pe_experiments.run import Result
+    from pe_experiments.store.directory import RunDirectory
 
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
 
@@ -101,6 +103,34 @@ def _choose_multirun() -> None:
     presets = [text for text in sys.argv[1:] if re.match(r"sweep=(?!null$)\S", text)]
     if presets and not any(text.startswith("hydra.mode=") for text in sys.argv):
         sys.argv.append("hydra.mode=MULTIRUN")
+
+
+def required(cfg: DictConfig, **examples: str) -> None:
+    """Raise an error with an example if one of these options of a command is missing."""
+    for key, example in examples.items():
+        if OmegaConf.is_missing(cfg, key):
+            raise UserError(f"{key} is missing; for example {key}={example}")
+
+
+def find_requested_run(run: str, results_dir: str, keys: Sequence[str]) -> RunDirectory:
+    """Return the directory of the run that ``run`` names, as a path or by its name alone.
+
+    Args:
+        run: the option of the command.
+        results_dir: the option, in whose folder ``runs`` a name is looked for.
+        keys: the options that the user set.
+
+    Raises:
+        UserError: there is no such run, or a path is combined with ``results_dir``.
+    """
+    from pe_experiments.store.directory import find_run  # imports torch
+
+    folders = [Path(), Path(results_dir, "runs")]
+    if "results_dir" in keys:
+        if Path(run).name != run:
+            raise UserError(f"run={shown(run)} is a path; results_dir is where a NAME alone is looked for")
+        folders = folders[1:]
+    return find_run("run", run, folders)
 
 
 def _exit_code(

@@ -4,18 +4,17 @@ python scripts/evaluate.py run=results/runs/NAME 'evaluation.lengths=[50,500]' [
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.commands.command_line import command, show_result
+from pe_experiments.commands.command_line import command, find_requested_run, required, show_result
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Config, Folder, Section, resolved, validated
 from pe_experiments.terminal.console import Lines
-from pe_experiments.terminal.errors import UserError, allowed, shown
+from pe_experiments.terminal.errors import UserError, allowed
 
 
 class EvaluateSettings(Section):
@@ -29,20 +28,12 @@ class EvaluateSettings(Section):
 @command("evaluate", __doc__)
 def run(cfg: DictConfig) -> None:
     keys = [key_of(text) for text in HydraConfig.get().overrides.task]
-    if OmegaConf.is_missing(cfg, "run"):
-        raise UserError("run is missing; for example run=results/runs/NAME")
+    required(cfg, run="results/runs/NAME")
     requested = resolved(cfg)
     settings = validated(EvaluateSettings, {key: requested[key] for key in EvaluateSettings.model_fields})
-    folders = [Path(), Path(settings.results_dir, "runs")]
-    if "results_dir" in keys:
-        if Path(settings.run).name != settings.run:
-            why = "results_dir is where a NAME alone is looked for"
-            raise UserError(f"run={shown(settings.run)} is a path; {why}")
-        folders = folders[1:]
     from pe_experiments.run import evaluate_run  # imports torch
-    from pe_experiments.store.directory import find_run
 
-    directory = find_run("run", settings.run, folders)
+    directory = find_requested_run(settings.run, settings.results_dir, keys)
     run_keys = [key for key in keys if key not in EvaluateSettings.model_fields]
     changes = changed_sections(directory.read_config(), requested, run_keys)
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))

@@ -12,10 +12,12 @@ import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs import ACCURACY_METRICS
+from pe_experiments.comparison.runs import ACCURACY_METRICS, KEYS
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
 from pe_experiments.drawing import METRIC_NAMES, render, style_indices
+from pe_experiments.evaluation.curve import CURVE
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
+from pe_experiments.store.directory import COMPLETED
 from pe_experiments.tasks import DEPTHS
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
@@ -116,7 +118,44 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         },
         "parents": {column: _parents(protocol, column) for column in drawn},
         "training": _training(comparison.runs.training, protocol, index),
+        "further": [*_by_index(comparison, protocol, index), *_own_metrics(protocol, index)],
     }
+
+
+def _by_index(comparison: Comparison, protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
+    """Return charts of token accuracy by index in the answer, for the longest training length and twice it.
+
+    Each has the mean over seeds by index of the encoding. A length is left out if runs lack it.
+    """
+    if comparison.runs.index.empty:
+        return []
+    rows = protocol.runs[["name", "label"]].merge(comparison.runs.index, on="name")
+    charts = []
+    for length, of_length in rows.groupby("length"):
+        if of_length["name"].nunique() < (protocol.runs["status"] == COMPLETED).sum():
+            continue
+        title = f"token accuracy by index in the answer, length {length}"
+        lines = _means(of_length, "index", "token_accuracy", index)
+        charts.append({"title": title, "x": "index in the answer", "lines": lines, "share": True})
+    return charts
+
+
+def _own_metrics(protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
+    """Return a chart over input length of each metric of the user (``evaluation.metrics``)."""
+    known = {*CURVE, *KEYS, "in_summary"}
+    charts = []
+    for metric in [column for column in protocol.curves if column not in known]:
+        measured = protocol.curves.dropna(subset=[metric])
+        if len(measured):
+            lines = _means(measured, "content_length", str(metric), index)
+            charts.append({"title": str(metric), "x": "input length", "lines": lines, "share": False})
+    return charts
+
+
+def _means(rows: pd.DataFrame, x: str, y: str, index: Mapping[str, int]) -> dict[int, list[list[float]]]:
+    """Return points of the mean of ``y`` over seeds at each ``x``, by index of the encoding."""
+    means = rows.groupby(["label", x])[y].mean().round(DIGITS).reset_index()
+    return {index[str(label)]: points[[x, y]].to_numpy().tolist() for label, points in means.groupby("label")}
 
 
 def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:

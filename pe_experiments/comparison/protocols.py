@@ -154,6 +154,15 @@ def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[s
     return [tuple(f"{name}={value}" for name, value in zip(names, row, strict=True)) for row in values]
 
 
+def _shown(value: Any) -> str:
+    """Return the value of an option as text; of a part, such as ``model.attention``, class and arguments."""
+    if isinstance(value, dict) and "_target_" in value:
+        arguments = ",".join(f"{key}={argument}" for key, argument in value.items() if key[0] != "_")
+        name = str(value["_target_"]).rpartition(".")[2]
+        return f"{name}({arguments})" if arguments else name
+    return "null" if value is None else str(value)
+
+
 def _settings(runs: Runs, digest: str) -> dict[str, str]:
     """Return the values of all options of a protocol; of a tuned option as ``value (encoding)``."""
     labels_by_value: dict[str, dict[str, list[str]]] = {}  # labels by option and value
@@ -167,7 +176,7 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
             settings = {"optimizer": settings.pop("optimizer._target_"), **settings}
         settings[SOURCE] = short_hash([record.classes.get("task"), record.data])
         for key, value in settings.items():
-            text = "null" if value is None else str(value)
+            text = _shown(value)
             labels_by_value.setdefault(key, {}).setdefault(text, []).append(label)
     texts = {}
     for key, by_value in labels_by_value.items():

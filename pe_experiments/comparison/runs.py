@@ -56,6 +56,7 @@ class Runs:
         text: the rows of ``text.csv`` of language models, with the name of the run.
         depth: the rows of ``depth.csv`` of tasks with a depth, with the name of the run, including later
             evaluations.
+        index: the same of ``index.csv``: accuracy by index in the answer at two lengths.
     """
 
     runs: pd.DataFrame
@@ -67,6 +68,7 @@ class Runs:
     tuning: list[Row] = field(default_factory=list)
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
     depth: pd.DataFrame = field(default_factory=pd.DataFrame)
+    index: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def own_labels(self) -> set[str]:
@@ -140,6 +142,7 @@ def read_runs(
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
         depth=pd.concat([_depth(run, left_out) for run in runs.values()], ignore_index=True),
+        index=pd.concat([_by_index(run, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -273,7 +276,8 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
             raise UserError(
                 f"a text is cut by the shortest and longest length; allowed to add: {shortest} to {longest}"
             )
-    run.curve = points | run.curve
+    for length, point in points.items():  # the run's own values come first; further metrics are added
+        run.curve[length] = {**point, **run.curve.get(length, {})}
     run.evaluations.append(later)
 
 
@@ -305,6 +309,14 @@ def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
     numbers = ["length", "depth", "examples", "exact_match", "token_accuracy"]
     table = pd.concat([_read_table(path, numbers, run.directory.name, left_out) for path in paths])
     return table.drop_duplicates(["length", "depth"]) if len(table) else table
+
+
+def _by_index(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
+    """Return the rows of ``index.csv`` of a run and its later evaluations, without damaged files."""
+    paths = [directory.path / "index.csv" for directory in (run.directory, *run.evaluations)]
+    numbers = ["length", "index", "tokens", "token_accuracy"]
+    table = pd.concat([_read_table(path, numbers, run.directory.name, left_out) for path in paths])
+    return table.drop_duplicates(["length", "index"]) if len(table) else table
 
 
 def _read_table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
+from types import FunctionType
 from typing import Any
 
 import hydra
@@ -22,6 +23,7 @@ from pe_experiments.terminal.files import CONFIG_DIR
 DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are computed, not configured
 REPLACED = ("pe", "positions", "task", "model", "optimizer")  # groups whose class decides the arguments
 CLASSES_FROM_PYTHON: dict[str, type] = {}  # by their name in ``_target_``
+FUNCTIONS_FROM_PYTHON: dict[str, FunctionType] = {}  # by their name in ``evaluation.metrics``
 
 
 def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictConfig:
@@ -88,11 +90,18 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value given from Python as YAML could hold it; a class becomes its section."""
+    """Return a value given from Python as YAML could hold it.
+
+    A class becomes its section, a function its name.
+    """
     if isinstance(value, type):
         name = f"{value.__module__}.{value.__qualname__}"
         CLASSES_FROM_PYTHON[name] = value  # it may not be importable, for example in a notebook
         return {"_target_": name}
+    if isinstance(value, FunctionType):
+        name = f"{value.__module__}.{value.__qualname__}"
+        FUNCTIONS_FROM_PYTHON[name] = value
+        return name
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -10,13 +10,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, shipped, user_errors
+from pe_experiments.configuration.parts import (
+    CALLBACKS,
+    Component,
+    load_component,
+    load_function,
+    shipped,
+    user_errors,
+)
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     LONGEST,
     SIZES,
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
+    EvaluationConfig,
     TrainingConfig,
     warmup_steps,
 )
@@ -27,7 +35,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import seeded_model
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import NotApplicable, UserError
+from pe_experiments.terminal.errors import NotApplicable, UserError, shown
 
 # Alternatives to callbacks that act at the end of each epoch, because a training is one epoch.
 EPOCH_CALLBACKS = {
@@ -55,6 +63,7 @@ class Experiment:
     longest_ids_1P: Tensor | None  # position ids of the longest evaluation; None if they follow from the task
     other_task: Component | None  # the same if it is not the task of the training
     callbacks: tuple[Component, ...]  # the user's Lightning callbacks
+    metrics: dict[str, Callable[..., Any]]  # the user's metrics, by the name of their column
 
     def untrained_model(self) -> Backbone:
         """Return a new model, with initial weights from random streams of the run's seed."""
@@ -243,6 +252,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         longest_ids_1P=longest_ids_1P,
         other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
+        metrics=_metrics(config.evaluation, evaluation_task),
     )
 
 
@@ -255,6 +265,18 @@ def _refuse_window(config: Config, positions: PositionPolicy) -> None:
         raise NotApplicable(f"{window}: an encoder reads the whole input; allowed: a decoder, or null")
     if positions.task_ids:
         raise NotApplicable(f"{window}: position ids of the task do not begin anew; allowed: null")
+
+
+def _metrics(evaluation: EvaluationConfig, task: Task) -> dict[str, Callable[..., Any]]:
+    """Return the functions of ``evaluation.metrics`` by name."""
+    if not task.exact and (evaluation.save or evaluation.metrics):
+        option = "evaluation.save" if evaluation.save else "evaluation.metrics"
+        raise NotApplicable(f"{option}: {type(task).__name__} has no answers to keep or measure")
+    functions = [load_function("evaluation.metrics", name) for name in evaluation.metrics]
+    metrics = {function.__name__: function for function in functions}
+    if len(metrics) < len(functions):
+        raise UserError(f"evaluation.metrics={shown(evaluation.metrics)}: two functions have the same name")
+    return metrics
 
 
 def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:

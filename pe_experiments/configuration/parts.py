@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -20,11 +20,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
-from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON
+from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON
+from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
+from pe_experiments.encodings.softmax import Softmax
 from pe_experiments.models import Backbone
+from pe_experiments.models.attention import MakeSoftmax
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, error_place
@@ -33,7 +37,11 @@ from pe_experiments.terminal.files import CONFIG_DIR
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
 KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
 KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
-LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1}  # how many are not configured but passed to `build`
+KINDS |= {"model.attention": Softmax}
+# How many arguments are not configured but passed to `build`.
+LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1, "model.attention": 1}
+# Arguments that take parts, by annotation, and the group of these parts, which may be given by name alone.
+PARTS: dict[Any, str] = {MakeEncoding: "pe", MakeSoftmax: "model.attention"}
 CALLBACKS = "trainer.callbacks"
 # Whose classes are not the user's own.
 KNOWN_PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"} | sys.stdlib_module_names
@@ -172,7 +180,10 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
             if not cls.__module__.startswith("pe_experiments."):
                 hint += f" The class alone is chosen with {group}={target}."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
-        if components := _nested_components(group, value):
+        part_group = signature.parts.get(name, group)
+        if name in signature.parts:
+            value = _parts_by_name(part_group, value)
+        if components := _nested_components(part_group, value):
             nested[name] = components
             # Default arguments are included, so that equivalent configurations are equal.
             sections = [
@@ -255,6 +266,25 @@ def shipped(group: str) -> Mapping[str, dict[str, Any]]:
     return MappingProxyType(sections)
 
 
+def load_function(option: str, target: str) -> Callable[..., Any]:
+    """Import the function that an option names, such as ``mine.first_error``.
+
+    Raises:
+        UserError: the module cannot be imported or has no such function.
+    """
+    module_name, _, name = target.rpartition(".")
+    key = f"{option}={target}"
+    if target in FUNCTIONS_FROM_PYTHON:
+        return FUNCTIONS_FROM_PYTHON[target]
+    if not module_name:
+        raise UserError(f"{key}: expected the module and the function, such as my_module.{target}")
+    module = _import_module(key, module_name)
+    functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
+    if name not in functions:
+        raise UserError(f"{key}: {module_name} has no function of that name.{nearest(name, functions)}")
+    return functions[name]
+
+
 def _import_class(group: str, target: str) -> type:
     """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
     module_name, _, name = target.rpartition(".")
@@ -266,14 +296,7 @@ def _import_class(group: str, target: str) -> type:
         raise UserError(
             f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
         )
-    with user_errors(key, f"names {module_name}, whose import fails"):
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name != module_name.partition(".")[0]:
-                raise
-            where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
-            raise UserError(f"{key}: {where}") from error
+    module = _import_module(key, module_name)
     classes = {
         attribute: value
         for attribute, value in vars(module).items()
@@ -282,6 +305,18 @@ def _import_class(group: str, target: str) -> type:
     if name not in classes:
         raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
     return classes[name]
+
+
+def _import_module(key: str, name: str) -> ModuleType:
+    """Import a module that an option names, which error messages show as ``key``."""
+    with user_errors(key, f"names {name}, whose import fails"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name.partition(".")[0]:
+                raise
+            where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
+            raise UserError(f"{key}: {where}") from error
 
 
 def _callback_class() -> type:
@@ -297,6 +332,7 @@ class Signature:
     parameters: dict[str, inspect.Parameter]
     defaults: dict[str, Any]
     types: dict[str, TypeAdapter[Any]]  # of those that pydantic can check
+    parts: dict[str, str]  # groups of the parts that some of them take, by name (`PARTS`)
     takes_any: bool  # whether the class accepts any keyword argument
 
 
@@ -319,10 +355,17 @@ def signature_of(cls: type) -> Signature:
     for name, annotation in annotations.items():
         with suppress(PydanticUserError):  # types that pydantic cannot check
             types[name] = TypeAdapter(annotation)
+    parts = {
+        name: group
+        for name, annotation in annotations.items()
+        for kind, group in PARTS.items()
+        if annotation == kind or kind in typing.get_args(annotation)
+    }
     return Signature(
         parameters=configured,
         defaults={name: p.default for name, p in configured.items() if p.default is not p.empty},
         types=types,
+        parts=parts,
         takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
     )
 
@@ -344,6 +387,20 @@ def _short(value: Any) -> str:
             return f"'{value}'"
         return f"'{value}'" if value.lower() in ("", "null", "true", "false") else value
     return "null" if value is None else str(value)
+
+
+def _parts_by_name(group: str, value: Any) -> Any:
+    """Return the argument of a part with names replaced by sections: ``rope`` or ``mine.MyEncoding``."""
+    if isinstance(value, list):
+        return [_parts_by_name(group, item) for item in value]
+    if isinstance(value, str):
+        choices = shipped(group)
+        name = ALIASES.get(value, value)
+        if name not in choices and "." not in name:
+            example = "" if choices else " Expected the module and the class, such as my_module.MyClass."
+            raise UserError(f"{group}={value} is not a choice.{example or nearest(name, choices)}")
+        value = choices.get(name, {"_target_": name})
+    return {"_partial_": True, **value} if isinstance(value, dict) else value
 
 
 def _nested_components(group: str, value: Any) -> list[Component]:

@@ -30,7 +30,8 @@ Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
 Length = Annotated[int, Field(ge=1, le=LONGEST)]
 NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # does not start a spreadsheet formula
-RESERVED = ("runs", "comparison", "encodings", "multirun")  # folders of results_dir that are not studies
+# Folders of results_dir that are not studies.
+RESERVED = ("runs", "comparison", "encodings", "models", "multirun")
 
 
 def _study_name(value: Any) -> Any:
@@ -44,6 +45,8 @@ def _study_name(value: Any) -> Any:
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
+REPOSITORY = r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$"  # of the Hugging Face Hub
+Repository = Annotated[str, Field(max_length=96, pattern=REPOSITORY)]
 Words = Annotated[str, Field(min_length=1, max_length=120, pattern=PRINTABLE)]
 
 
@@ -128,6 +131,8 @@ class EvaluationConfig(Section):
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
     window: Annotated[int, Field(ge=2)] | None = None  # runs from before this option lack it
+    save: bool = False  # whether inputs, targets and answers are kept
+    metrics: list[Words] = Field(default_factory=list)  # functions, such as mine.first_error
 
 
 class TrainerConfig(Section):
@@ -319,6 +324,7 @@ _EXPECTED = {
     "less_than_equal": "at most {le}",
     "too_short": "at least one entry",
     "string_too_short": "at least one character",
+    REPOSITORY: "ORG/NAME of letters, digits and _ . -",
     PRINTABLE: "text that is not blank, without control characters",
     "string_pattern_mismatch": "letters, digits and _ . + = ( ) , - only, first a letter, a digit, _ or (",
     "string_too_long": "at most {max_length} characters",

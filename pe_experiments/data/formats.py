@@ -51,6 +51,10 @@ class Format:
         """Return the sequences of these examples."""
         raise TypeError(f"{type(self).__name__} does not define lay_out()")
 
+    def first_target(self, inputs: int) -> int:
+        """Return the index of the token at which the first target is predicted; the others follow it."""
+        raise TypeError(f"{type(self).__name__} does not define first_target()")
+
     def inputs(self, tokens_BT: Tensor, length: int) -> Tensor:
         """Return the first ``length`` symbols [B, N] of each sequence, after BOS if causal: its input."""
         return tokens_BT[:, self.causal : self.causal + length]
@@ -68,6 +72,9 @@ class CausalFormat(Format):
 
     def tokens(self, inputs: int, targets: int) -> int:
         return inputs + targets + 2
+
+    def first_target(self, inputs: int) -> int:
+        return inputs + 1
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         rows, inputs = inputs_BN.shape
@@ -98,6 +105,9 @@ class SlotsFormat(Format):
     def tokens(self, inputs: int, targets: int) -> int:
         return inputs + targets
 
+    def first_target(self, inputs: int) -> int:
+        return inputs
+
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         rows, inputs = inputs_BN.shape
         target_lengths_B = (targets_BM != IGNORE).sum(-1)
@@ -123,6 +133,9 @@ class AlignedFormat(Format):
 
     def tokens(self, inputs: int, targets: int) -> int:
         return inputs + self.causal
+
+    def first_target(self, inputs: int) -> int:
+        return int(self.causal)
 
     def lay_out(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         tokens_BT, labels_BT = inputs_BN, targets_BM

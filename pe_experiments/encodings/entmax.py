@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import PositionBias
-from pe_experiments.encodings.softmax import MASKED
+from pe_experiments.encodings.softmax import MASKED, Softmax
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import one_of
 
@@ -195,3 +195,23 @@ def entmax(logits: Tensor, alpha: float) -> Tensor:
     Source: Peters, Niculae and Martins 2019, arXiv:1905.05702, and its released package (deep-spin/entmax).
     """
     return _Entmax.apply(logits, alpha)
+
+
+class Entmax(Softmax):
+    """alpha-entmax in place of softmax, for any encoding (``model.attention``).
+
+    Source: Peters, Niculae and Martins 2019, arXiv:1905.05702. Parameters: none. Far keys get a weight of
+    exactly 0.
+
+    Args:
+        alpha: above 1 and at most 2. Towards 1 it becomes softmax, 2 is sparsemax.
+    """
+
+    def __init__(self, shape: ModelShape, *, alpha: float = 1.5):
+        super().__init__(shape)
+        if not 1 < alpha <= 2:
+            raise ValueError(f"alpha={alpha} must be above 1 and at most 2")
+        self.alpha = alpha
+
+    def forward(self, logits_BHTS: Tensor) -> Tensor:
+        return entmax(logits_BHTS, self.alpha)

@@ -3,8 +3,10 @@
 Names of tensors end in their shapes, as in `base`.
 """
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_experiments.encodings.attention_context import AttentionContext
 
@@ -28,3 +30,38 @@ def additive_mask(at: AttentionContext) -> Tensor:
 def is_masked(logits: Tensor) -> Tensor:
     """Return whether each logit or bias belongs to a masked key: about `MASKED`, or minus infinity."""
     return logits <= MASKED / 2
+
+
+class Softmax(nn.Module):
+    """The softmax of attention, an axis of its own: ``model.attention=mine.MySoftmax`` names a subclass.
+
+    Every layer has its own instance, which may have parameters. It takes the place of the softmax of every
+    encoding that does not compute its own weights.
+
+    Args:
+        shape: sizes of the model, a `ModelShape`.
+    """
+
+    def __init__(self, shape: Any):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, logits_BHTS: Tensor) -> Tensor:
+        """Return attention weights [B, H, T, S], 0 where a logit is `MASKED` (a key that is not seen).
+
+        Logits are finite, in float32 or better, scaled, and contain the bias of the encoding. T may be a
+        block of the queries.
+        """
+        return torch.softmax(logits_BHTS, dim=-1)
+
+
+class Softmax1(Softmax):
+    """Softmax with 1 in the denominator, so that a head can attend to nothing: e^x_i / (1 + sum_j e^x_j).
+
+    Source: Miller 2023, "Attention is off by one". Parameters: none. It is a sink (`models.parts.Sinks`)
+    whose logit stays at 0.
+    """
+
+    def forward(self, logits_BHTS: Tensor) -> Tensor:
+        nothing_BHT1 = logits_BHTS.new_zeros(*logits_BHTS.shape[:-1], 1)
+        return torch.softmax(torch.cat([logits_BHTS, nothing_BHT1], dim=-1), dim=-1)[..., :-1]

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
+from pe_experiments.evaluation.details import Details
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 from pe_experiments.terminal.console import Display, Row
@@ -28,6 +29,11 @@ LONG_ROWS_AT_ONCE = 4  # longer rows than that allows, of which attention comput
 NUMBERS_AT_ONCE = 1 << 24  # in the hidden states of these rows; a forward pass stores some 15 times as many
 
 Decoding = Literal["teacher_forcing", "greedy"]
+Keep = Callable[[Batch, Tensor], None]  # is given batches and their answers [B, T]
+CURVE = ("length", "content_length", "split", "examples", "seen", "token_accuracy", "exact_match",
+         "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
+         "answer_tokens", "tokens", "largest_position", "untrained_positions",
+         "exact_match_without_end")  # columns of ``extrapolation.csv``  # fmt: skip
 
 
 @dataclass
@@ -68,6 +74,7 @@ def tally(
     decoding: Decoding = "teacher_forcing",
     show: Callable[[int], None] = lambda done: None,
     window: int | None = None,
+    keep: Keep = lambda batch, answers: None,
 ) -> Tally:
     """Run the model over batches, a bounded number of tokens at a time, and return the counts.
 
@@ -77,6 +84,7 @@ def tally(
         show: called with the number of finished examples.
         window: number of tokens that the model reads for each prediction, beside BOS (`last_tokens_hidden`);
             None reads all. The batches come from `Source.evaluation_block` with the same window.
+        keep: called with the parts of batches that were answered, and the answers, both on the CPU.
     """
     device = next(model.parameters()).device
     done = 0
@@ -85,7 +93,9 @@ def tally(
         rows = rows_at_once(batch.tokens_BT.shape[1], model.shape.d_model)
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
-            counts.append(_count(model, part.to(device), eos, decoding, window))
+            count, answers_BT = _count(model, part.to(device), eos, decoding, window)
+            counts.append(count)
+            keep(part, answers_BT.cpu())
             done += len(part.tokens_BT)
             show(done)
     return sum(counts, Tally())
@@ -179,8 +189,10 @@ def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
-def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: int | None) -> Tally:
-    """Return the counts of one batch."""
+def _count(
+    model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: int | None
+) -> tuple[Tally, Tensor]:
+    """Return the counts of one batch, and the answers [B, T]."""
     if decoding == "greedy":
         answers_BT = greedy_answers(model, batch, eos, window)
         loss_sum = math.nan
@@ -190,7 +202,7 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: 
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
     exact_B = all_correct(batch.labels_BT, answers_BT)
-    return Tally(
+    count = Tally(
         examples=len(scored_BT),
         exact=int(exact_B.sum()),
         without_end=int(all_correct(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
@@ -200,6 +212,7 @@ def _count(model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: 
         loss_sum=loss_sum,
         by_example=[torch.stack([exact_B, right_BT.sum(dim=1), content_BT.sum(dim=1)], dim=1).cpu()],
     )
+    return count, answers_BT
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:
@@ -220,7 +233,7 @@ def extrapolation_curve(
     max_length: int,
     decoding: Decoding = "teacher_forcing",
     display: Display | None = None,
-    keep_depths: Callable[[list[Row]], None] = lambda rows: None,
+    details: Details | None = None,
     window: int | None = None,
 ) -> Iterator[Row]:
     """Yield one row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
@@ -232,11 +245,12 @@ def extrapolation_curve(
         examples: number of examples per length.
         max_length: longest input length in training.
         display: shows the progress at each length.
-        keep_depths: called with the rows of ``depth.csv`` of each length, if the task has a depth.
+        details: collects further tables, and columns for own metrics.
         window: number of tokens that the model reads for each prediction (`last_tokens_hidden`); None: all.
     """
     model.eval()
     display = display or Display()
+    details = details or Details(source)
     for length in lengths:
         content_length = source.task.nearest_length(length)
         assert content_length is not None, "checked when the configuration was resolved"
@@ -246,10 +260,12 @@ def extrapolation_curve(
         used_window = None if window is None or tokens <= window + 1 else window  # else all tokens fit
         blocks = _Blocks(source, content_length, examples, used_window)
         display.start(f"evaluating length {length}", examples, first_counts=True)
-        counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window)
+        details.begin(content_length)
+        counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window, details.add)
+        further_columns = details.end()
         if blocks.depths:
             by_example_E3 = torch.cat(counts.by_example)
-            keep_depths(depth_rows(content_length, torch.cat(blocks.depths), by_example_E3))
+            details.tables["depth"] += depth_rows(content_length, torch.cat(blocks.depths), by_example_E3)
         low, high = wilson_interval(counts.exact, counts.examples)
         yield {
             **point(source, length, content_length, max_length, blocks.largest_id),
@@ -262,6 +278,7 @@ def extrapolation_curve(
             "loss": None if decoding == "greedy" else counts.loss,
             "bag_ceiling": source.task.bag_ceiling(content_length, prefix=source.format.prefix_is_known),
             "input_blind": source.task.input_blind(content_length),
+            **further_columns,
         }
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import Row, extrapolation_curve
+from pe_experiments.evaluation.details import Details, indexed_lengths
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
 from pe_experiments.tasks.text import Text
@@ -21,7 +22,7 @@ Tables = dict[str, Curve]  # further measurements by the name of their CSV file
 def evaluate_model(
     experiment: Experiment, model: Backbone, steps: int, display: Display
 ) -> tuple[Curve, Tables]:
-    """Return the rows of ``extrapolation.csv`` and further tables by name (``text``, ``corpus``, ``depth``).
+    """Return the rows of ``extrapolation.csv`` and further tables by name (as ``text``, ``depth``).
 
     ``steps`` is the number of steps for which the model was trained.
     """
@@ -42,7 +43,12 @@ def evaluate_model(
         curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display, window)
         tables["corpus"] = source.task.listing()
     else:
-        depths: list[Row] = []
+        details = Details(
+            source,
+            experiment.metrics,
+            experiment.config.evaluation.save,
+            indexed_lengths([source.task.nearest_length(length) or length for length in lengths], longest),
+        )
         curve = list(
             extrapolation_curve(
                 model,
@@ -52,12 +58,11 @@ def evaluate_model(
                 longest,
                 experiment.decoding,
                 display=display,
-                keep_depths=depths.extend,
+                details=details,
                 window=window,
             )
         )
-        if depths:
-            tables["depth"] = depths
+        tables |= details.tables
     for row in curve:
         row["seen"] = seen_by_length.get(row["content_length"])
         if experiment.other_task:  # short lengths of another task are not in distribution

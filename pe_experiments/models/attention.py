@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import PositionBias
-from pe_experiments.encodings.softmax import additive_mask
+from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.packing import UNPACKED, Unpacked
 from pe_experiments.models.parts import AttentionPart, softmax_with_sink
@@ -33,9 +33,10 @@ def eager(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Compute the weights, then the weighted sum. Fastest for training on short rows on a CPU."""
-    weights_BHTS = attention_weights(q_BHTK, k_BHSK, encoding, at, sink_H)
+    weights_BHTS = attention_weights(q_BHTK, k_BHSK, encoding, at, sink_H, softmax)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
 
@@ -46,6 +47,7 @@ def sdpa(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
@@ -86,20 +88,23 @@ def blocked(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Compute a few query rows at a time, so that memory grows linearly with the length.
 
-    In a causal model a block reads only the keys up to its last query, which halves the work.
+    In a causal model a block reads only the keys up to its last query, which halves the work. A softmax of
+    the user's gets all keys, because its weights may depend on their number.
     """
     has_own_weights = makes_weights(encoding)
     if not has_own_weights:
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     keys = k_BHSK.shape[2]
-    skips_later_keys = encoding.shape.causal and not (encoding.looks_ahead or encoding.reads_row)
+    sees_later_keys = encoding.looks_ahead or encoding.reads_row or softmax is not None
+    skips_later_keys = encoding.shape.causal and not sees_later_keys
     # The fused kernel stores no logits, so that only a bias takes memory.
     has_one_bias = isinstance(encoding, PositionBias) or type(encoding).bias is PositionalEncoding.bias
-    rows = len(at.q_positions_BT) if has_one_bias and not has_own_weights else batch
+    rows = len(at.q_positions_BT) if has_one_bias and not has_own_weights and softmax is None else batch
     size = max(FEWEST_QUERIES, BLOCK_LOGITS // (rows * heads * keys))
     # Allocated once, because small results between large temporaries would fragment the heap.
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
@@ -108,8 +113,11 @@ def blocked(
         seen = min(stop, keys) if skips_later_keys else keys
         at_rows = at.query_rows(start, stop, seen)
         q_BHtK, k_BHsK, v_BHsK = q_BHTK[:, :, start:stop], k_BHSK[:, :, :seen], v_BHSK[:, :, :seen]
-        if has_own_weights:  # these include the rotation
-            weights_BHts = encoding.weights(q_BHtK, k_BHsK, at_rows)
+        if has_own_weights or softmax is not None:
+            if has_own_weights:  # these include the rotation
+                weights_BHts = encoding.weights(q_BHtK, k_BHsK, at_rows)
+            else:
+                weights_BHts = rotated_weights(q_BHtK, k_BHsK, at_rows, encoding, sink_H, softmax)
             y_BHTK[:, :, start:stop] = weights_BHts.to(v_BHSK.dtype) @ v_BHsK
         else:
             y_BHTK[:, :, start:stop] = fused(q_BHtK, k_BHsK, v_BHsK, encoding, at_rows, sink_H)
@@ -122,12 +130,13 @@ def attention_weights(
     encoding: PositionalEncoding,
     at: AttentionContext,
     sink_H: Tensor | None = None,
+    softmax: Softmax | None = None,
 ) -> Tensor:
     """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
-    if sink_H is None:
+    if sink_H is None and softmax is None:
         return encoding.weights(q_BHTK, k_BHSK, at)
     q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
-    return rotated_weights(q_BHTK, k_BHSK, at, encoding, sink_H)
+    return rotated_weights(q_BHTK, k_BHSK, at, encoding, sink_H, softmax)
 
 
 def rotated_weights(
@@ -136,17 +145,25 @@ def rotated_weights(
     at: AttentionContext,
     encoding: PositionalEncoding,
     sink_H: Tensor | None,
+    softmax: Softmax | None,
 ) -> Tensor:
     """Return attention weights [B, H, T, S] of rotated queries and keys."""
-    if sink_H is None:
+    if sink_H is None and softmax is None:
         return encoding.softmax_weights(q_BHTK, k_BHSK, at)
     logits_BHTS = encoding.scaled_logits(q_BHTK, k_BHSK)
-    return softmax_with_sink(logits_BHTS, encoding.bias(q_BHTK, k_BHSK, at), at, sink_H)
+    bias = encoding.bias(q_BHTK, k_BHSK, at)
+    if softmax is not None:
+        mask = at.once(additive_mask)
+        logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
+        return softmax(logits_BHTS.clamp(min=MASKED))  # finite, because 0 times infinity has no gradient
+    assert sink_H is not None
+    return softmax_with_sink(logits_BHTS, bias, at, sink_H)
 
 
 Implementation = Callable[
-    [Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext, Tensor | None], Tensor
+    [Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext, Tensor | None, Softmax | None], Tensor
 ]
+MakeSoftmax = Callable[[ModelShape], Softmax]
 IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
 
 
@@ -156,12 +173,15 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
 
 
 def choose_implementation(
-    implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor
+    implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor, own_softmax: bool = False
 ) -> Implementation:
-    """Return the function to call; ``auto`` chooses by device, length and whether gradients are recorded."""
+    """Return the function to call; ``auto`` chooses by device, length and whether gradients are recorded.
+
+    ``own_softmax`` says whether the model has a softmax of its own (``model.attention``).
+    """
     tokens = q_BHTK.shape[2]
     training = torch.is_grad_enabled()
-    if makes_weights(encoding):  # the fused kernel cannot compute them
+    if own_softmax or makes_weights(encoding):  # the fused kernel cannot compute them
         save_memory = implementation == "auto" and tokens >= LONG and not training
         return blocked if save_memory or implementation == "blocked" else eager
     if implementation != "auto":
@@ -185,6 +205,7 @@ class Attention(nn.Module):
         implementation: str = "auto",
         biases: bool = True,
         parts: Sequence[AttentionPart] = (),
+        softmax: Softmax | None = None,
     ):
         super().__init__()
         self.shape = shape
@@ -192,6 +213,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=biases)
         self.output = nn.Linear(shape.d_model, shape.d_model, bias=biases)
         self.parts = nn.ModuleList(parts)
+        self.softmax = softmax
 
     def hidden(self, x_ND: Tensor, packing: Unpacked) -> Tensor:
         """Return the hidden states that `forward` takes, from those after the norm."""
@@ -207,8 +229,8 @@ class Attention(nn.Module):
         packing: Unpacked = UNPACKED,
     ) -> Tensor:
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
-        attend = choose_implementation(self.implementation, encoding, q_BHTK)
-        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at, self._sink_logits())
+        attend = choose_implementation(self.implementation, encoding, q_BHTK, self.softmax is not None)
+        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at, self._sink_logits(), self.softmax)
         y_ND = packing.pack(y_BHTK.transpose(1, 2).flatten(-2))
         for part in self.parts:
             y_ND = part.output(y_ND, packing.residual_rows(x_ND))  # type: ignore[operator]
@@ -217,7 +239,7 @@ class Attention(nn.Module):
     def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         """Return the weights [B, H, T, S] of `forward`, even if the implementation does not compute them."""
         q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
-        return attention_weights(q_BHTK, k_BHTK, encoding, at, self._sink_logits())
+        return attention_weights(q_BHTK, k_BHTK, encoding, at, self._sink_logits(), self.softmax)
 
     def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [B, H, T, K]."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
-from pe_experiments.models.attention import Attention, makes_weights
+from pe_experiments.models.attention import Attention, MakeSoftmax, makes_weights
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.models.packing import UNPACKED, Packing, SelectedTokens, Unpacked
@@ -54,6 +54,7 @@ class LayerForm:
     sinks: bool = False
     output_gate: OutputGate = "none"
     token_shift: bool = False
+    make_softmax: MakeSoftmax | None = None
 
     def make_attention(self, shape: ModelShape) -> Attention:
         """Return attention with the parts that are switched on."""
@@ -66,7 +67,8 @@ class LayerForm:
             parts.append(Sinks(shape))
         if self.output_gate != "none":
             parts.append(Gate(shape, shape.num_heads if self.output_gate == "head" else shape.d_model))
-        return Attention(shape, self.attention_implementation, self.biases, parts)
+        softmax = self.make_softmax(shape) if self.make_softmax else None
+        return Attention(shape, self.attention_implementation, self.biases, parts, softmax)
 
     def make_norm(self, d_model: int) -> nn.Module:
         if self.norm == "rms":
@@ -123,12 +125,14 @@ class Transformer(Backbone):
         sinks: whether heads can attend to nothing, see `Sinks`.
         output_gate: ``none``, or what `Gate` multiplies: each ``head`` or each ``channel``.
         token_shift: whether attention also reads a convolution of the last four tokens, see `TokenShift`.
+        attention: what takes the place of softmax in every layer (`encodings.softmax.Softmax`); in YAML the
+            name of a class, or its ``_target_`` with arguments. None means softmax.
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``, with the same result.
 
     Raises:
         ValueError: an unknown choice, a dropout outside [0, 1), a tied head with an encoding that is
-            concatenated, sinks with an encoding that computes its own weights, or a token shift in an
-            encoder.
+            concatenated, sinks or an own softmax with an encoding that computes its own weights, both
+            together, or a token shift in an encoder.
     """
 
     def __init__(
@@ -148,6 +152,7 @@ class Transformer(Backbone):
         sinks: bool = False,
         output_gate: OutputGate = "none",
         token_shift: bool = False,
+        attention: MakeSoftmax | None = None,
         attention_implementation: Implementation = "auto",
     ):
         super().__init__(vocab_size, shape, make_encoding, seed)
@@ -168,9 +173,12 @@ class Transformer(Backbone):
             sinks=sinks,
             output_gate=output_gate,
             token_shift=token_shift,
+            make_softmax=attention,
         )
-        if sinks:
-            self._require_softmax()
+        if sinks and attention:
+            raise NotApplicable("model.sinks=true needs the softmax; take it without model.attention")
+        if sinks or attention:
+            self._require_softmax("model.sinks=true" if sinks else "model.attention")
         self.layers = nn.ModuleList(Layer(shape, index, form) for index in range(shape.num_layers))
         self.norm = form.make_norm(shape.d_model)
         self.dropout = form.make_dropout()
@@ -182,13 +190,13 @@ class Transformer(Backbone):
             self.head.weight = self.embedding.weight
         initialise_backbone(self, initialisation, shape.num_layers, seed)
 
-    def _require_softmax(self) -> None:
+    def _require_softmax(self, option: str) -> None:
         """Raise `NotApplicable` if the encoding of a layer computes its own attention weights."""
         for layer in range(self.shape.num_layers):
             encoding = self.encoding(layer)
             if makes_weights(encoding):
                 raise NotApplicable(
-                    f"model.sinks=true needs the softmax; {type(encoding).__name__} computes its own weights"
+                    f"{option} needs the softmax; {type(encoding).__name__} computes its own weights"
                 )
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:

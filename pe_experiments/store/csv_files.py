@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.evaluation.curve import CURVE
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError, shown
@@ -15,17 +16,14 @@ from pe_experiments.terminal.files import read_text, write_atomically
 
 METRICS = ("step", "loss", "learning_rate", "gradient_norm", "validation_loss", "exact_match",
            "token_accuracy")  # fmt: skip
-CURVE = ("length", "content_length", "split", "examples", "seen", "token_accuracy", "exact_match",
-         "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
-         "answer_tokens", "tokens", "largest_position", "untrained_positions",
-         "exact_match_without_end")  # fmt: skip
 BOUNDED_COLUMNS = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
 MOST_ROWS = 300_000  # largest accepted CSV file, enough for three million steps
 
 
 def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
     """Write ``extrapolation.csv`` and one CSV file for each table."""
-    write_atomically(run.curve, to_csv(CURVE, curve))
+    own_metrics = [key for key in curve[0] if key not in CURVE]
+    write_atomically(run.curve, to_csv([*CURVE, *own_metrics], curve))
     for name, rows in tables.items():
         columns = dict.fromkeys(key for row in rows for key in row)
         write_atomically(run.path / f"{name}.csv", to_csv(list(columns), rows))
@@ -72,13 +70,14 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def read_curve(path: Path) -> list[Row]:
-    """Return the rows of an ``extrapolation.csv`` as numbers, with None for empty cells."""
+    """Return the rows of an ``extrapolation.csv`` as numbers, own metrics included; None for empty cells."""
     try:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
         curve: list[Row] = [
-            {key: row[key] if key == "split" else _number(row[key]) for key in CURVE} for row in rows
+            {key: row[key] if key == "split" else _number(row[key]) for key in dict.fromkeys((*CURVE, *row))}
+            for row in rows
         ]
         counts = [row[key] for row in curve for key in ("length", "content_length", "examples")]
         if not all(isinstance(count, int) and count > 0 for count in counts):

@@ -135,6 +135,11 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
         key["task"] = task.section | data_digests(experiment.evaluation_task.data_files, [task])
         if task.own_classes:
             key["task"] |= {"code": code_digests(task.own_classes)}
+    if evaluation.save:
+        key["save"] = True
+    if experiment.metrics:
+        key["metrics"] = evaluation.metrics
+        key["metrics_code"] = code_digests(experiment.metrics.values())
     key["pe"] = encoding.section
     if encoding.own_classes:
         key["code"] = code_digests(encoding.own_classes)

@@ -10,7 +10,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import packages_distributions, version
@@ -23,11 +23,12 @@ from pe_experiments.store.names import text_digest
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders of installed libraries
 UNTRACKED = "no source"  # recorded for a class whose source is not available
+Own = type | Callable[..., Any]  # a class or a function of the user
 PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
 
 
-def code_digests(own_classes: Iterable[type]) -> dict[str, str]:
-    """Return a digest for each module of these classes; for an installed library its version.
+def code_digests(own_classes: Iterable[Own]) -> dict[str, str]:
+    """Return a digest for each module of these classes or functions; for an installed library its version.
 
     Args:
         own_classes: from outside this package, PyTorch and Lightning (`Component.own_classes`).
@@ -45,14 +46,14 @@ def code_digests(own_classes: Iterable[type]) -> dict[str, str]:
     return digests
 
 
-def file_of(cls: type) -> Path | None:
+def file_of(cls: Own) -> Path | None:
     """Return the file of the module of a class, or None if there is none."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(file) if file and Path(file).is_file() else None
 
 
 @cache
-def _file_digests(cls: type) -> dict[str, str]:
+def _file_digests(cls: Own) -> dict[str, str]:
     """Return a digest of the file of a class and of each file that it imports, by module.
 
     It is cached, because editing a file later does not change the loaded class.
@@ -104,7 +105,7 @@ def _find_module(name: str, folders: Iterable[Path]) -> Iterator[tuple[str, Path
 
 
 @cache
-def _notebook_digest(cls: type) -> str:
+def _notebook_digest(cls: Own) -> str:
     """Return a digest of a class without a file and of the globals that it reads, as in a notebook."""
     texts: dict[str, str] = {}
     try:

@@ -63,7 +63,8 @@ class Run:
     def evaluation_directory(self) -> RunDirectory:
         """Return the directory of the curve: that of the run, or of one of its later evaluations."""
         result = self.directory.read_result()
-        if result is None or result["evaluation"] == self.evaluation:
+        # An evaluation that also kept its predictions has the same curve.
+        if result is None or result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
             return self.directory
         return self.directory.evaluation(short_hash(self.evaluation))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.configuration.compose import DERIVED, OURS, compose_config
+from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import (
-    ENCODING_AND_TASK,
-    TRAINER_OPTIONS_IN_IDENTITY,
-    Config,
-    resolved,
-)
+from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
 from pe_experiments.data.batches import Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
@@ -28,9 +22,11 @@ from pe_experiments.models.attention import Attention
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import Identity, identify
+from pe_experiments.store.model_folder import is_model_folder, read_model_folder
 from pe_experiments.store.names import file_digest
 from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
+from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, shown
 from pe_experiments.training.own_classes import check_own_classes
@@ -78,50 +74,46 @@ class TrainedModel:
     @torch.no_grad()
     def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
         """Return the attention weights [H heads, T queries, S keys] by layer for one input and its answer."""
+        weights = self.batch_weights(self.batch(inputs_1N))
+        if not weights:
+            kind = type(self.model).__name__
+            raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
+        return {layer: weights_BHTS[0] for layer, weights_BHTS in weights.items()}
+
+    @torch.no_grad()
+    def batch_weights(self, batch: Batch) -> dict[int, Tensor]:
+        """Return the attention weights [B, H, T, S] by layer, of the layers whose weights can be read."""
         weights: dict[int, Tensor] = {}
 
         def record(layer: Attention, arguments: tuple[Any, ...], _: Tensor) -> None:
             context = arguments[2]
-            weights[context.layer] = layer.weights(*arguments[:3])[0]
+            weights[context.layer] = layer.weights(*arguments[:3])
 
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         hooks = [layer.register_forward_hook(record) for layer in layers]
-        batch = self.batch(inputs_1N)
         try:
             self.model.eval().hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
         finally:
             for hook in hooks:
                 hook.remove()
-        if not weights:
-            kind = type(self.model).__name__
-            raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
         return weights
 
 
-# Lightning's callbacks that write no files, send nothing and start nothing: a stranger's run may have them.
-HARMLESS_CALLBACKS = tuple(
-    f"pytorch_lightning.callbacks.{module}.{name}"
-    for module, name in (
-        ("weight_averaging", "EMAWeightAveraging"),
-        ("weight_averaging", "WeightAveraging"),
-        ("lr_monitor", "LearningRateMonitor"),
-        ("timer", "Timer"),
-    )
-)
-
-
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
-    """Return the trained model of a completed run.
+    """Return the trained model of a completed run, or of a folder that ``export.py`` wrote.
 
     Args:
-        run: its directory, ``results/runs/NAME``.
-        trust: import the modules outside this package that its ``config.yaml`` names, which runs their code,
+        run: the directory of the run, ``results/runs/NAME``, or the folder.
+        trust: import the modules outside this package that its configuration names, which runs their code,
             and read the files it names.
 
     Raises:
         UserError: the run does not exist or is not completed, its code has been edited since, or without
             ``trust`` it names modules or files from outside this package.
     """
+    if is_model_folder(Path(run)):
+        experiment, model = read_model_folder(Path(run), trust)
+        return TrainedModel(experiment, model.eval())
     finished = finished_run(RunDirectory(Path(run)), trust=trust)
     return TrainedModel(finished.experiment, trained_model(finished).eval())
 
@@ -144,7 +136,7 @@ def finished_run(
     directory.complete_rerun()
     saved = directory.read_config()
     changes = dict(changes or {})
-    _refuse_untrusted_code(option, saved, changes, trust)
+    refuse_untrusted_code(option, saved, changes, trust)
     record = Record.of(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
@@ -195,49 +187,6 @@ def _refuse_edited_code(option: str, recorded: Record, current: Identity, change
         edited += [name for name in old | new if old.get(name) != new.get(name)]
     if edited:
         raise UserError(f"{option}: {few(edited)} changed since it was trained; train it again")
-
-
-def _refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
-    """Raise an error without ``trust`` if the saved configuration names classes or files of a stranger.
-
-    Classes and files that ``changes`` name belong to the caller.
-    """
-    if not isinstance(trust, bool):
-        raise UserError(f"trust={shown(trust)}: expected true or false")
-    if trust:
-        return
-    effective = {**saved, **changes}
-    sections = [effective.get(key) for key in (*ENCODING_AND_TASK, "model", "optimizer", "trainer")]
-    sections.insert(0, saved.get("task"))  # is built even if another task is evaluated
-    named_by_run = set(_foreign_names(list(saved.values())))
-    untrusted = [name for name in _foreign_names(sections) if name in named_by_run]
-    if untrusted:
-        cure = "if you trust it, add trust=true, which runs these modules and reads these files"
-        problem = f"its config.yaml names {shown(untrusted[0])}, from outside this package"
-        raise UserError(f"{option}: {problem}; {cure}")
-
-
-def _foreign_names(node: Any) -> Iterator[str]:
-    """Yield names of classes and files in a configuration that do not come with the package.
-
-    A text is taken for the name of a file if it contains a dot or a slash.
-    """
-    if isinstance(node, str):
-        if set(node) & {".", "/", os.sep}:
-            yield node
-    elif isinstance(node, list):
-        for value in node:
-            yield from _foreign_names(value)
-    elif isinstance(node, dict):
-        target = str(node.get("_target_") or "")
-        is_callback = target.startswith("pytorch_lightning.")
-        if target and (target not in HARMLESS_CALLBACKS if is_callback else not OURS.fullmatch(target)):
-            yield target
-        if node.get("path") is not None:
-            yield str(node["path"])
-        for key, value in node.items():
-            if key != "_target_":
-                yield from _foreign_names(value)
 
 
 def trained_model(run: Run) -> Backbone:

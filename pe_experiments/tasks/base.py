@@ -122,6 +122,18 @@ class Task(ABC):
         """
         return None
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor | None:
+        """Return the index [B, M] of the input symbol that each target repeats; None if it is not one symbol.
+
+        Accuracy can then be shown by the distance to this symbol. Where a target is not scored, any index
+        may stand.
+        """
+        return None
+
+    def symbol_name(self, symbol: int) -> str:
+        """Return how a symbol is printed."""
+        return str(symbol)
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
         """Return the best token accuracy of an order-blind predictor, 1 for a control; None if unknown.
 

@@ -36,6 +36,9 @@ class Copy(Task):
     def solve_row(self, row: list[int]) -> list[int]:
         return row
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return self.source_indices(inputs_BN.shape[1]).expand(len(inputs_BN), -1)
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if prefix:
             return mean_mode_share(1, length, self.vocab_size)

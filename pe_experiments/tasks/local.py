@@ -49,6 +49,10 @@ class Lag(Task):
     def solve_row(self, row: list[int]) -> list[int]:
         return [row[t - self.k] if 0 <= t - self.k < len(row) else IGNORE for t in range(len(row))]
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        last = inputs_BN.shape[1] - 1
+        return (torch.arange(last + 1) - self.k).clamp(0, last).expand_as(inputs_BN)
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The answer is one of the bag's symbols other than the one at the same position.
         if prefix:  # at token t a decoder has read t other tokens

@@ -80,6 +80,10 @@ class Needle(Task):
     def target_length(self, length: int) -> int:
         return self.k
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        mark_B = (inputs_BN == self.symbols).long().argmax(dim=1)
+        return mark_B[:, None] + torch.arange(1, self.k + 1)
+
     def depth(self, inputs_BN: Tensor) -> Tensor:
         mark_B = (inputs_BN == self.symbols).long().argmax(dim=1)
         return mark_B / max(1, inputs_BN.shape[1] - self.k - 2)

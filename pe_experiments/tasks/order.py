@@ -74,6 +74,9 @@ class Kth(OneAnswer):
     def solve_row(self, row: list[int]) -> list[int]:
         return [row[self.index]]
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return torch.full((len(inputs_BN), 1), self.index % inputs_BN.shape[1])
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length, self.vocab_size)
 

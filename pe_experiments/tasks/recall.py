@@ -59,6 +59,10 @@ class AssociativeRecall(Task):
     def target_length(self, length: int) -> int:
         return self.queries
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        keys_BP, queried_BQ = inputs_BN[:, : -self.queries : 2], inputs_BN[:, -self.queries :]
+        return 2 * (queried_BQ[:, :, None] == keys_BP[:, None]).long().argmax(dim=2) + 1
+
     def depth(self, inputs_BN: Tensor) -> Tensor | None:
         if self.queries > 1:
             return None
@@ -121,6 +125,9 @@ class OverwrittenRecall(OneAnswer):
             if key == queried:
                 value = following
         return [value]
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return 2 * _last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:]) + 1
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
         last_B1 = _last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:])
@@ -193,6 +200,9 @@ class NoisyRecall(OneAnswer):
         *places, queried = row
         values = dict(zip(places[::2], places[1::2], strict=True))
         return [values.get(queried, IGNORE)]
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return 2 * (inputs_BN[:, :-1:2] == inputs_BN[:, -1:]).long().argmax(dim=1, keepdim=True) + 1
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
         place_B = (inputs_BN[:, :-1:2] == inputs_BN[:, -1:]).long().argmax(dim=1)
@@ -289,6 +299,9 @@ class Induction(OneAnswer):
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [row[row.index(self.fillers) + 1]]
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return (inputs_BN == self.fillers).long().argmax(dim=1, keepdim=True) + 1
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
         trigger_B = (inputs_BN == self.fillers).long().argmax(dim=1)

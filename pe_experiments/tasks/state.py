@@ -62,6 +62,11 @@ class FlipFlop(Task):
             answer.append(memory if symbol == self.read else IGNORE)
         return answer
 
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        """Return the index of the bit written last before each symbol."""
+        writes_BN = torch.arange(inputs_BN.shape[1]).where(inputs_BN == self.write, 0)
+        return writes_BN.cummax(dim=1).values + 1
+
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The queried bit may be any bit in the bag, which holds as many bits as pairs that do not read.
         pairs = length // 2

@@ -157,6 +157,9 @@ class Text(Task):
     def solve_row(self, row: list[int]) -> list[int]:
         return [*row[1:], IGNORE]
 
+    def symbol_name(self, symbol: int) -> str:
+        return chr(symbol) if chr(symbol).isprintable() else f"\\x{symbol:02x}"
+
     def for_split(self, split: Split) -> Self:
         task = copy.copy(self)
         task.split = split

@@ -13,6 +13,8 @@ from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.evaluation.curve import CURVE
+from pe_experiments.evaluation.details import metric_values
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import IGNORE, Task
@@ -45,6 +47,8 @@ def check_own_classes(experiment: Experiment) -> None:
         _check_model(experiment)
     if experiment.components["optimizer"].choice not in shipped("optimizer"):
         _refuse_optimizer(experiment)
+    if experiment.metrics:
+        _check_metrics(experiment)
 
 
 def _check_model(experiment: Experiment) -> None:
@@ -66,6 +70,19 @@ def _check_model(experiment: Experiment) -> None:
             _require_finite(model.train(training), examples, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
         _refuse_looking_ahead(model.eval(), batch.rows(torch.arange(ROWS) % len(batch.tokens_BT)), source)
+
+
+def _check_metrics(experiment: Experiment) -> None:
+    """Raise an error if a metric fails on right answers, or has the name of a column of the curve."""
+    shortest = experiment.evaluation_task.nearest_length(min(experiment.evaluation_lengths)) or 0
+    batch = experiment.evaluation_source.evaluation_block(shortest, 0).rows(slice(ROWS))
+    for name, metric in experiment.metrics.items():
+        if name in CURVE:
+            raise UserError(
+                f"evaluation.metrics: {name} is a column of extrapolation.csv; rename the function"
+            )
+        with user_errors("evaluation.metrics", f"{name} fails on right answers"):
+            metric_values(name, metric, batch, batch.labels_BT)
 
 
 def _refuse_optimizer(experiment: Experiment) -> None:

@@ -114,6 +114,10 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "evaluate evaluation.lengths=[5]": ["run is missing"],
     "evaluate +run=foo": ["run=foo", "no run"],
     "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
+    "export run=results/nothing": ["out is missing", "out=FOLDER"],
+    "export run=results/nothing out=x": ["nothing", "no run"],
+    "show_model run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
+    "show_model run=nothing examples=0": ["examples=0", "1 or more"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
 }
 
@@ -148,7 +152,7 @@ def test_train_prints_the_table_and_the_paths(script: Script, results: Path) -> 
     files = {path.name for path in run.iterdir()} - {".lock"}
     assert files == {
         "config.yaml", "environment.json", "metrics.csv", "extrapolation.csv", "extrapolation.png",
-        "checkpoints", "result.json",
+        "index.csv", "checkpoints", "result.json",
     }  # fmt: skip
     again = script("train", *TINY, f"results_dir={results}")
     assert "(found finished)" in again.out

@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_experiments.checking.instances import perturbed
-from pe_experiments.configuration.parts import load_component
+from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.layer_pattern import LayerPattern, RopeInWindow
@@ -24,6 +24,7 @@ from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.models.attention_scores import Inputs, attention_scores
+from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from tests.oracles.released import FILES, text_part, written
 
@@ -169,6 +170,18 @@ def test_by_head_trains_from_a_section_of_a_configuration() -> None:
     assert isinstance(encoding, ByHead)
     assert encoding.heads == [1, 1]
     assert encoding.invariant_to == "shift"
+
+
+def test_parts_by_name_are_the_same_as_sections() -> None:
+    sections = [shipped("pe")[name] | {"_partial_": True} for name in ("rope", "alibi")]
+    target = {"_target_": "pe_experiments.encodings.mixtures.ByHead"}
+    written_out = load_component("pe", target | {"encodings": sections})
+    by_name = load_component("pe", target | {"encodings": ["rope", "alibi"]})
+    assert by_name == written_out
+    assert by_name.section_without_defaults == written_out.section_without_defaults
+    assert by_name.label == "by_head(encodings=rope+alibi)"
+    with pytest.raises(UserError, match=r"pe=alibii is not a choice. Did you mean alibi"):
+        load_component("pe", target | {"encodings": ["rope", "alibii"]})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.oracles.cases import difference, encoding_and_case, expected, measure
 from tests.oracles.loops import LOGITS, VECTORS
 
 TOLERANCE = 1e-5
-COMPOSED = {"by_layer", "rope_nope"}  # its layers alternate between encodings that have loops
+COMPOSED = {"by_head", "by_layer", "rope_nope"}  # their layers or heads have encodings that have loops
 
 
 def test_every_encoding_has_a_loop() -> None:

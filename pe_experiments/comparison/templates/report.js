@@ -165,6 +165,7 @@ function showSection() {
   const charts = drawn.map((accuracy) => curveChart(section, accuracy, $("curves"), drawn.length));
   $("curves").replaceChildren(...charts.map((chart) => chart.root));
   $("legend").replaceChildren(...(narrow() ? section.rows.map((row) => make("span", {}, ...nameOf(row))) : []));
+  showFurther(section);
   showCosts(section);
   showTraining(section);
   showTables(section);
@@ -260,6 +261,32 @@ function buildMultiples() {
   });
   $("multiples").append(...panels);
   $("all-tasks").hidden = panels.length < 2;
+}
+
+/* Accuracy by index in the answer, and metrics of the user over length. */
+function showFurther(section) {
+  $("further").hidden = !section.further.length;
+  const width = Math.max(280, Math.min(620, $("further").clientWidth / (narrow() ? 1 : 2) - 10));
+  const charts = section.further.map(({ title, x, lines, share }) => {
+    const points = Object.values(lines).flat();
+    const ends = (n) => [Math.min(...points.map((point) => point[n])), Math.max(...points.map((point) => point[n]))];
+    const [[first, last], [low, high]] = [ends(0), share ? [0, 1] : ends(1)];
+    const series = section.rows.filter((row) => lines[row.encoding]).map((row) => ({
+      encoding: DATA.encodings[row.encoding], dashed: unlearned(row), points: lines[row.encoding].map(([a, b]) => [a, b, row]),
+    }));
+    const overLength = x === "input length";
+    const room = high > low ? 0 : 0.5;
+    const chart = lineChart({
+      width, height: 220, series, marks: 3, labels: labelRoom(section), name: `${title}, ${section.title}`,
+      x: overLength ? lengthAxis(section, x) : { kind: "linear", domain: [first, last || 1], ticks: roundTicks(first, last, 6), label: x },
+      y: { kind: "linear", domain: [low - room, high + room], ticks: roundTicks(low - room, high + room, 5), format: (v) => String(v), label: title },
+      shade: overLength ? { to: section.max_length, words: "" } : null,
+    });
+    const about = (spot) => `${spot.encoding.name}: ${number(lines[spot.encoding.index][spot.n][1], 3)}`;
+    explain(chart, tip, (spot, near) => near.slice(0, 8).map((other) => make("div", {}, swatch(other.encoding), about(other))), focusEncoding);
+    return chart.root;
+  });
+  $("further-charts").replaceChildren(...charts);
 }
 
 /* Costs, in the order of the matrix; nothing is sorted by what is mostly noise. Times only where they can be compared. */

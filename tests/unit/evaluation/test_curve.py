@@ -21,6 +21,7 @@ from pe_experiments.evaluation.curve import (
     tally,
     wilson_interval,
 )
+from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.run import run_experiment
@@ -228,9 +229,10 @@ def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: A
     experiment = tiny("task=needle", "task.k=1", "task.symbols=2")
     model = experiment.untrained_model()
     source = experiment.source
-    depths: list[dict[str, Any]] = []
-    curve = extrapolation_curve(model, source, [6, 20], 150, 6, decoding, keep_depths=depths.extend)
+    details = Details(source)
+    curve = extrapolation_curve(model, source, [6, 20], 150, 6, decoding, details=details)
     for row in curve:
+        depths = details.tables["depth"]
         of_length = [depth for depth in depths if depth["length"] == row["content_length"]]
         assert sum(depth["examples"] for depth in of_length) == 150
         for metric in ("exact_match", "token_accuracy"):

@@ -1,0 +1,218 @@
+"""Look inside a trained model: its attention, where its answers are right, and its first mistakes.
+
+Shapes: L layers, H heads, T queries, S keys, D distances, M targets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
+from pe_experiments.evaluation.curve import forced_answers, greedy_answers
+from pe_experiments.store.trained_model import TrainedModel
+from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.errors import UserError
+
+MOST_TOKENS = 2048  # of a sequence, because attention needs memory of its square
+AVERAGED = 8  # examples over which attention by distance is averaged
+MISTAKES = 10  # examples with a mistake that are kept
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An example with a wrong answer, as printed symbols.
+
+    ``index`` is that of the first wrong symbol of the answer. A symbol that the model did not write is empty.
+    """
+
+    inputs: list[str]
+    targets: list[str]
+    answers: list[str]
+    index: int
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What `look_inside` measures, as arrays.
+
+    Attributes:
+        length: input length of the examples.
+        examples: number of examples.
+        exact_match: share of them with every scored token right, the end mark included.
+        tokens: the tokens of the first example.
+        attention_LHTS: attention weights on the first example; without layers if they cannot be read.
+        distances_D: distances from a query back to a key, in tokens; in an encoder also negative ones.
+        attention_LHD: mean weight at each distance, over all queries with a key there and over `AVERAGED`
+            examples.
+        accuracy_M: share of right symbols by index in the answer, without the end mark; NaN where no target
+            is scored.
+        needed_D: distances to the input symbol that a target repeats; None if the task has no such symbol.
+        needed_accuracy_D: share of right symbols at each of these distances.
+        needed_count_D: number of targets at each of these distances.
+        mistakes: the first examples with a mistake.
+    """
+
+    length: int
+    examples: int
+    exact_match: float
+    tokens: list[str]
+    attention_LHTS: np.ndarray
+    distances_D: np.ndarray
+    attention_LHD: np.ndarray
+    accuracy_M: np.ndarray
+    needed_D: np.ndarray | None
+    needed_accuracy_D: np.ndarray | None
+    needed_count_D: np.ndarray | None
+    mistakes: list[Mistake]
+
+
+@torch.no_grad()
+def look_inside(trained: TrainedModel, length: int | None = None, examples: int = 200) -> Inside:
+    """Return what a trained model attends to, and where its answers are right, on evaluation examples.
+
+    Args:
+        trained: the model, from `load_model`.
+        length: input length; None means the longest training length.
+        examples: number of examples, at least 1.
+
+    Raises:
+        UserError: the task has no input of this length, or it is too long.
+    """
+    experiment = trained.experiment
+    task, layout = experiment.task, experiment.format
+    wanted = experiment.max_length if length is None else length
+    length = task.nearest_length(wanted)
+    if length is None:
+        raise UserError(f"length={wanted}: {type(task).__name__} makes no input of this length")
+    inputs = task.input_length(length)
+    tokens = layout.tokens(inputs, task.target_length(length))
+    if tokens > MOST_TOKENS:
+        raise UserError(f"length={length} has {tokens:,} tokens; allowed: at most {MOST_TOKENS:,} tokens")
+    blocks = range(-(-examples // BLOCK_EXAMPLES))
+    batches = [experiment.source.evaluation_block(length, block) for block in blocks]
+    batches[-1] = batches[-1].rows(slice(examples - BLOCK_EXAMPLES * blocks[-1]))
+    counts_MC = np.zeros((task.target_length(length), 2))  # right and all targets
+    by_distance: dict[int, list[int]] = {}
+    exact = 0
+    mistakes: list[Mistake] = []
+    for batch in batches:
+        answers_BT = _answers(trained, batch)
+        wrong_BT = (answers_BT != batch.labels_BT) & (batch.labels_BT != IGNORE)
+        scored_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != layout.eos)
+        exact += int((~wrong_BT.any(dim=1)).sum())
+        first = layout.first_target(inputs)
+        for column in range(first, min(first + len(counts_MC), scored_BT.shape[1])):
+            scored_B = scored_BT[:, column]
+            right_B = scored_B & ~wrong_BT[:, column]
+            counts_MC[column - first] += int(right_B.sum()), int(scored_B.sum())
+        _count_by_distance(trained, batch, inputs, scored_BT, wrong_BT, by_distance)
+        for row in wrong_BT.any(dim=1).nonzero()[: MISTAKES - len(mistakes), 0].tolist():
+            mistakes.append(_mistake(trained, batch, answers_BT, row, inputs, first))
+    needed = np.array(sorted(by_distance)) if by_distance else None
+    counts_DC = np.array([by_distance[distance] for distance in sorted(by_distance)])
+    distances_D, attention_LHD, attention_LHTS = _attention(trained, batches[0])
+    with np.errstate(invalid="ignore"):
+        accuracy_M = counts_MC[:, 0] / counts_MC[:, 1]
+    example = batches[0].tokens_BT[0, : int(batches[0].lengths_B[0])]
+    return Inside(
+        length=length,
+        examples=examples,
+        exact_match=exact / examples,
+        tokens=[_name(trained, token) for token in example.tolist()],
+        attention_LHTS=attention_LHTS,
+        distances_D=distances_D,
+        attention_LHD=attention_LHD,
+        accuracy_M=accuracy_M,
+        needed_D=needed,
+        needed_accuracy_D=counts_DC[:, 0] / counts_DC[:, 1] if by_distance else None,
+        needed_count_D=counts_DC[:, 1] if by_distance else None,
+        mistakes=mistakes,
+    )
+
+
+def _answers(trained: TrainedModel, batch: Batch) -> Tensor:
+    """Return the answers [B, T], decoded as in the evaluation of the run."""
+    if trained.experiment.decoding == "greedy":
+        return greedy_answers(trained.model, batch, trained.experiment.format.eos)
+    return forced_answers(trained.model, batch)[0]
+
+
+def _count_by_distance(
+    trained: TrainedModel, batch: Batch, inputs: int, scored_BT: Tensor, wrong_BT: Tensor,
+    counts: dict[int, list[int]],
+) -> None:  # fmt: skip
+    """Add right and all targets of a batch to ``counts``, by the distance to the needed symbol in tokens."""
+    layout = trained.experiment.format
+    needed_BM = trained.experiment.task.needed_indices(layout.inputs(batch.tokens_BT, inputs))
+    if needed_BM is None:
+        return
+    rows_N, columns_N = scored_BT.nonzero(as_tuple=True)
+    needed_N = needed_BM[rows_N, columns_N - layout.first_target(inputs)] + int(layout.causal)
+    distances, inverse = (columns_N - needed_N).unique(return_inverse=True)
+    right = torch.bincount(inverse, (~wrong_BT[rows_N, columns_N]).double())
+    total = torch.bincount(inverse)
+    for distance, *new in zip(distances.tolist(), right.long().tolist(), total.tolist(), strict=True):
+        before = counts.get(distance, [0, 0])
+        counts[distance] = [before[0] + new[0], before[1] + new[1]]
+
+
+def _attention(trained: TrainedModel, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return distances, mean weights by distance [L, H, D], and weights of the first row [L, H, T, S]."""
+    first = np.zeros((0, 0, 0, 0))
+    longest = int(batch.lengths_B[:AVERAGED].max())
+    lowest = 0 if trained.experiment.format.causal else 1 - longest
+    distances_D = np.arange(lowest, longest)
+    sums_LHD: list[np.ndarray] = []
+    counts_D = np.zeros(len(distances_D))
+    for row in range(min(AVERAGED, len(batch.tokens_BT))):
+        tokens = int(batch.lengths_B[row])
+        example = batch.rows(torch.tensor([row]))
+        example = example._replace(
+            tokens_BT=example.tokens_BT[:, :tokens], labels_BT=example.labels_BT[:, :tokens]
+        )
+        by_layer = trained.batch_weights(example)
+        if not by_layer:
+            return distances_D, np.zeros((0, 0, len(distances_D))), first
+        weights_LHTS = torch.stack([by_layer[layer][0].double() for layer in sorted(by_layer)])
+        if row == 0:
+            first = weights_LHTS.numpy()
+        diagonals = [_diagonal_sums(weights_LHTS, int(distance)) for distance in distances_D]
+        sums_LHD.append(torch.stack(diagonals, dim=-1).numpy())
+        counts_D += (tokens - np.abs(distances_D)).clip(min=0)
+    return distances_D, np.sum(sums_LHD, axis=0) / counts_D, first
+
+
+def _diagonal_sums(weights_LHTS: Tensor, distance: int) -> Tensor:
+    """Return the summed weights [L, H] of all keys at a distance; 0 if the example is too short for it."""
+    if abs(distance) >= weights_LHTS.shape[2]:
+        return weights_LHTS.new_zeros(weights_LHTS.shape[:2])
+    return weights_LHTS.diagonal(-distance, 2, 3).sum(-1)
+
+
+def _mistake(
+    trained: TrainedModel, batch: Batch, answers_BT: Tensor, row: int, inputs: int, first: int
+) -> Mistake:
+    """Return a row with a mistake as printed symbols."""
+    labels_T = batch.labels_BT[row]
+    columns = (labels_T != IGNORE).nonzero()[:, 0]
+    targets, answers = labels_T[columns], answers_BT[row, columns]
+    return Mistake(
+        inputs=[
+            _name(trained, token)
+            for token in trained.experiment.format.inputs(batch.tokens_BT, inputs)[row].tolist()
+        ],
+        targets=[_name(trained, token) for token in targets.tolist()],
+        answers=[_name(trained, token) for token in answers.tolist()],
+        index=int((answers != targets).nonzero()[0]),
+    )
+
+
+def _name(trained: TrainedModel, token: int) -> str:
+    """Return how a token is printed: a symbol of the task, or a mark of the format."""
+    layout = trained.experiment.format
+    marks = {IGNORE: "", layout.bos: "begin", layout.sep: "|", layout.eos: "end", layout.slot: "_"}
+    return marks[token] if token in marks else trained.experiment.task.symbol_name(token)

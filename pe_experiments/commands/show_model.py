@@ -1,0 +1,60 @@
+"""Look inside a finished run: attention, accuracy by index and distance, the first mistakes.
+
+python scripts/show_model.py run=results/runs/NAME
+python scripts/show_model.py run=NAME length=40
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from pydantic import Field
+
+from pe_experiments.commands.command_line import command, find_requested_run, required
+from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.schema import Folder, Length, Section, resolved, validated
+from pe_experiments.terminal.console import say
+
+
+class ShowModelSettings(Section):
+    """The options of ``configs/show_model.yaml``."""
+
+    run: Folder
+    length: Length | None
+    examples: Annotated[int, Field(ge=1, le=10_000)]
+    out: Folder | None
+    results_dir: Folder
+    trust: bool
+
+
+@command("show_model", __doc__)
+def run(cfg: DictConfig) -> None:
+    required(cfg, run="results/runs/NAME")
+    settings = validated(ShowModelSettings, resolved(cfg))
+    keys = [key_of(text) for text in HydraConfig.get().overrides.task]
+    directory = find_requested_run(settings.run, settings.results_dir, keys)
+    from pe_experiments.analysis.inside import look_inside  # imports torch
+    from pe_experiments.analysis.show_model import show_inside
+    from pe_experiments.store.directory import output_folder, refuse_among_runs
+    from pe_experiments.store.trained_model import load_model
+
+    results_dir = directory.path.parents[1]
+    out = settings.out or results_dir / "models" / directory.name
+    refuse_among_runs(out, results_dir)
+    trained = load_model(directory.path, settings.trust)
+    inside = look_inside(trained, settings.length, settings.examples)
+    experiment = trained.experiment
+    title = f"{experiment.label} on {experiment.components['task'].label}"
+    page = show_inside(inside, title, experiment.max_length, output_folder(Path(out), results_dir))
+    say(f"input length {inside.length}: exact match {inside.exact_match:.3f} of {inside.examples} examples")
+    for mistake in inside.mistakes[:3]:
+        end = mistake.index + 1
+        right, wrong = mistake.targets[mistake.index], mistake.answers[mistake.index] or "nothing"
+        before = " ".join(mistake.targets[max(0, end - 6) : end - 1]) or "the beginning"
+        say(f"mistake: after {before} the answer is {right}, the model says {wrong}")
+    say(f"page, to be opened in a browser: {page}")
+
+
+if __name__ == "__main__":
+    run()

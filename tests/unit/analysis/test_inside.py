@@ -1,0 +1,126 @@
+"""`look_inside` agrees with the evaluation and with loops, and `show_model.py` draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra.utils import instantiate
+
+from pe_experiments import load_model
+from pe_experiments.analysis.inside import AVERAGED, look_inside
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.evaluation.curve import tally
+from pe_experiments.run import run_experiment
+from pe_experiments.store.trained_model import TrainedModel
+from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.errors import UserError
+from tests.conftest import Script, assert_one_sentence
+
+Tiny = Callable[..., Experiment]
+
+
+@pytest.mark.parametrize("name", sorted(shipped("task")))
+def test_the_needed_symbol_is_the_target(name: str) -> None:
+    task = instantiate(shipped("task")[name])
+    checked = 0
+    for length in range(1, 60):
+        if task.nearest_length(length) == length:
+            inputs_BN, targets_BM = task.sample(length, 20, torch.Generator().manual_seed(length))
+            needed_BM = task.needed_indices(inputs_BN)
+            if needed_BM is None:
+                return
+            read_BM = inputs_BN.gather(1, needed_BM).where(targets_BM != IGNORE, IGNORE)
+            assert torch.equal(read_BM, targets_BM)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("task=reverse", "pe=rope"),
+        ("task=flip_flop", "pe=alibi", "training.min_length=4"),
+        ("task=copy", "model=encoder"),
+        ("task=deduplicate", "evaluation.decoding=greedy"),
+        ("task=text", "pe=fox"),
+    ],
+)
+def test_accuracies_agree_with_the_evaluation(tiny: Tiny, options: tuple[str, ...]) -> None:
+    experiment = tiny(*options)
+    trained = TrainedModel(experiment, experiment.untrained_model().eval())
+    inside = look_inside(trained, 6, examples=130)
+    source = experiment.source
+    batches = [source.evaluation_block(6, 0), source.evaluation_block(6, 1).rows(slice(30))]
+    counts = tally(trained.model, batches, experiment.format.eos, experiment.decoding)
+    assert inside.exact_match == counts.exact_match
+    scored_M = sum(_scored_by_index(experiment, batch) for batch in batches)
+    right = np.nansum(inside.accuracy_M * scored_M)
+    assert right / scored_M.sum() == pytest.approx(counts.token_accuracy)
+    if inside.needed_D is None:
+        assert "deduplicate" in options[0] or "text" in options[0]
+    else:
+        assert (inside.needed_accuracy_D * inside.needed_count_D).sum() == pytest.approx(right)
+    if "task=reverse" in options:  # target m repeats symbol N - 1 - m, 2m + 1 tokens before it
+        assert inside.needed_D.tolist() == [1, 3, 5, 7, 9, 11]
+        assert np.array_equal(inside.needed_accuracy_D, inside.accuracy_M)
+    for mistake in inside.mistakes:
+        assert mistake.answers[: mistake.index] == mistake.targets[: mistake.index]
+        assert mistake.answers[mistake.index] != mistake.targets[mistake.index]
+
+
+def _scored_by_index(experiment: Experiment, batch) -> np.ndarray:
+    """Return the number of scored targets by index, [M]."""
+    first = experiment.format.first_target(experiment.task.input_length(6))
+    scored_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != experiment.format.eos)
+    assert not scored_BT[:, :first].any()
+    count = experiment.task.target_length(6)
+    return np.pad(scored_BT.sum(0).numpy(), (0, count))[first : first + count]
+
+
+@pytest.mark.parametrize("options", [("pe=t5",), ("model=encoder", "pe=rope")])
+def test_attention_agrees_with_a_loop(tiny: Tiny, options: tuple[str, ...]) -> None:
+    experiment = tiny("task=copy", *options)
+    trained = TrainedModel(experiment, experiment.untrained_model().eval())
+    inside = look_inside(trained, 4)
+    inputs = experiment.source.evaluation_block(4, 0)
+    inputs_BN = experiment.format.inputs(inputs.tokens_BT, 4)
+    expected = trained.attention_weights(inputs_BN[:1])
+    for layer in range(2):
+        assert np.allclose(inside.attention_LHTS[layer], expected[layer][:, :10, :10], atol=1e-6)
+    sums: dict[tuple[int, int, int], list[float]] = {}
+    for row in range(AVERAGED):
+        for layer, weights_HTS in trained.attention_weights(inputs_BN[row : row + 1]).items():
+            for (head, query, key), weight in np.ndenumerate(weights_HTS.numpy()):
+                if key <= query or not experiment.shape.causal:
+                    sums.setdefault((layer, head, query - key), []).append(weight)
+    for (layer, head, distance), weights in sums.items():
+        index = inside.distances_D.tolist().index(distance)
+        assert inside.attention_LHD[layer, head, index] == pytest.approx(np.mean(weights), abs=1e-6)
+    assert len(sums) == inside.attention_LHD.size
+
+
+def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> None:
+    run = run_experiment(tiny("task=reverse").config).directory
+    outcome = script("show_model", f"run={run.name}", f"results_dir={results}", "length=9")
+    assert outcome.code == 0, outcome.err
+    folder = results / "models" / run.name
+    page = (folder / "inside.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "The first mistakes" in page
+    assert "input length 9: exact match 0.000 of 200 examples" in outcome.out
+    assert_one_sentence(script("show_model", "length=9"), "run is missing")
+    wrong = script("show_model", f"run={run.path}", "length=3000")
+    assert_one_sentence(wrong, "length=3000", "at most 2,048 tokens")
+    assert_one_sentence(script("show_model", f"run={run.path}", "length=abc"), "length=abc", "whole number")
+    assert look_inside(load_model(run.path)).length == 6  # the longest training length
+
+
+def test_a_length_without_inputs_is_refused(tiny: Tiny) -> None:
+    experiment = tiny("task=lag")
+    with pytest.raises(UserError, match="length=2: Lag makes no input"):
+        look_inside(TrainedModel(experiment, experiment.untrained_model()), 2)

@@ -1,0 +1,158 @@
+"""Predictions, own metrics and accuracy by index agree with the curve, and do not change a run's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml  # type: ignore[import-untyped]
+
+from pe_experiments import compare, evaluate_run, load_model, run_experiment
+from pe_experiments.comparison.page import render_page
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.store.identity import identify
+from pe_experiments.terminal.errors import UserError
+from tests.conftest import TINY, Script, assert_one_sentence
+
+Tiny = Callable[..., Experiment]
+HERE = "tests.unit.evaluation.test_details"
+METRIC = f"evaluation.metrics=[{HERE}.first_error]"
+
+
+def first_error(batch, answers_BT):
+    """Return the index of the first wrong scored token of each row; NaN if there is none."""
+    wrong_BT = (answers_BT != batch.labels_BT) & (batch.labels_BT != -100)
+    index_BT = (batch.labels_BT != -100).cumsum(dim=1) - 1
+    first_B = index_BT.gather(1, wrong_BT.long().argmax(dim=1, keepdim=True))[:, 0]
+    return first_B.double().where(wrong_BT.any(dim=1), torch.nan)
+
+
+def mean_over_the_batch(batch, answers_BT):
+    return (answers_BT == batch.labels_BT).float().mean()
+
+
+def loss(batch, answers_BT):
+    return answers_BT[:, 0]
+
+
+def divides_by_mistakes(batch, answers_BT):
+    return [1 // len(row.nonzero()) for row in answers_BT != batch.labels_BT]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("task=copy", "pe=rope"),
+        ("task=deduplicate", "evaluation.decoding=greedy"),  # answers of different lengths
+        ("task=flip_flop", "training.min_length=4", "evaluation.lengths=[4,6,12]"),
+        ("task=reverse", "model=encoder"),
+    ],
+)
+def test_kept_predictions_give_the_curve(tiny: Tiny, options: tuple[str, ...]) -> None:
+    experiment = tiny(*options, METRIC, "evaluation.save=true", "evaluation.examples=130")
+    result = run_experiment(experiment.config)
+    folder = result.directory.path
+    predictions = pd.read_csv(folder / "predictions.csv", dtype=str, keep_default_na=False)
+    by_index = pd.read_csv(folder / "index.csv")
+    assert by_index["length"].unique().tolist() == [6, 12 if "task=flip_flop" in options else 9]
+    assert len(predictions) == 3 * 130
+    for row in result.curve:
+        rows = predictions[predictions["length"] == str(row["length"])]
+        assert (rows["exact"] == "1").mean() == row["exact_match"]
+        firsts, right, total, solved = [], 0, 0, 0
+        for example in rows.itertuples():
+            target, answer = example.target.split(), example.answer.split()
+            assert (target == answer) == (example.exact == "1")
+            pairs = list(zip(target, answer, strict=True))
+            firsts += [next((n for n, (a, b) in enumerate(pairs) if a != b), np.nan)]
+            right += sum(a == b for a, b in pairs if a != "E")
+            total += sum(a != "E" for a, _ in pairs)
+            inputs = torch.tensor([[*map(int, example.input.split())]])
+            solved += [str(n) for n in experiment.task.solve(inputs)[0].tolist() if n >= 0] == [
+                symbol for symbol in target if symbol != "E"
+            ]
+        assert solved == 130
+        assert row["token_accuracy"] == pytest.approx(right / total)
+        assert row["first_error"] == pytest.approx(np.nanmean(firsts))
+        if row["length"] in set(by_index["length"]):
+            table = by_index[by_index["length"] == row["length"]]
+            assert table["tokens"].sum() == total
+            assert (table["tokens"] * table["token_accuracy"]).sum() == pytest.approx(right)
+
+
+def test_a_later_evaluation_adds_a_metric_to_the_comparison(tiny: Tiny, results: Path) -> None:
+    experiment = tiny()
+    run = run_experiment(experiment.config).directory
+    assert identify(tiny(METRIC, "evaluation.save=true")) == identify(experiment)
+    evaluation = {**experiment.config.evaluation.model_dump(), "metrics": [f"{HERE}.first_error"]}
+    later = evaluate_run(run.path, {"evaluation": evaluation})
+    assert later.done == "evaluated"
+    assert later.directory.path != run.path
+    compared = compare(results)
+    expected = [row["first_error"] for row in later.curve]
+    assert compared.protocols[0].curves["first_error"].tolist() == expected
+    page = render_page(compared, "title")
+    assert '"title":"first_error"' in page
+    assert "token accuracy by index in the answer, length 6" in page
+
+
+def test_an_evaluation_with_predictions_serves_one_without(tiny: Tiny) -> None:
+    assert run_experiment(tiny("evaluation.save=true").config).done == "trained"
+    assert run_experiment(tiny().config).done == "found"
+
+
+def test_an_edited_metric_is_evaluated_again(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    metric = "def {name}(batch, answers_BT):\n    return [{value}] * len(answers_BT)\n"
+    hashes = []
+    for name, value in (("one_metric", 1), ("other_metric", 2), ("other_metric", 2)):
+        (tmp_path / f"{name}.py").write_text(metric.format(name="value", value=value))
+        result = run_experiment(tiny(f"evaluation.metrics=[{name}.value]").config)
+        assert [row["value"] for row in result.curve] == [value] * 3
+        hashes.append((result.run.name, result.directory.name, result.done))
+    names, directories, done = zip(*hashes, strict=True)
+    assert len(set(names)) == 1
+    assert directories[0] != directories[1] == directories[2]
+    assert done == ("trained", "evaluated", "found")
+
+
+def test_a_function_from_python(tiny: Tiny, results: Path) -> None:
+    options = {"evaluation.metrics": [first_error], "results_dir": str(results), "logger": "none"}
+    options |= {"training.steps": 5, "training.max_length": 6, "evaluation.lengths": [6]}
+    options |= {"evaluation.examples": 10}
+    assert run_experiment(options).curve[0]["first_error"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (f"[{HERE}.first_eror]", ["no function of that name", "first_error"]),
+        ("[nowhere.metric]", ["nowhere.metric", "there is no nowhere.py"]),
+        ("[metric]", ["metrics=metric", "my_module.metric"]),
+        (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
+        (f"[{HERE}.loss]", ["loss is a column of extrapolation.csv"]),
+        (f"[{HERE}.divides_by_mistakes]", ["divides_by_mistakes fails on right answers", "ZeroDivision"]),
+        (f"[{HERE}.loss,{HERE}.loss]", ["two functions have the same name"]),
+        (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),
+        ("[] evaluation.save=true task=text", ["evaluation.save: Text has no answers"]),
+    ],
+)
+def test_a_mistake_is_one_sentence(script: Script, results: Path, option: str, words: list[str]) -> None:
+    typed = f"evaluation.metrics={option}".split()
+    assert_one_sentence(script("train", *TINY, *typed, f"results_dir={results}"), *words)
+    assert not results.exists()
+
+
+def test_a_strangers_metric_needs_trust(tiny: Tiny) -> None:
+    run = run_experiment(tiny(METRIC).config).directory
+    assert yaml.safe_load(run.config.read_text())["evaluation"]["metrics"] == [f"{HERE}.first_error"]
+    with pytest.raises(UserError, match=r"first_error, from outside this package.*trust=true"):
+        load_model(run.path)
+    assert load_model(run.path, trust=True).experiment.metrics["first_error"] is first_error
