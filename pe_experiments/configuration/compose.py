@@ -71,7 +71,8 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
     OmegaConf.set_struct(config, False)
     for key in sorted(settings, key=lambda key: "." in key):  # whole sections first
         try:
-            _set(config, key, _plain(settings[key]))
+            value = settings[key]
+            _set(config, key, _plain(_named_functions(value) if key.startswith("evaluation") else value))
         except (OmegaConfBaseException, AttributeError) as error:
             problem = str(error).splitlines()[0]
             raise UserError(f"{key}: {problem}; allowed: numbers, texts, lists and mappings") from error
@@ -90,23 +91,29 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value given from Python as YAML could hold it.
-
-    A class becomes its section, a function its name.
-    """
+    """Return a value given from Python as YAML could hold it; a class becomes its section."""
     if isinstance(value, type):
         name = f"{value.__module__}.{value.__qualname__}"
         CLASSES_FROM_PYTHON[name] = value  # it may not be importable, for example in a notebook
         return {"_target_": name}
-    if isinstance(value, FunctionType):
-        name = f"{value.__module__}.{value.__qualname__}"
-        FUNCTIONS_FROM_PYTHON[name] = value
-        return name
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return fspath(value) if isinstance(value, PathLike) else value
+
+
+def _named_functions(value: Any) -> Any:
+    """Return the section ``evaluation``, or a part of it, with functions (``metrics``) replaced by names."""
+    if isinstance(value, Mapping):
+        return {key: _named_functions(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named_functions(item) for item in value]
+    if isinstance(value, FunctionType):
+        name = f"{value.__module__}.{value.__qualname__}"
+        FUNCTIONS_FROM_PYTHON[name] = value
+        return name
+    return value
 
 
 def changed_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
