@@ -286,6 +286,12 @@ def _finished(run: Run, device: str, display: Display) -> Result:
         return _evaluate_again(run, device, display)
     for remark in code_changes(run.directory.read_environment()):
         display.say(f"{run.name}: {remark}")
+    trained_devices = run.directory.read_config().get("trainer", {}).get("devices", 1)
+    if run.config.trainer.devices != trained_devices:
+        display.say(
+            f"{run.name}: trained with trainer.devices={trained_devices}, which does not change a run; "
+            "rerun=true trains again"
+        )
     directory = run.evaluation_directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []

@@ -52,9 +52,7 @@ class Versus(ComparisonReport):
             tasks = [self.comparison.task_by_run[run.name] for run in pending]
             steps = sum(run.config.training.steps for run in pending)
             work = f"{len(pending)} runs, {steps:,} steps in all, are to be trained, one run per core"
-            when = (
-                f"the page comes after {tasks[0]} ({tasks.count(tasks[0])} of them), and grows"
-            )
+            when = f"the page comes after {tasks[0]} ({tasks.count(tasks[0])} of them), and grows"
             say(f"{self.bank}: {work}; {when}")
 
     def after_run(self, jobs: Sequence[Job]) -> None:
