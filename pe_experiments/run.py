@@ -286,12 +286,11 @@ def _finished(run: Run, device: str, display: Display) -> Result:
         return _evaluate_again(run, device, display)
     for remark in code_changes(run.directory.read_environment()):
         display.say(f"{run.name}: {remark}")
-    trained_devices = run.directory.read_config().get("trainer", {}).get("devices", 1)
-    if run.config.trainer.devices != trained_devices:
-        display.say(
-            f"{run.name}: trained with trainer.devices={trained_devices}, which does not change a run; "
-            "rerun=true trains again"
-        )
+    with suppress(UserError, KeyError, TypeError):  # a damaged config.yaml, which a finished run does not need
+        devices = run.directory.read_config()["trainer"]["devices"]
+        if run.config.trainer.devices != devices:
+            remark = f"trained with trainer.devices={devices}, which does not change a run"
+            display.say(f"{run.name}: {remark}; rerun=true trains again")
     directory = run.evaluation_directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
