@@ -286,7 +286,7 @@ def _finished(run: Run, device: str, display: Display) -> Result:
         return _evaluate_again(run, device, display)
     for remark in code_changes(run.directory.read_environment()):
         display.say(f"{run.name}: {remark}")
-    with suppress(UserError, KeyError, TypeError):  # a damaged config.yaml, which a finished run does not need
+    with suppress(UserError, KeyError, TypeError):  # a finished run does not need its config.yaml
         devices = run.directory.read_config()["trainer"]["devices"]
         if run.config.trainer.devices != devices:
             remark = f"trained with trainer.devices={devices}, which does not change a run"
