@@ -139,8 +139,13 @@ def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> bool:
             say(f"It is almost {similar.label}.")
             return _compare_with_reference(component, similar, forms, [], [])
     say(UNKNOWN)
-    for similar in similar_encodings:
-        findings = diagnose(component.build, similar.build, common_forms(similar, forms))
+    differences = [
+        (diagnose(component.build, similar.build, common_forms(similar, forms)), similar)
+        for similar in similar_encodings
+    ]
+    # A mistake in one of them explains more than what distinguishes the candidate from a nearer one.
+    differences.sort(key=lambda pair: not any(finding.mistake for finding in pair[0]))
+    for findings, similar in differences:
         if findings:
             say_findings(findings, similar)
             return not any(finding.mistake for finding in findings)

@@ -204,7 +204,9 @@ def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:
     if place.is_file() and place.suffix == ".gguf":
         return place.parent, [place], place.name
     if not place.is_dir():
-        raise UserError(f"model={path}: expected a local folder with config.json, or a GGUF file")
+        how = f"hf download {path} --local-dir FOLDER" if path.count("/") == 1 else "docs/pretrained.md"
+        allowed = "expected a local folder with config.json, or a GGUF file"
+        raise UserError(f"model={path}: {allowed}; to get one: {how}")
     pickles = [file for pattern in PICKLES for file in place.glob(pattern)]
     if not any(place.glob("*.safetensors")) and not (trust and pickles):
         reason = "the folder holds no *.safetensors"

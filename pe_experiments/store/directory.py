@@ -104,7 +104,7 @@ class RunDirectory:
         """Return the saved configuration, with its ``derived`` and ``identity`` sections."""
         try:
             saved = read_yaml(self.config)
-            if not isinstance(saved.get("identity"), dict):
+            if not isinstance(saved, dict) or not isinstance(saved.get("identity"), dict):
                 raise ValueError("section 'identity' is missing")
             if "${" in str(saved):
                 raise ValueError("it contains ${, but saved configurations are not interpolated")

@@ -204,6 +204,7 @@ UNNAMED = {
     ],
     "WrappedAt5000": ["It is almost rope.", "ids wrap at 5,000"],
     "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
+    "HeadsPermuted": ["Against alibi: heads are permuted: they take the place of our heads 3, 0, 1, 2"],
     "WindowOneWider": ["sliding_window: one position too wide"],
     "OwnTableInEveryLayer": ["It is almost t5.", "every layer has parameters of its own"],
 }
