@@ -128,7 +128,8 @@ class AttentionContext:
             block.declared_B = self.tokens_B
             block.k_positions_BS = self.k_positions_BS[:, :keys]
             block._visible = block._visible[:, :, :keys]
-            block._x_BSD = partial(_first_keys, self, keys)
+            if self._x_BSD is not None:
+                block._x_BSD = partial(_first_keys, self, keys)
         return block
 
     def _visible_rows(self, start: int, stop: int) -> Tensor:
@@ -138,6 +139,7 @@ class AttentionContext:
         return self._visible(start, stop)
 
 
-def _first_keys(at: AttentionContext, keys: int) -> Tensor | None:
-    """Return the hidden states of the first keys, if there are hidden states."""
-    return None if at.x_BSD is None else at.x_BSD[:, :keys]
+def _first_keys(at: AttentionContext, keys: int) -> Tensor:
+    """Return the hidden states of the first keys."""
+    assert at.x_BSD is not None
+    return at.x_BSD[:, :keys]
