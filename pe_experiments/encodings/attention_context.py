@@ -128,7 +128,8 @@ class AttentionContext:
             block.declared_B = self.tokens_B
             block.k_positions_BS = self.k_positions_BS[:, :keys]
             block._visible = block._visible[:, :, :keys]
-            block._x_BSD = None if self._x_BSD is None else partial(_first_keys, self, keys)
+            if self._x_BSD is not None:
+                block._x_BSD = partial(_first_keys, self, keys)
         return block
 
     def _visible_rows(self, start: int, stop: int) -> Tensor:
