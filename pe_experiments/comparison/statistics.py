@@ -20,6 +20,7 @@ RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; 
 RANK_DRAWS = 10_000  # bootstrap samples of configurations
 POWER = 0.8  # share of studies in which a planned number of seeds finds the difference
 MOST_SEEDS = 1000  # a study with more is not planned
+MOST_PAIRS = 8  # of a rank correlation, whose test lists all orders
 ROUNDING = 1e-12  # values closer than this count as equal
 
 
@@ -202,6 +203,25 @@ def _subset_means(pairs: int) -> np.ndarray:
     members = np.array(list(itertools.product((0.0, 1.0), repeat=pairs))[1:])
     weights: np.ndarray = members / members.sum(axis=1, keepdims=True)
     return weights
+
+
+def rank_correlation(
+    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
+) -> tuple[float, float]:
+    """Return Spearman's rho of at most eight pairs, and the share of orders with as large an absolute rho.
+
+    Tied values share their mean rank. Both results are NaN if all values of one side are equal.
+    """
+    if len(first) > MOST_PAIRS:
+        raise ValueError(f"{len(first)} pairs; expected at most {MOST_PAIRS}")
+    ranks = [stats.rankdata(values) for values in (first, second)]
+    x, y = (values - values.mean() for values in ranks)
+    scale = np.linalg.norm(x) * np.linalg.norm(y)
+    if scale == 0.0:
+        return math.nan, math.nan
+    rho = float(x @ y / scale)
+    rhos = np.array([*itertools.permutations(y)]) @ x / scale
+    return rho, float(np.mean(np.abs(rhos) >= abs(rho) - 1e-9))
 
 
 def smallest_p(first: int, second: int) -> float:

@@ -1,13 +1,12 @@
 """Compare the released runs of Kazemnejad et al. on SCAN with ours of two sizes (plan.md, SCAN)."""
 
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pe_experiments.comparison.statistics import rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, save, styles
 from pe_experiments.published import markdown_table, read_archive, with_settings
 from pe_experiments.published.archive import PROVENANCE
@@ -60,14 +59,6 @@ def means(table: pd.DataFrame) -> pd.Series:
     return table.groupby("encoding")[LENGTHS].mean().T.mean()
 
 
-def rank_correlation(first: pd.Series, second: pd.Series) -> tuple[float, float]:
-    """Return Spearman's rho and the share of all orders of encodings with as large an absolute rho."""
-    x, y = (values.rank().to_numpy() for values in (first, second[first.index]))
-    rho = np.corrcoef(x, y)[0, 1]
-    orders = [np.corrcoef(x, order)[0, 1] for order in permutations(y)]
-    return float(rho), float(np.mean(np.abs(orders) >= abs(rho) - 1e-9))
-
-
 def blocks() -> dict[str, Any]:
     """Return the table of exact match and that of rank correlations with the released runs."""
     tables = exact_match()
@@ -93,7 +84,7 @@ def rank_table(tables: dict[str, pd.DataFrame]) -> str:
     for name, table in tables.items():
         runs = table.groupby("encoding").size().reindex(released.index)
         if name != THEIRS and runs.eq(RUNS).all():
-            rho, p = rank_correlation(released, means(table))
+            rho, p = rank_correlation(released.to_numpy(), means(table)[released.index].to_numpy())
             lines.append([name, f"{len(runs)}", f"{rho:.2f}", f"{p:.2f}"])
     if not lines:
         return NOT_YET

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, t_interval
+from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, rank_correlation, t_interval
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
 from pe_experiments.published import (
     bits_per_byte,
@@ -122,6 +122,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     groups = by_encoding(runs)
     values: dict[str, Any] = {"table": rise_table(runs), "truncated": truncated_table(groups)}
     values |= {name: rise_table(read_archive(HERE / name)) for name in FURTHER}
+    values |= published_tables(groups)
     values["extension"] = extension_table(by_encoding(read_archive(HERE / "rope")))
     values["copied"] = runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max()
     for label, rows in groups.items():
@@ -157,6 +158,32 @@ def truncated_table(groups: dict[str, pd.DataFrame]) -> str:
         )
     heading = ["encoding", f"at {LONGEST:,} bytes", "minus RoPE on its last 256 bytes", "p"]
     return markdown_table(heading, rows)
+
+
+def published_tables(groups: dict[str, pd.DataFrame]) -> dict[str, str]:
+    """Return a table of published changes at eight times the training length, and one of their ranks.
+
+    Our rises, beside them, count as tied below `FLAT`.
+    """
+    published = pd.read_csv(HERE / "published.csv")
+    wide = published.pivot(index="encoding", columns="models", values="change")[
+        [*published["models"].unique()]
+    ]
+    rises = pd.Series({label: (rows[LONGEST] - rows[TRAINED]).mean() for label, rows in groups.items()})
+    ours = rises.where(rises >= FLAT, 0.0)
+    lines = []
+    for encoding in [label for label in groups if label in wide.index]:
+        cells = wide.loc[encoding].map("{:+.2f}".format, na_action="ignore").fillna("–")
+        lines.append([f"`{encoding}`", *cells, f"{round(rises[encoding], 2) + 0.0:+.2f}"])  # no -0.00
+    ranks = []
+    for models in wide:
+        known = wide[models].dropna()
+        rho, p = rank_correlation(known.to_numpy(), ours[known.index].to_numpy())
+        ranks.append([f"{models}", f"{len(known)}", f"{rho:+.2f}", f"{p:.3f}"])
+    return {
+        "published": markdown_table(["encoding", *map(str, wide), "here, 0.1 M, 256 to 2,048"], lines),
+        "published_ranks": markdown_table(["models", "encodings", "rho with our rises", "p"], ranks),
+    }
 
 
 def rise_table(runs: Runs) -> str:

@@ -25,16 +25,18 @@ if [ -n "${DRY_RUN:-}" ]; then
   size=(trainer=cpu model.d_model=16 model.num_heads=2 model.num_layers=1 training.max_length=32 training.batch_size=2
     training.steps=4 training.check_examples=2 'evaluation.lengths=[16,32,64]' evaluation.examples=2)
   window=32
+  device=cpu
 else
   # 8 layers of width 512 have 25 million parameters. A step reads 16,384 bytes.
   size=(trainer=gpu trainer.precision=bf16-mixed model.d_model=512 model.num_heads=8 model.num_layers=8 training.max_length=512
     training.batch_size=32 training.steps=600 'evaluation.lengths=[16,64,256,512,1024,2048]' evaluation.examples=48)
   window=512
+  device=cuda
 fi
 
 part tests 180 "$python" -m pytest -n 0 -q -p no:cacheprovider tests/integration/test_gpu.py
-# Steps a second beside other libraries: BENCHMARK holds the arguments of scripts/benchmark.py that measure a GPU.
-[ -n "${BENCHMARK:-}" ] && part benchmark 120 "$python" scripts/benchmark.py $BENCHMARK out="$folder/benchmark"
+# Steps a second beside x-transformers and others.
+part benchmark 120 "$python" scripts/benchmark.py parts=gpu device="$device" out="$folder/benchmark"
 for encoding in pe=rope pe=alibi pe=fox+pe.initial_bias=4 pe=kerple_log pe=cpb_log pe=none; do
   [ $((total - SECONDS)) -lt 150 ] && break # the rest is for what follows
   name=text-${encoding#pe=}

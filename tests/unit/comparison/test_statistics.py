@@ -15,6 +15,7 @@ from pe_experiments.comparison.statistics import (
     mean_below_p,
     mean_interval,
     permutation_p,
+    rank_correlation,
     seeds_needed,
     share_interval,
     smallest_p,
@@ -176,3 +177,14 @@ def test_a_permutation_p_does_not_depend_on_the_size_of_losses() -> None:
     first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [2.5, 6.0, 7.0, 8.0, 9.0]
     large = [[1e4 + value for value in group] for group in (first, second)]
     assert permutation_p(*large) == permutation_p(first, second) > 0
+
+
+def test_a_rank_correlation_counts_all_orders() -> None:
+    first, second = [0.8, 0.7, 0.4, 0.3, 0.0], [0.9, 0.5, 0.2, 0.2, 0.3]  # one tie
+    expected = stats.spearmanr(first, second).statistic
+    orders = [stats.spearmanr(first, order).statistic for order in itertools.permutations(second)]
+    rho, p = rank_correlation(first, second)
+    assert rho == pytest.approx(expected)
+    assert p == np.mean(np.abs(orders) >= abs(expected) - 1e-9)
+    assert rank_correlation(first, first) == pytest.approx((1, 2 / 120))  # the least p of five pairs
+    assert np.isnan(rank_correlation(first, [1, 1, 1, 1, 1])).all()

@@ -113,3 +113,21 @@ def test_the_page_is_made_from_the_csvs_of_the_given_folder(tmp_path: Path) -> N
     lines.assign(bits_per_byte=lines["bits_per_byte"] + 1).to_csv(folder / "text.csv", index=False)
     assert "| `fox` | 3.12 |" in text.blocks(folder)["table"]
     assert "| `fox` | 2.12 |" in text.blocks(text.HERE)["table"]
+
+
+def test_independent_code_finds_the_ranks_of_published_changes() -> None:
+    published = recomputation.read_csv(text.HERE / "published.csv")
+    rows = text.blocks(text.HERE)["table"].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+    rises = {row[1].strip("`"): float(row[6].split()[0]) for row in cells}  # to 2,048 bytes
+    lines = text.blocks(text.HERE)["published_ranks"].splitlines()[2:]
+    for line in lines:
+        _, models, count, rho, _, _ = (cell.strip() for cell in line.split("|"))
+        pairs = [
+            (float(row["change"]), max(rises[row["encoding"]], 0.0))
+            for row in published
+            if row["models"] == models
+        ]
+        assert count == f"{len(pairs)}"
+        assert rho == f"{stats.spearmanr(*zip(*pairs, strict=True)).statistic:+.2f}"
+    assert len(lines) == 3
