@@ -276,7 +276,8 @@ def describe_machine() -> dict[str, Any]:
     """Return the processor, cores, threads and versions that the times depend on."""
     environment = describe_environment("cpu")
     keys = ("processor", "threads", "python", "pe_experiments", "matmul")
-    return {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}
+    machine = {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}
+    return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
 
 
 def _cells(row: Row) -> tuple[str, ...]:
