@@ -22,8 +22,8 @@ from pe_experiments.models.parts import AttentionPart, softmax_with_sink
 BLOCK_LOGITS = 1 << 21  # logits computed at a time by `blocked`: 8 MB in float32
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
 FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either backend
-# The same for both passes and a bias without trainable parameters, with oneDNN and with MKL. With MKL a step of
-# width 64 takes 0.99 times as long with the fused kernel at 24 tokens, 0.90 at 96 and 0.63 at 160.
+# The same for both passes and a bias without trainable parameters, with oneDNN and with MKL. With MKL and the
+# fused kernel a step of width 64 takes 0.99 times as long at 24 tokens, 0.90 at 96 and 0.63 at 160.
 FUSED_TRAINING, FUSED_TRAINING_MKL = 1024, 128
 
 
