@@ -83,7 +83,7 @@ def _cases(size: tuple[int, ...], device: str) -> Iterator[tuple[str, Timed]]:
             torch.manual_seed(0)
             model: Any = make().to(device)
             if compiled:
-                model = torch.compile(model)
+                model = torch.compile(model, backend="inductor" if device == "cuda" else "eager")
             if precision == "bf16":
                 model = Autocast(model, device)
             step = next_token_step(model, batches, "default")

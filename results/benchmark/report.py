@@ -62,7 +62,7 @@ LONG_ENCODINGS = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # batch size and layers of models of width 64
 OURS = "pe_experiments"
 BEST = "fastest at its best float32"
-QUICK_REPEATS, QUICK_STEPS = 7, 30
+QUICK_REPEATS = 5
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
@@ -86,7 +86,7 @@ class BenchmarkSettings(Section):
 def quick(repeats: int, display: Display) -> Iterator[Row]:
     """Time the smallest step and the sizes of `peers`, a few times each; takes a few minutes."""
     repeats = min(repeats, QUICK_REPEATS)
-    yield from small(repeats, display, "quick", SMALL[:1], QUICK_STEPS)
+    yield from small(repeats, display, "quick", SMALL[:1])
     yield from peers(repeats, display, "quick")
 
 
@@ -149,7 +149,6 @@ def small(
     display: Display,
     part: str = "small",
     sizes: Sequence[tuple[int, int]] = SMALL,
-    steps: int = 100,
 ) -> Iterator[Row]:
     """Time steps of small models in the harness, and of other libraries in bare loops on the same batches."""
     for rows, layers in sizes:
@@ -157,8 +156,8 @@ def small(
             "model.num_layers": layers,
             "training.batch_size": rows,
             "training.check_examples": rows,
-            "training.steps": steps,
-            "training.check_every": steps,
+            "training.steps": 100,
+            "training.check_every": 100,
         }
         run = experiment(pe="learned", **settings)
         with use_device(run.config):
@@ -276,7 +275,8 @@ def describe_machine() -> dict[str, Any]:
     """Return the processor, cores, threads and versions that the times depend on."""
     environment = describe_environment("cpu")
     keys = ("processor", "threads", "python", "pe_experiments", "matmul")
-    return {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}
+    machine = {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}
+    return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from pe_experiments.terminal.console import Display
 from pe_experiments.training import matmul
-from results.benchmark import report, workloads
+from results.benchmark import gpu, report, workloads
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
 from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
@@ -105,6 +105,39 @@ def test_every_measured_part_is_in_the_table(
     assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
     assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
     assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
+
+
+@pytest.mark.slow
+def test_the_gpu_part_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "OTHERS", {"nn.TransformerEncoder": "default"})
+    monkeypatch.setattr(torch, "compile", lambda model, backend: model)  # would take minutes
+    monkeypatch.setattr(gpu, "get_context", {"spawn": CONTEXT}.__getitem__)
+    rows = list(gpu.gpu(1, Display(), "cpu"))
+    cases = [
+        f"{name}, {precision}{suffix}"
+        for name in ("pe_experiments", "nn.TransformerEncoder")
+        for precision in ("float32", "bf16")
+        for suffix in ("", ", compiled")
+    ]
+    assert [row.case for row in rows] == [*cases, "1 runs", "2 runs"]
+    assert all(row.value == pytest.approx(1000 / row.milliseconds) for row in rows)
+
+
+def test_the_conclusion_names_the_processor_and_each_ratio() -> None:
+    rows = [
+        Row(f"quick: {report.BEST}", size, "pe_experiments", 3.0, "x-transformers", ratio, ratio, ratio)
+        for size, ratio in (("d=64", 0.76), ("d=128", 0.94))
+    ]
+    sentence = report.conclusion(rows, ["quick"], "AMD EPYC")
+    assert sentence.startswith("On AMD EPYC a training step")
+    assert "0.76 (d=64); 0.94 (d=128)" in sentence
+    assert report.conclusion(rows, ["lengths"], "AMD EPYC").startswith("processor: AMD EPYC")
+
+
+def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
+    assert_one_sentence(outcome, "error: parts.0=speed: expected small, peers, encodings")
+    assert not (tmp_path / "out").exists()
 
 
 def test_missing_peers_are_left_out_and_named(
