@@ -20,7 +20,7 @@ from results.benchmark import gpu, report, workloads
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
 from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
-from tests.conftest import Outcome
+from tests.conftest import Outcome, assert_one_sentence
 from tests.processes import CONTEXT
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
