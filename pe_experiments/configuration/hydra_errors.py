@@ -55,7 +55,7 @@ def explain_error(
                 return UserError(_takes_one_choice(text))
     if not isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError):
         return error
-    multirun = not {"-m", "--multirun"}.isdisjoint(overrides)
+    multirun = not {"-m", "--multirun", "hydra.mode=MULTIRUN"}.isdisjoint(overrides)
     if problem := _mistake(error, texts, command, multirun):
         return UserError(problem)
     parts = [str(part).split("\n\n")[0].strip() for part in (error, error.__cause__) if part]
