@@ -90,8 +90,10 @@ def _mistake(error: BaseException, texts: Sequence[str], command: str, multirun:
     """Return what is wrong with the overrides according to the error, or an empty string."""
     if isinstance(error, OverrideParseException):
         return _unreadable(str(error.override))
-    if isinstance(error, MissingConfigException) and "/" in str(error.missing_cfg_file):
-        return _unknown_choice(str(error.missing_cfg_file), error.options)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        name = error.missing_cfg_file.rpartition("/")[2]
+        if any(name in text for text in texts):  # else a file of the user names it
+            return _unknown_choice(error.missing_cfg_file, error.options, texts)
     unknown = getattr(error.__cause__, "full_key", None)  # of ``training`` for ``training.stepz``, too
     for text in texts:
         if unknown and f"{key_of(text)}.".startswith(f"{unknown}."):
@@ -115,9 +117,12 @@ def _takes_one_choice(text: str) -> str:
     return f"{shown(text)}: {group} takes one choice{how}.{nearest('', choices_of(group))}"
 
 
-def _unknown_choice(file: str, options: Sequence[str] | None) -> str:
+def _unknown_choice(file: str, options: Sequence[str] | None, texts: Sequence[str]) -> str:
     """Return the error for a choice ``group/name`` that no config file has."""
     group, _, name = file.rpartition("/")
+    for key in map(key_of, texts):
+        if file.startswith(f"{key}/"):  # the name may contain a slash
+            group, name = key, file.removeprefix(f"{key}/")
     choices = list(options or choices_of(group))
     if group == "bank/task":
         return f"task={shown(name)} is not in the bank.{nearest(name, choices)}"

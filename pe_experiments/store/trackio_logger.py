@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-import trackio
 from pytorch_lightning.loggers.logger import Logger
 
 
@@ -22,6 +21,8 @@ class TrackioLogger(Logger):
     """
 
     def __init__(self, project: str, run_name: str, group: str | None, config: Mapping[str, Any]):
+        import trackio  # an optional library
+
         super().__init__()
         with redirect_stdout(io.StringIO()):  # how to open the dashboard
             with suppress(ValueError):  # the project does not exist yet
@@ -59,5 +60,7 @@ class TrackioLogger(Logger):
 
     def close(self) -> None:
         """End the run, after everything was logged."""
+        import trackio
+
         with redirect_stdout(io.StringIO()):
             trackio.finish()

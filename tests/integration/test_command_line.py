@@ -38,8 +38,8 @@ MISTAKES = {
     "task.vocab_size=10000000": ["task: vocab_size=10000000", "at most 262144"],
     f"seed={10**30}": [f"seed={10**30}", f"at most {2**63 - 1}"],
     "logger.wandb.project='a\x1b[31mb'": ["logger.wandb.project=a\\x1b[31mb", "without control characters"],
-    "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs=2 is not an option of the hydra/launcher in use"],
-    "-m hydra/launcher=dask": ["hydra/launcher=dask", "no such launcher is installed"],
+    "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs is not a setting", "hydra.launcher.jobs=N"],
+    "-m hydra/launcher=dask": ["hydra/launcher=dask is not a choice", "hydra-dask-launcher"],
     "hydra.mode=FOO": ["hydra.mode=FOO is not an option"],
     "-m hydra.launcher.jobs=0": ["hydra.launcher.jobs=0", "1 or more"],
     "experiment=mine": ["experiment is not a setting", "sweep=NAME"],
@@ -349,7 +349,7 @@ def test_config_dir_adds_a_users_file(script: Script, tmp_path: Path) -> None:
     swept = script("train", "-m", *shared, "pe=mine", "pe.slope=0.3,0.4", "seed=1")
     assert "Recency_slope_0.4-s1" in swept.out
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
-    assert "x is not a folder" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
+    assert "x' not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err
 
 
 @pytest.mark.parametrize(

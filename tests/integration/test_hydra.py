@@ -15,8 +15,6 @@ from hydra import compose, initialize_config_dir
 
 from pe_experiments.configuration.hydra_versions import IS_1_3, VERSION_BASE
 from pe_experiments.run import run_experiment
-from pe_experiments.store.csv_files import validation_loss
-from pe_experiments.store.directory import RunDirectory
 from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script
 
@@ -144,7 +142,7 @@ def test_optuna_tunes_a_learning_rate_over_a_finished_cache(tmp_path: Path) -> N
         rates = {}
         for path in (tmp_path / "results" / "runs").iterdir():
             rate = yaml.safe_load((path / "config.yaml").read_text())["training"]["learning_rate"]
-            rates[validation_loss(RunDirectory(path))] = rate
+            rates[json.loads((path / "result.json").read_text())["validation_loss"]] = rate
         assert len(rates) == 3
         assert found["best_value"] == min(rates)
         assert found["best_params"] == {"training.learning_rate": rates[min(rates)]}
@@ -169,8 +167,8 @@ def test_a_users_sweeper_receives_the_validation_loss(launcher: str, tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
     losses = json.loads(done.stdout.partition("losses: ")[2].splitlines()[0])
     assert len(set(losses)) == 2
-    runs = [RunDirectory(path) for path in (cwd / "results" / "runs").iterdir()]
-    assert sorted(losses) == sorted(map(validation_loss, runs))
+    results = [json.loads(path.read_text()) for path in cwd.glob("results/runs/*/result.json")]
+    assert sorted(losses) == sorted(result["validation_loss"] for result in results)
     assert (cwd / "results" / "s" / "report.html").exists()
     assert float((cwd / "results" / "multirun" / "best.txt").read_text()) == min(losses)
     assert [path.name for path in cwd.iterdir()] == ["results"]

@@ -15,11 +15,11 @@ from pe_experiments.training.optimizer import TrainingOptimizer
 
 CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {
-    "pe=a,b": "pe=a is not a choice",
-    "pe=rope +pe.base=3": r"\+pe.base=3: the key already has a value; omit the \+",
+    "pe=a,b": "pe=a,b: several values need a sweep",
+    "pe=rope +pe.base=3": "An item is already at 'pe.base'",
     "pe=mine.X pe.slope=1": r"add it with a plus: \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
-    "pe=": "pe takes one choice",
+    "pe=": "pe= is not a choice",
     "positional_encoding=alibi": "the encoding is chosen with pe=NAME",
     "sweep=nope": "sweep=nope is not a choice",
     "results_dir=~/x": r"cannot be read; quote special characters, as in 'results_dir=\"~/x\"'",

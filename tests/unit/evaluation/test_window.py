@@ -97,7 +97,7 @@ def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(text: Expe
     model, source, length = text.untrained_model().eval(), text.evaluation_source, 200
     stretch_N = source.task.sample(length, 1, torch.Generator().manual_seed(0))[0][0]
     stride = max(1, min(STRIDE, window // 4))
-    losses, _ = Scorer(model, source, window).cut(stretch_N[None], length)
+    losses, _ = Scorer(model, source, window=window).cut(stretch_N[None], length)
     for index in range(1, length):
         stop = length  # of the window: the last of those that contain the byte among its last bytes
         while stop - stride > index and stop > window:
