@@ -47,8 +47,17 @@ def write_model_folder(run: Run, model: Backbone, curve: list[Row], folder: Path
         run: the finished run.
         model: its trained model.
         curve: rows of its ``extrapolation.csv``.
-        folder: an existing folder; files of these names are replaced.
+        folder: an existing folder, empty or written by this function.
+
+    Raises:
+        UserError: the folder holds other files of these names.
     """
+    names = (CONFIG, WEIGHTS, CARD, run.directory.curve.name, run.directory.figure.name)
+    present = [name for name in names if (folder / name).exists()]
+    if present and not _was_written_here(folder):
+        raise UserError(
+            f"out={folder}: {present[0]} is not of a shared model; allowed: an empty or a new folder"
+        )
     draft = folder / f".{WEIGHTS}.tmp"
     save_model(model, str(draft), metadata={"format": "pt", "run": run.identity.hash})
     write_atomically(folder / WEIGHTS, draft.read_bytes())  # which others may read
@@ -123,6 +132,14 @@ trained.model            # a torch.nn.Module
 {needs}
 Trained with pe_experiments {__version__} (run `{run.identity.hash[:16]}`), configuration in `config.json`.
 """
+
+
+def _was_written_here(folder: Path) -> bool:
+    """Return whether the folder has the configuration of a model that this project shared."""
+    try:
+        return read_json(folder / CONFIG).get("library_name") == LIBRARY
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def is_model_folder(folder: Path) -> bool:

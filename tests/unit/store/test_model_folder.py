@@ -53,6 +53,17 @@ def test_a_loaded_folder_computes_what_the_run_does(
     assert (shared / "extrapolation.png").stat().st_size > 0
 
 
+def test_files_of_others_are_not_overwritten(tiny: Tiny, script: Script, tmp_path: Path) -> None:
+    mine = tmp_path / "README.md"
+    mine.write_text("mine")
+    run = run_experiment(tiny().config).directory.path
+    outcome = script("export", f"run={run}", f"out={tmp_path}")
+    assert_one_sentence(outcome, "README.md is not of a shared model; allowed: an empty or a new folder")
+    assert mine.read_text() == "mine"
+    for _ in range(2):
+        assert script("export", f"run={run}", f"out={tmp_path / 'shared'}").code == 0
+
+
 def test_a_continued_run_keeps_the_length_of_its_parent(tiny: Tiny, script: Script, tmp_path: Path) -> None:
     parent = run_experiment(tiny("pe=rope").config).directory.path
     options = {"init_from": str(parent), "pe": "rope_yarn", "training.max_length": 12, "training.steps": 3}
