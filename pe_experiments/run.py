@@ -195,7 +195,8 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
                 if not (checkpoint and checkpoint["finished"]):
                     display.start("training", run.config.training.steps, first_step)
                 start = time.monotonic()
-                last_step = _train(run, model, checkpoint, device, writer, writer.used_loggers)
+                loggers = writer.loggers.loggers.values() if writer.loggers else ()
+                last_step = _train(run, model, checkpoint, device, writer, loggers)
                 seconds = time.monotonic() - start
                 display.stop()
                 curve, tables = evaluate_model(run.experiment, model.to(device), last_step, display)

@@ -86,7 +86,7 @@ def command(
                 typed = " ".join(process.typed_command(name))
                 say(help_text(primary, str(usage).replace(f"python scripts/{name}.py", typed)))
                 process.leave(process.exit_code)
-            if primary == "config":
+            if any(text.startswith("sweep=") for text in arguments):
                 _choose_multirun()
             for option, key in renamed.items():
                 sys.argv[1:] = [re.sub(f"^{option}=", f"{key}=", text) for text in sys.argv[1:]]
@@ -138,7 +138,8 @@ def _exit_code(
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
-        refuse_without_effect(sys.argv[1:])
+        if any(text.startswith("hydra.") for text in sys.argv):
+            refuse_without_effect(sys.argv[1:])
         application()
         if errors:
             raise errors[0]

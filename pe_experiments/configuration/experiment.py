@@ -227,7 +227,8 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
             refuse_other_vocabulary(evaluation_task, task)
             positions.check(evaluation_task, [shortest_length(evaluation_task)])
     lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task)
-    _refuse_window(config, positions)
+    if config.evaluation.window is not None:
+        _refuse_window(config, positions)
     longest_ids_1P = None
     if not positions.task_ids:
         with user_errors("positions"):  # too few ids would be found only after the training
@@ -238,6 +239,7 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
                 tokens = min(tokens, config.evaluation.window + 1)
             tokens_1 = torch.tensor([tokens])
             longest_ids_1P = positions.evaluation_ids(tokens_1, train_length, torch.Generator())
+    evaluation = config.evaluation
     return Experiment(
         config=config,
         components=components,
@@ -252,14 +254,12 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         longest_ids_1P=longest_ids_1P,
         other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
-        metrics=_metrics(config.evaluation, evaluation_task),
+        metrics=_metrics(evaluation, evaluation_task) if evaluation.metrics or evaluation.save else {},
     )
 
 
 def _refuse_window(config: Config, positions: PositionPolicy) -> None:
-    """Raise an error if the evaluation has a window and the model or its position ids cannot have one."""
-    if config.evaluation.window is None:
-        return
+    """Raise an error if the model or its position ids cannot have the window of the evaluation."""
     window = f"evaluation.window={config.evaluation.window}"
     if not config.model.causal:
         raise NotApplicable(f"{window}: an encoder reads the whole input; allowed: a decoder, or null")

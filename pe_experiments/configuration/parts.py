@@ -181,7 +181,7 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
                 hint += f" The class alone is chosen with {group}={target}."
             raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
         part_group = signature.parts.get(name, group)
-        if name in signature.parts:
+        if name in signature.parts and value is not None:
             value = _parts_by_name(part_group, value)
         if components := _nested_components(part_group, value):
             nested[name] = components

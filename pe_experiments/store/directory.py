@@ -80,6 +80,8 @@ class RunDirectory:
         Raises:
             UserError: the file is damaged.
         """
+        if not self.result.exists():
+            return None
         try:
             result = read_json(self.result)
             if result["status"] not in (COMPLETED, DIVERGED, ERROR):
@@ -88,7 +90,7 @@ class RunDirectory:
             if missing:
                 raise ValueError(f"{few(sorted(missing))} missing")
             return result
-        except FileNotFoundError:
+        except FileNotFoundError:  # replaced by another process in between
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"

@@ -38,20 +38,17 @@ class Identity:
     classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
     numerics: int
     stem: str = ""  # beginning of the run's name: task, model, label, seed
-    hash: str = field(init=False)  # of everything but the stem, 64 hexadecimal digits
+    hashed: dict[str, Any] = field(init=False, repr=False)  # everything but the stem
+    hash: str = field(init=False)  # of ``hashed``, 64 hexadecimal digits
 
     def __post_init__(self) -> None:
+        parts = ("numerics", "config", "data", "classes")
+        object.__setattr__(self, "hashed", {part: getattr(self, part) for part in parts})
         object.__setattr__(self, "hash", full_hash(self.hashed))
 
     def name(self, digits: int = 8) -> str:
         """Return the name of the run with this number of digits of its hash."""
         return f"{self.stem}-{self.hash[:digits]}"
-
-    @property
-    def hashed(self) -> dict[str, Any]:
-        """Return what the hash is computed from."""
-        parts = ("numerics", "config", "data", "classes")
-        return {part: getattr(self, part) for part in parts}
 
     @property
     def key(self) -> str:

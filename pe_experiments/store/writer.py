@@ -41,11 +41,6 @@ class RunWriter(Observer):
         self.validation_loss = math.nan  # of the last row that has one
         self.loggers: Loggers | None = None
 
-    @property
-    def used_loggers(self) -> list[Any]:
-        """Return Lightning's loggers of this run."""
-        return list(self.loggers.loggers.values()) if self.loggers else []
-
     def begin(self) -> None:
         """Write the configuration and start the loggers."""
         write_atomically(
