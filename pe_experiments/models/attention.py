@@ -115,14 +115,14 @@ def blocked(
         seen = min(stop, keys) if skips_later_keys else keys
         at_rows = at.query_rows(start, stop, seen)
         q_BHtK, k_BHsK, v_BHsK = q_BHTK[:, :, start:stop], k_BHSK[:, :, :seen], v_BHSK[:, :, :seen]
-        if has_own_weights or softmax is not None:
-            if has_own_weights:  # these include the rotation
-                weights_BHts = encoding.weights(q_BHtK, k_BHsK, at_rows)
-            else:
-                weights_BHts = rotated_weights(q_BHtK, k_BHsK, at_rows, encoding, sink_H, softmax)
-            y_BHTK[:, :, start:stop] = weights_BHts.to(v_BHSK.dtype) @ v_BHsK
+        if has_own_weights:  # these include the rotation
+            y_BHtK = encoding.weights(q_BHtK, k_BHsK, at_rows).to(v_BHSK.dtype) @ v_BHsK
+        elif softmax is not None:
+            weights_BHts = rotated_weights(q_BHtK, k_BHsK, at_rows, encoding, sink_H, softmax)
+            y_BHtK = weights_BHts.to(v_BHSK.dtype) @ v_BHsK
         else:
-            y_BHTK[:, :, start:stop] = fused(q_BHtK, k_BHsK, v_BHsK, encoding, at_rows, sink_H)
+            y_BHtK = fused(q_BHtK, k_BHsK, v_BHsK, encoding, at_rows, sink_H)
+        y_BHTK[:, :, start:stop] = y_BHtK
     return y_BHTK
 
 

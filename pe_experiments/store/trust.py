@@ -20,9 +20,8 @@ HARMLESS_CALLBACKS = tuple(
         ("timer", "Timer"),
     )
 )
-
-
-OTHER_SECTIONS = ("model", "optimizer", "trainer", "evaluation")  # that may name code
+# Sections that may name code, besides the encoding, the positions and the task.
+OTHER_SECTIONS = ("model", "optimizer", "trainer", "evaluation")
 
 
 def refuse_untrusted_code(option: str, saved: Any, changes: Mapping[str, Any], trust: bool) -> None:
