@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from pe_experiments.terminal.errors import UserError, sentence
 
@@ -215,12 +213,3 @@ def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:
         raise UserError(f"model={path}: {reason}")
     patterns = ("*.safetensors", "*.json", "*.model", "*.txt", *(PICKLES if trust else ()))
     return place, sorted(file for pattern in patterns for file in place.glob(pattern)), None
-
-
-def bits(model: Any, tokens_T: Tensor, scored: int) -> float:
-    """Return the summed loss in bits of the last ``scored`` tokens; only their logits are computed."""
-    tokens_BT = tokens_T[None].to(model.device)
-    logits_BSV = model(tokens_BT, use_cache=False, logits_to_keep=scored + 1).logits
-    logits_SV = logits_BSV[0, -scored - 1 : -1].float()
-    nats = torch.nn.functional.cross_entropy(logits_SV, tokens_BT[0, -scored:], reduction="sum")
-    return nats.item() / math.log(2)
