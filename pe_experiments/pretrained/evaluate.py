@@ -17,6 +17,7 @@ from pydantic import Field
 
 from pe_experiments.configuration.schema import Count, Folder, LoggerConfig, Section
 from pe_experiments.pretrained import report
+from pe_experiments.pretrained.finetune import FinetuneSettings, finetune
 from pe_experiments.pretrained.loss import Loss
 from pe_experiments.pretrained.model import UNCHANGED, Block, PretrainedModel, Rope
 from pe_experiments.pretrained.retrieval import Retrieval, spelled
@@ -45,6 +46,7 @@ class PretrainedSettings(Section):
     scored: Count
     examples: Annotated[int, Field(ge=1, le=1000)]
     dtype: Literal["float32", "bfloat16", "float16"]
+    finetune: FinetuneSettings
     device: Literal["auto", "cpu", "cuda", "mps"]
     threads: Count | None
     trust: bool
@@ -61,10 +63,19 @@ class Cell(NamedTuple):
     factor: float
     block: Block | None  # RoPE parameters
     tokens: int  # that the model reads
+    finetuned: Path | None = None  # folder of the fine-tuned model
+    window: int = 0  # tokens of the windows on which it is fine-tuned
+
+    @property
+    def label(self) -> str:
+        """The name of the cell's line in the figure."""
+        return f"{self.rope}{report.FINETUNED}" if self.finetuned else self.rope
 
     def keys(self, measure: Measure, identity: str) -> list[Key]:
         """Return the key of each window, under which its measurement is saved."""
         block = json.dumps(self.block, sort_keys=True)
+        if self.finetuned:
+            identity = short_hash([identity, self.finetuned.name])
         windows = [measure.key(self.length, self.tokens, index) for index in range(measure.count)]
         return [(identity, block, *(str(part) for part in window)) for window in windows]
 
@@ -73,25 +84,22 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
     """Evaluate a pretrained model unless this is already done, and return the folder of the results."""
     dtype = getattr(torch, settings.dtype)
     model = PretrainedModel(settings.model, dtype, settings.trust)
-    try:
-        text = Text(settings.text)
-    except ValueError as error:
-        raise UserError(str(error).replace("path=", "text=", 1)) from error
+    text = _read_text("text", settings.text)
     measure: Measure
     if settings.measure == "loss":
         measure = Loss(model, text, settings.stretches, settings.scored)
     else:
         measure = Retrieval(model, text, settings.measure, settings.examples)
-    text_files = zip(text.names, text.data_files, strict=True)
     identifying = {
         "model": {path.name: file_digest(path) for path in model.files},
-        "text": {name: file_digest(Path(path)) for name, path in text_files},
+        "text": _digests(text),
         "dtype": settings.dtype,
     } | measure.identity  # fmt: skip
     identity = short_hash(identifying)
+    finetuning_text = _finetuning_text(settings, text)
     default_folder = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
     folder = output_folder(settings.out or default_folder, settings.results_dir)
-    request = settings.model_dump(include={"rope", "lengths", "factor"}) | {"measured": identity}
+    request = settings.model_dump(include={"rope", "lengths", "factor", "finetune"}) | {"measured": identity}
     settings_file = folder / "settings.json"
     if settings_file.exists() and read_json(settings_file)["request"] == request:
         say(f"found finished: {folder}")
@@ -104,11 +112,17 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         device: str = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
+        if finetuning_text:
+            digests = [identifying["model"], _digests(finetuning_text), settings.dtype]
+            finetuned_cells = _finetuned_cells(model, cells, settings, digests, folder)
+            jobs = {cell.finetuned: (cell.block, cell.window) for cell in finetuned_cells if cell.finetuned}
+            finetune(model, jobs, finetuning_text, settings.finetune, device, display)
+            cells = sorted([*cells, *finetuned_cells], key=lambda cell: -cell.length)
         rows = _measure(model, measure, cells, device, identity, folder, display)
         facts = {
             "request": request,
             "settings": settings.model_dump(mode="json"),
-            "blocks": {f"{cell.rope} at {cell.length}": cell.block for cell in cells},
+            "blocks": {f"{cell.label} at {cell.length}": cell.block for cell in cells},
             "name": model.name,
             "original_length": model.original_length,
             "bytes": text.ends[-1],
@@ -121,6 +135,37 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         report.log(settings.logger, folder, Path(settings.results_dir), table, facts)
         write_atomically(settings_file, json.dumps(facts, indent=1))
     return folder
+
+
+def _read_text(option: str, path: str | None) -> Text:
+    try:
+        return Text(path)
+    except ValueError as error:
+        raise UserError(str(error).replace("path=", f"{option}=", 1)) from error
+
+
+def _finetuning_text(settings: PretrainedSettings, text: Text) -> Text | None:
+    """Return the text for fine-tuning, if any; raise a UserError if it is also evaluated."""
+    path = settings.finetune.text
+    if settings.finetune.steps == 0:
+        if path is not None:
+            raise UserError(f"finetune.text={path}: has no effect with finetune.steps=0; set finetune.steps")
+        return None
+    if settings.dtype == "float16":
+        raise UserError("dtype=float16: cannot be fine-tuned; allowed: float32, bfloat16")
+    finetuning_text = _read_text("finetune.text", path)
+    evaluated = _digests(text).values()
+    for name, digest in _digests(finetuning_text).items():
+        if digest in evaluated:
+            reason = f"{name} is also in text, which is evaluated; allowed: other files"
+            raise UserError(f"finetune.text={path}: {reason}")
+    return finetuning_text
+
+
+def _digests(text: Text) -> dict[str, str]:
+    """Return the digest of each file of a text."""
+    files = zip(text.names, text.data_files, strict=True)
+    return {name: file_digest(Path(path)) for name, path in files}
 
 
 def _lock(folder: Path) -> Any:
@@ -153,11 +198,35 @@ def _cells(model: PretrainedModel, measure: Measure, settings: PretrainedSetting
     for length in reversed(lengths):
         factor = settings.factor
         if factor is None:
-            factor = max(1.0, length / original) if original else 1.0
+            longest = length
+            if settings.finetune.steps:  # a model has one factor, whatever it is evaluated on
+                longest = settings.finetune.length or lengths[-1]
+            factor = max(1.0, longest / original) if original else 1.0
         for rope in dict.fromkeys(settings.rope):
             tokens = min(length, original) if rope == "truncated" and original else length
             cells.append(Cell(rope, length, factor, model.block(rope, factor), tokens))
     return cells
+
+
+def _finetuned_cells(
+    model: PretrainedModel, cells: list[Cell], settings: PretrainedSettings, digests: Any, folder: Path
+) -> list[Cell]:
+    """Return the cells once more, after fine-tuning; equal models have one folder.
+
+    ``truncated`` is fine-tuned on windows of the original length, as it reads no longer ones.
+    """
+    length = settings.finetune.length or cells[0].length
+    options = settings.finetune.model_dump(exclude={"text", "length"})
+    folder_names: dict[str, str] = {}
+    finetuned_cells = []
+    for cell in cells:
+        window = length
+        if cell.rope == "truncated" and model.original_length:
+            window = min(length, model.original_length)
+        identity = short_hash({"files": digests, "options": options, "block": cell.block, "window": window})
+        folder_name = folder_names.setdefault(identity, f"{cell.rope}-{identity}")
+        finetuned_cells.append(cell._replace(finetuned=folder / "finetuned" / folder_name, window=window))
+    return finetuned_cells
 
 
 @torch.no_grad()
@@ -192,16 +261,21 @@ def _measure(
         display.start(model.name, len(windows), already_measured)
         try:
             for done, (key, (cell, index)) in enumerate(missing.items(), already_measured + 1):
-                if network is None or loaded != cell.block:
+                if network is None or loaded != (cell.block, cell.finetuned):
                     network = None  # free its memory before the next one is loaded
-                    network = model.load(cell.block, device)
-                    loaded = cell.block
+                    if cell.finetuned:
+                        finetuned = PretrainedModel(str(cell.finetuned), model.dtype, trust=False)
+                        finetuned.read()
+                        network = finetuned.load(finetuned.rope, device)
+                    else:
+                        network = model.load(cell.block, device)
+                    loaded = (cell.block, cell.finetuned)
                 started = time.perf_counter()
                 values, note = measure.measure(network, cell.length, cell.tokens, index)
                 seconds = round(time.perf_counter() - started, 2)
                 rows[key] = dict(zip(columns, (*key, *values, seconds), strict=True))
                 write_atomically(file, to_csv(columns, list(rows.values())))
-                display.note(f"{cell.rope} at {cell.tokens}, {note}")
+                display.note(f"{cell.label} at {cell.tokens}, {note}")
                 display.step(done)
         finally:
             display.stop()
@@ -215,7 +289,7 @@ def _table(
     table = []
     for cell, cell_rows in sorted(zip(cells, rows, strict=True), key=lambda pair: pair[0].length):
         factor = None if cell.rope in UNCHANGED else cell.factor
-        facts: dict[str, Any] = {"rope": cell.rope, "length": cell.length, "factor": factor}
+        facts: dict[str, Any] = {"rope": cell.label, "length": cell.length, "factor": factor}
         if by is None:
             table.append(facts | measure.summary(cell_rows))
             continue

@@ -19,9 +19,10 @@ from pe_experiments.terminal.files import read_json, write_atomically
 
 # The encoding that is equal to each rescaling and drawn in the same style.
 ENCODINGS = {"as_is": "rope", "truncated": "rope", "linear": "rope_linear", "ntk": "rope_ntk",
-             "yarn": "rope_yarn", "llama3": "rope_llama3"}  # fmt: skip
+             "yarn": "rope_yarn", "llama3": "rope_llama3", "none": "none"}  # fmt: skip
+FINETUNED = "_finetuned"  # ends the label of a model after fine-tuning
 
-VALUES = {"bits_per_byte": "bits per byte (lower is better)", "accuracy": "accuracy [95 % interval]"}
+VALUES = {"bits_per_byte": "bits per byte (lower is better)", "accuracy": "accuracy; intervals: accuracy.csv"}
 
 
 def write(folder: Path, table: pd.DataFrame, by_depth: pd.DataFrame | None, facts: dict[str, Any]) -> None:
@@ -43,7 +44,7 @@ def write(folder: Path, table: pd.DataFrame, by_depth: pd.DataFrame | None, fact
         Path(__file__).with_name("page.html.j2"),
         facts=facts,
         figure=figure_path.read_bytes(),
-        values=_cells(table, value),
+        values=_cells(table, value, intervals=True),
         factors=table.dropna(subset="factor").groupby("length")["factor"].first().to_dict(),
     )
     write_atomically(folder / "report.html", page)
@@ -65,12 +66,12 @@ def _by_length(table: pd.DataFrame, value: str) -> dict[Any, dict[str, float]]:
             for length, rows in table.groupby("length")}  # fmt: skip
 
 
-def _cells(table: pd.DataFrame, value: str) -> dict[Any, dict[str, str]]:
-    """Return the cells of a printed table: the value, for an accuracy with its interval."""
+def _cells(table: pd.DataFrame, value: str, intervals: bool = False) -> dict[Any, dict[str, str]]:
+    """Return the cells of a printed table by context length and rescaling."""
     cells: dict[Any, dict[str, str]] = {}
     for row in table.to_dict("records"):
         text = f"{row[value]:.3f}"
-        if "low" in row:
+        if intervals and "low" in row:
             text = f"{row[value]:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         cells.setdefault(row["length"], {})[str(row["rope"])] = text
     return cells
@@ -95,10 +96,13 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, facts: dict[str, Any]) -> None:
     value = _value(facts)
     style_of = styles(ENCODINGS.values())
     original = facts["original_length"]
+    labels = set(table["rope"])
     for rope, curve in table.groupby("rope", sort=False):
-        colour, marker = style_of[ENCODINGS[str(rope)]]
-        line = "--" if rope == "truncated" else "-"
-        axes.plot(curve["length"], curve[value], line, color=colour, marker=marker, label=rope)
+        name = str(rope).removesuffix(FINETUNED)
+        colour, marker = style_of[ENCODINGS[name]]
+        line = "--" if name == "truncated" else "-"
+        opacity = 0.35 if f"{rope}{FINETUNED}" in labels else 1.0  # faint before fine-tuning
+        axes.plot(curve["length"], curve[value], line, color=colour, marker=marker, label=rope, alpha=opacity)
         if "low" in curve:
             axes.vlines(curve["length"], curve["low"], curve["high"], color=colour, linewidth=0.8)
     axes.set_xscale("log", base=2)

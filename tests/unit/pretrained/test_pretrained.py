@@ -26,9 +26,10 @@ from tests.unit.pretrained.conftest import save_llama, save_tokenizer
 pytest.importorskip("transformers")
 
 ROPES = ["as_is", "linear", "ntk", "yarn", "llama3"]
+FINETUNE = {"steps": 0, "text": None, "length": None, "batch_size": 2, "learning_rate": 1e-3, "seed": 0}
 SETTINGS: dict[str, Any] = {
     "measure": "loss", "rope": ["as_is"], "lengths": [16, 32, 64], "factor": None, "stretches": 2,
-    "scored": 8, "examples": 2,
+    "scored": 8, "examples": 2, "finetune": FINETUNE,
     "dtype": "float32", "device": "cpu", "threads": None, "trust": False, "out": None, "logger": {},
 }  # fmt: skip
 Evaluate = Callable[..., pd.DataFrame]
