@@ -96,7 +96,7 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         "dtype": settings.dtype,
     } | measure.identity  # fmt: skip
     identity = short_hash(identifying)
-    finetuning_text = _finetuning_text(settings, text)
+    finetuning_text = _finetuning_text(model, settings, text)
     default_folder = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
     folder = output_folder(settings.out or default_folder, settings.results_dir)
     request = settings.model_dump(include={"rope", "lengths", "factor", "finetune"}) | {"measured": identity}
@@ -144,13 +144,15 @@ def _read_text(option: str, path: str | None) -> Text:
         raise UserError(str(error).replace("path=", f"{option}=", 1)) from error
 
 
-def _finetuning_text(settings: PretrainedSettings, text: Text) -> Text | None:
+def _finetuning_text(model: PretrainedModel, settings: PretrainedSettings, text: Text) -> Text | None:
     """Return the text for fine-tuning, if any; raise a UserError if it is also evaluated."""
     path = settings.finetune.text
     if settings.finetune.steps == 0:
         if path is not None:
             raise UserError(f"finetune.text={path}: has no effect with finetune.steps=0; set finetune.steps")
         return None
+    if model.gguf:  # transformers could not save it
+        raise UserError(f"model={model.path}: a GGUF file cannot be fine-tuned; allowed: safetensors")
     if settings.dtype == "float16":
         raise UserError("dtype=float16: cannot be fine-tuned; allowed: float32, bfloat16")
     finetuning_text = _read_text("finetune.text", path)

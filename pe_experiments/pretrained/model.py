@@ -52,6 +52,7 @@ class PretrainedModel:
         import transformers
 
         transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         self.source = {"gguf_file": self.gguf, "local_files_only": True, "trust_remote_code": False}
         with self._reading():
             self.config = transformers.AutoConfig.from_pretrained(self.folder, **self.source)

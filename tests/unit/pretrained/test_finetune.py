@@ -123,10 +123,12 @@ def test_without_rotation_positions_have_no_effect(llama: Path) -> None:
     assert torch.allclose(*logits, atol=1e-5)
 
 
-def test_mistakes_are_named(evaluate: Evaluate, text: Path) -> None:
+def test_mistakes_are_named(evaluate: Evaluate, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
     mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"text": str(text)}, {}, r"finetune\.text=.*words\.txt is also in text, .*; allowed: other files"),
         ({"steps": 0}, {}, r"finetune\.text=.* has no effect with finetune\.steps=0"),
+        ({}, {"model": str(tmp_path)}, r"model=.*: a GGUF file cannot be fine-tuned; allowed: safetensors"),
         ({}, {"dtype": "float16"}, r"dtype=float16: .*; allowed: float32, bfloat16"),
         ({"length": 100_000}, {}, r"finetune\.text: 77,500 bytes .*; allowed: .* finetune\.length=100000"),
         ({"learning_rate": 1e30}, {}, r"finetune\.learning_rate=1e\+30: the loss is not finite at step"),

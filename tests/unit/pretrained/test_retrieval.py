@@ -58,6 +58,11 @@ def all_variables(prompt: str) -> str:
     return " ".join(re.findall(r"VAR (\w+) =", prompt))
 
 
+def chain_and_one_more(prompt: str) -> str:
+    chain = follow_chain(prompt)
+    return f"{chain}, {next(name for name in all_variables(prompt).split() if name not in chain)}"
+
+
 def first_of_the_chain(prompt: str) -> str:
     number = re.findall(r"with the value (\d+) are:$", prompt)[0]
     return re.findall(rf"VAR (\w+) = {number}", prompt)[0]
@@ -136,6 +141,7 @@ def evaluate(folder: Path, lines: Path, results: Path, monkeypatch: pytest.Monke
     [
         ("needle", read_needle, 1.0),
         ("variables", follow_chain, 1.0),
+        ("variables", chain_and_one_more, 1.0),
         ("needle", lambda prompt: "", 0.0),
         ("variables", lambda prompt: "", 0.0),
         ("needle", lambda prompt: "1234567", 0.0),
