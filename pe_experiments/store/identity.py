@@ -60,7 +60,7 @@ def identify(experiment: Experiment) -> Identity:
     """Return the identity of the training of an experiment."""
     components = experiment.components
     own_classes = {group: component.own_classes for group, component in components.items()}
-    callbacks = [callback for callback in experiment.callbacks if getattr(callback.cls, "trains", True)]
+    callbacks = experiment.training_callbacks
     own_classes["trainer"] = [cls for callback in callbacks for cls in callback.own_classes]
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]

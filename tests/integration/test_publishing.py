@@ -80,6 +80,15 @@ def test_runs_of_edited_or_unknown_code_are_not_published(written: Path, recorde
     assert not (written / "small" / "runs.csv").exists()
 
 
+def test_runs_evaluated_in_a_window_are_not_published(written: Path) -> None:
+    run = runs_of(written)[0]
+    result = json.loads(run.result.read_text())
+    result["evaluation"]["window"] = 20
+    run.result.write_text(json.dumps(result))
+    with pytest.raises(UserError, match=f"{run.name} was evaluated with evaluation.window=20; allowed: null"):
+        publish("small", written)
+
+
 def test_publishing_again_adds_finished_runs_and_keeps_deleted_ones(written: Path) -> None:
     sweep = "text_depth"
     study = "text/depth"
