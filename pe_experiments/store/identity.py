@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,17 @@ def identify(experiment: Experiment) -> Identity:
     )
 
 
-def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved configuration without default arguments, so that new arguments do not change hashes."""
+def without_defaults(trained: Mapping[str, Any], trust: bool = False) -> dict[str, Any]:
+    """Return a saved configuration without default arguments, so that new arguments do not change hashes.
+
+    Raises:
+        ForeignCode: without ``trust`` it names a class from outside the package, which is not imported.
+    """
     model = {key: value for key, value in trained["model"].items() if key not in SIZES}
     sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer")} | {"model": model}
-    components = {group: load_component(group, section) for group, section in sections.items()}
-    callbacks = [load_component(CALLBACKS, section) for section in trained["trainer"].get("callbacks", ())]
+    load = partial(load_component, only_ours=not trust)
+    components = {group: load(group, section) for group, section in sections.items()}
+    callbacks = [load(CALLBACKS, section) for section in trained["trainer"].get("callbacks", ())]
     return _without_defaults(trained, components, callbacks)
 
 
