@@ -163,25 +163,26 @@ def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> Verdi
             say(f"It is almost {similar.label}.")
             _compare_with_reference(component, similar, forms, [], [])
             return Verdict.WRONG
-    say(UNKNOWN)
-    differences = [
+    findings_of_each = [
         (diagnose(component.build, similar.build, common_forms(similar, forms)), similar)
         for similar in similar_encodings
     ]
     # A mistake in one of them explains more than what distinguishes the candidate from a nearer one.
-    differences.sort(key=lambda pair: not any(finding.mistake for finding in pair[0]))
-    for findings, similar in differences:
-        if findings:
+    for findings, similar in findings_of_each:
+        if any(finding.mistake for finding in findings):
             say_findings(findings, similar)
-            return Verdict.WRONG if any(finding.mistake for finding in findings) else Verdict.UNKNOWN
+            return Verdict.WRONG
     for similar in similar_encodings:
         combination = combined_mistakes(component.build, similar, forms)
         if combination is not None and combination.complete:
-            say(f"Most similar is {similar.label}.")
             say_combination(combination)
             return Verdict.WRONG
-    if similar_encodings:
-        say(f"Most similar is {similar_encodings[0].label}.")
+    say(UNKNOWN)
+    for findings, similar in findings_of_each[:1]:
+        if findings:
+            say_findings(findings, similar)
+        else:
+            say(f"Most similar is {similar.label}.")
     return Verdict.UNKNOWN
 
 

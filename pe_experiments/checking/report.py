@@ -40,7 +40,8 @@ def say_combination(combination: Combination) -> None:
     """Print known mistakes that explain a difference, or most of it."""
     names = "; ".join(mistake.name for mistake in combination.mistakes)
     if combination.complete:
-        say(f"It matches several known mistakes at once. {names}")
+        several = "several known mistakes at once" if len(combination.mistakes) > 1 else "a known mistake"
+        say(f"It matches {several}. {names}")
     else:
         say(f"Known mistakes explain {combination.explained:.0%} of the difference. {names}")
 
