@@ -64,7 +64,8 @@ def require_committed_code(study: str, runs: Runs) -> None:
     """Raise a UserError if a run used edited or unknown source code, or classes of other packages."""
     edited = []
     for name, environment in sorted(runs.environments.items()):
-        if environment.get("edited") or not environment.get("commit"):
+        is_complete = "torch" in environment.get("libraries", {}) and "command" in environment
+        if environment.get("edited") or not (environment.get("commit") and is_complete):
             edited.append(name)
     if edited:
         problem = (
