@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,6 @@ def page(browser: Any) -> Iterator[Any]:
 def slide(page: Any, name: str, value: float) -> None:
     move = "(e, value) => { e.value = value; e.dispatchEvent(new Event('input')); }"
     page.get_by_label(name, exact=True).first.evaluate(move, str(value))
-
-
-def numbers(text: str) -> list[float]:
-    return [float(part.replace(",", "")) for part in re.findall(r"-?[\d,.]*\d", text.replace("−", "-"))]
 
 
 def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:

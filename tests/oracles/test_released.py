@@ -15,7 +15,6 @@ from pe_experiments.encodings.mixtures import Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import (
     ExtendedRope,
-    RopeDynamicNtk,
     RopeLinear,
     RopeYarn,
     ScaledRope,
@@ -151,29 +150,6 @@ def test_defaults_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     assert len(rotation(inner, 100)[0]) == share * 16
 
 
-@pytest.mark.parametrize("kind", ["cohere2", "exaone4"])
-def test_some_models_rotate_only_within_their_windows(kind: str, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    pattern = {"sliding_window": 16, "sliding_window_pattern": 4, "num_hidden_layers": 8}
-    config = transformers.AutoConfig.for_model(kind, **pattern)
-    encoding = RopeHf(shape_of(32, 8), config=written(tmp_path, {"model_type": kind, **pattern}))
-    for layer, layer_type in enumerate(config.layer_types):
-        inner, window = parts(encoding.for_layer(layer))
-        slides = layer_type == "sliding_attention"
-        assert (type(inner) is Rope, window) == (slides, 16 if slides else None)
-
-
-@pytest.mark.parametrize("name", ["SmolLM3 3B", "Llama 4 Scout", "gpt-oss 20B", "Gemma 3 4B", "Olmo 3 7B"])
-def test_the_pattern_of_layers_is_that_of_transformers(name: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(FILES[name])))
-    for layer in range(config.num_hidden_layers):
-        kind, window = PATTERNS[name][layer % len(PATTERNS[name])]
-        assert (config.layer_types[layer] != "full_attention") == (window is not None)
-        if hasattr(config, "no_rope_layers"):
-            assert bool(config.no_rope_layers[layer]) == issubclass(kind, Rope)
-
-
 def test_the_old_spelling_of_two_bases_is_the_new_one(tmp_path: Path) -> None:
     """Gemma 3 and Olmo 3, released with ``rope_scaling`` that is for layers with full attention alone."""
     old = {key: value for key, value in FILES["Olmo 3 7B"].items() if key != "rope_parameters"}
@@ -234,41 +210,6 @@ def test_a_block_gives_the_numbers_of_transformers(
     encoding = RopeHf(shape_of(head_dim, 2), rope_parameters=block).for_layer(0)
     for tokens in (100, original, original + 1, 5 * original):
         assert_same(rotation(encoding, tokens), rotation_of_transformers(config, None, tokens, head_dim))
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "block"),
-    [
-        (RopeYarn, {"truncate": False}, {"rope_type": "yarn", "truncate": False}),
-        (RopeYarn, {"attention_factor": 1.3}, {"rope_type": "yarn", "attention_factor": 1.3}),
-        (RopeLlama3, {}, {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}),
-        (RopeLinear, {}, {"rope_type": "linear"}),
-        (RopeDynamicNtk, {}, {"rope_type": "dynamic"}),
-    ],
-)
-def test_the_original_length_is_an_argument(
-    name: Any, arguments: dict[str, Any], block: dict[str, Any]
-) -> None:
-    """Then the training length of the model has no influence."""
-    shape = shape_of(32, 2)
-    encoding = name(shape, base=5e4, factor=4.0, original_length=900, **arguments)
-    block = {**block, "rope_theta": 5e4, "factor": 4.0, "original_max_position_embeddings": 900}
-    for tokens in (100, 4000):
-        released = RopeHf(shape, rope_parameters=block).for_layer(0)
-        assert_same(rotation(encoding, tokens), rotation(released, tokens))
-    if name is not RopeLinear:
-        of_training_length = name(shape, base=5e4, factor=4.0, **arguments)
-        assert not torch.equal(rotation(encoding, 4000)[0], rotation(of_training_length, 4000)[0])
-
-
-@pytest.mark.parametrize("encoding", [RopeLinear, RopeYarn, RopeLlama3, RopeLongRope])
-def test_without_a_factor_the_original_length_decides(encoding: Any) -> None:
-    """Plain RoPE up to it, and beyond it the factor is tokens / original length."""
-    shape = shape_of(32, 2)
-    follows = encoding(shape, original_length=500)
-    assert_same(rotation(follows, 500), (Rope(shape).frequencies_BR(context(1))[0], 1.0))
-    fixed = encoding(shape, original_length=500, factor=4.0)
-    assert_same(rotation(follows, 2000), rotation(fixed, 2000))
 
 
 LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}

@@ -23,7 +23,6 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_clipped import RopeClipped
 from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLongRope
-from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import is_masked
@@ -124,15 +123,6 @@ def test_xpos_refuses_positions_that_would_leave_float32() -> None:
     encoding = XPos(small_shape(), scale_base=2.0)
     with pytest.raises(ValueError, match="use a larger scale_base"):
         attention_scores(encoding, draw_inputs(encoding.shape, 10, 4096, 0))
-
-
-def test_layers_alternate() -> None:
-    shape = small_shape(num_layers=5)
-    encoding = ByLayer(shape, encodings=[Rope, ScalableSoftmax])
-    kinds = [type(encoding.for_layer(layer)) for layer in range(5)]
-    assert kinds == [Rope, ScalableSoftmax, Rope, ScalableSoftmax, Rope]
-    assert encoding.for_layer(1) is not encoding.for_layer(3)
-    assert len(list(encoding.parameters())) == 2  # no copy is built for a layer that it does not serve
 
 
 def test_a_clamped_parameter_still_has_a_gradient() -> None:

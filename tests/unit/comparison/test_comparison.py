@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -398,25 +397,6 @@ def test_every_shipped_encoding_has_a_name_for_papers(group: str) -> None:
     assert not [name for name in names if "_" in name]
     assert len(set(names)) == len(names)
     assert printed_name("Recency(slope=0.2)+random_offset") == "Recency (slope=0.2), random offset"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="LaTeX is not installed")
-def test_the_latex_table_compiles(folder: Path, tiny: Tiny) -> None:
-    for label in (*HOSTILE[:4], "[/b]", "a^b~c\\d{e}"):
-        write_run(tiny("pe=none", f"seed={len(label)}"), fading(1, 0.02), result={"label": label})
-    write_run(tiny("pe=rope", "task=reverse", "model=encoder"), fading(0.2, 0), "diverged")
-    out = write_compared(folder).files[0].parent
-    (out / "paper.tex").write_text(
-        r"\documentclass{article}\usepackage{booktabs,graphicx,natbib}\begin{document}\input{table}"
-        r"\bibliographystyle{plainnat}\bibliography{references}\end{document}"
-    )
-    pdflatex = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error"]
-    for command in (pdflatex, ["bibtex"], pdflatex, pdflatex):
-        process = subprocess.run([*command, "paper"], cwd=out, capture_output=True, text=True, check=False)
-        assert process.returncode == 0, process.stdout
-    for word in ("undefined", "Overfull", "Missing character"):
-        assert word not in process.stdout
 
 
 def test_times_are_shown_only_if_all_runs_used_the_same_kind_of_machine(folder: Path, tiny: Tiny) -> None:

@@ -146,21 +146,3 @@ def test_independent_code_finds_the_analyses_beside_the_plan() -> None:
         means = stacked[tasks][:, :, settings].mean(axis=(0, 2))
         on_top.append(means[best].min() > np.delete(means, best).max())
     assert values["both/top"] == pytest.approx(np.mean(on_top), abs=0.03)
-
-
-def test_statements_written_by_hand_are_true() -> None:
-    verdicts = pd.read_csv(MIRRORED / "verdicts.csv")
-    by_family = {family: rows.set_index("other")["verdict"] for family, rows in verdicts.groupby("family")}
-    assert set(by_family["over the tasks"]) == {"confirmed"}
-    assert by_family["FoX and KERPLE"].tolist() == ["tied"]
-    tied = {task: set(by_family[task].index[by_family[task] == "tied"]) for task in mirrored.TASKS}
-    assert "refuted" not in set(verdicts["verdict"])
-    assert (tied["copy"], tied["flip_flop"], tied["induction"]) == ({"fire"}, set(), {"fox"})
-    assert len(tied["lag"]) == 11
-    _, scores = mirrored.load(MIRRORED)
-    matrices = mirrored.matrices(scores)
-    assert matrices["mean"].mean().nlargest(3).index.tolist() == ["fox", "kerple_log", "t5"]
-    assert matrices["lag"].mean().idxmax() == "fox"
-    effects = mirrored.effect_rows(scores)
-    assert (effects["mean"] > effects["other mean"]).all()
-    assert effects.loc[effects["verdict"] == "confirmed", "encoding"].tolist() == ["rope"]

@@ -40,12 +40,6 @@ def test_the_published_audits_are_those_of_the_code(audits: pd.DataFrame) -> Non
     assert published["value"].tolist() == pytest.approx(audits["value"].tolist(), rel=1e-3, abs=NOISE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("width", "margin"), [(2, 6e-5), (4, 0.044), (8, 0.645), (16, 1.01), (64, 1.47)])
-def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, margin: float) -> None:
-    assert value(audits, f"closest two positions, d={width}, float32") == pytest.approx(margin, rel=0.02)
-
-
 @pytest.mark.parametrize(
     ("quantity", "expected"),
     [
@@ -74,11 +68,6 @@ def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, m
 )
 def test_known_values(audits: pd.DataFrame, quantity: str, expected: float) -> None:
     assert value(audits, quantity) == pytest.approx(expected, rel=1e-3, abs=NOISE)
-
-
-def test_two_causal_layers_see_order(audits: pd.DataFrame) -> None:
-    for quantity in ("last output, the prefix permuted", "dog bites man against man bites dog, pooled"):
-        assert value(audits, f"order, decoder of depth 2, none, {quantity}") > 0.01
 
 
 def test_every_claim_has_a_verdict_and_a_figure() -> None:

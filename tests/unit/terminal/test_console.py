@@ -57,18 +57,6 @@ def test_the_time_left_is_estimated_from_the_speed_after_the_first_step(
     ]
 
 
-def test_steps_of_equal_speed_give_an_estimate_from_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    display = console.Lines()
-    display.start("evaluating length 30000", 100, first_counts=True)
-    clock[0] = 60.0
-    display.step(2)
-    assert capsys.readouterr().out == "evaluating length 30000 2/100  49 min left\n"
-
-
 class Broken(io.TextIOBase):
     """A stream of a closed terminal or of a full disk."""
 

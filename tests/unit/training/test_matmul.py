@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.models.attention import IMPLEMENTATIONS, choose_implementation
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
@@ -90,23 +88,3 @@ def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment])
         losses[backend] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])
     assert len(losses["default"]) >= 10
     torch.testing.assert_close(losses["onednn"], losses["default"], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("backend", "tokens", "expected"),
-    [
-        ("default", 127, "eager"),
-        ("default", 128, "sdpa"),
-        ("onednn", 1023, "eager"),
-        ("onednn", 1024, "sdpa"),
-    ],
-)
-def test_attention_trains_with_the_kernel_that_suits_the_library(
-    backend: matmul.Backend, tokens: int, expected: str
-) -> None:
-    matmul.set_backend(backend)
-    if current_backend() != backend:
-        pytest.skip("this PyTorch has no oneDNN")
-    encoding = PositionalEncoding(ModelShape(16, 4, 1, True, tokens, tokens))
-    chosen = choose_implementation("auto", encoding, torch.empty(1, 4, tokens, 4))
-    assert chosen is IMPLEMENTATIONS[expected]
