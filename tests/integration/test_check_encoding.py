@@ -19,30 +19,34 @@ RIGHT = {
         "pairs of neighbouring channels (m, m + 1) where ours are halves apart.",
         "angles or distances in float32",
     ],
+    "FrozenFrequencies against=rope": ["It is rope, compared in a decoder and an encoder"],
+    "OwnWeights against=alibi": ["It is alibi, compared in a decoder and an encoder"],
+    "BothSides against=shaw": ["It is shaw, compared in a decoder and an encoder"],
+    "OneSided": ["In a decoder alone (causal_only = True", "It is alibi, compared in a decoder:"],
+    "RightGroups against=rope": ["It is rope, "],
+    "RightSinusoidal against=sinusoidal": ["It is sinusoidal, "],
+    "RightLearned against=learned": ["It is learned, "],
+    "KeysAlone against=alibi": ["It is alibi, compared in a decoder:"],
+    "Window against=sliding_window": ["It is sliding_window(window=4), compared in a decoder and an encoder"],
+}
+# Right implementations of which only the comparison is tested.
+RECOGNISED = {
     "LastQuarter against=rope_partial": [
         "It is rope_partial",
         "apart; the last channels rotate where ours are the first.",
     ],
     "Backwards against=rope": ["It is rope", "(it rotates the other way); pairs of neighbouring channels"],
-    "FrozenFrequencies against=rope": ["It is rope, compared in a decoder and an encoder"],
-    "OwnWeights against=alibi": ["It is alibi, compared in a decoder and an encoder"],
     "KerplePower against=kerple_power": ["It is kerple_power, compared in a decoder and an encoder"],
     "TransposedTable against=cope": ["It is cope, compared in a decoder"],
-    "BothSides against=shaw": ["It is shaw, compared in a decoder and an encoder"],
     "Halves against=sinusoidal": ["It is sinusoidal", "laid out differently"],
     "Concatenated against=sinusoidal +against_arguments.combine=concat": [
         "It is sinusoidal",
         "pairs of channels halves apart",
     ],
-    "OneSided": ["In a decoder alone (causal_only = True", "It is alibi, compared in a decoder:"],
     "RightRope against=rope": ["It is rope, compared in a decoder and an encoder"],
-    "RightGroups against=rope": ["It is rope, "],
-    "RightSinusoidal against=sinusoidal": ["It is sinusoidal, "],
     "TokensTimesRoot against=sinusoidal": ["another convention, which is no mistake"],
-    "RightLearned against=learned": ["It is learned, "],
     "Roberta against=learned": ["66 rows instead of 64, equal with ids shifted by 2"],
     "RightAlibi against=alibi": ["It is alibi, "],
-    "KeysAlone against=alibi": ["It is alibi, compared in a decoder:"],
     "RightT5 against=t5": ["It is t5, "],
     "T5PaperArguments against=t5": ["It is t5(num_buckets=32,max_distance=128), "],
     "RightKerple against=kerple_log": ["It is kerple_log, "],
@@ -50,7 +54,6 @@ RIGHT = {
     "YarnOfArguments against=rope_yarn": ["It is rope_yarn(factor=4), "],
     "LogNOfQwen against=logn": ["another convention, which is no mistake", "as in Qwen"],
     "StepsOfPositions": ["It equals none of our encodings"],
-    "Window against=sliding_window": ["It is sliding_window(window=4), compared in a decoder and an encoder"],
     "OtherBase": ["It is rope(base=500), "],
     "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
     "RightDeberta against=deberta": ["position to content uses d(i, j) instead of d(j, i)"],
@@ -209,6 +212,14 @@ def test_a_right_implementation_is_accepted(typed: str, script: Script) -> None:
     assert outcome.code == 0, outcome.out
     assert "FAILS" not in outcome.out
     assert missing(RIGHT[typed], outcome) == []
+
+
+@pytest.mark.usefixtures("_comparison_alone")
+@pytest.mark.parametrize("typed", RECOGNISED)
+def test_a_right_implementation_is_recognised(typed: str, script: Script) -> None:
+    outcome = checked(script, typed)
+    assert outcome.code == 0, outcome.out
+    assert missing(RECOGNISED[typed], outcome) == []
 
 
 @pytest.mark.parametrize("typed", BROKEN)

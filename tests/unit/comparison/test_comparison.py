@@ -17,13 +17,12 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
-from pe_experiments.comparison.compare import show
 from pe_experiments.comparison.latex import Spread, printed_name, table_latex
 from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.comparison.table import encoding_table
-from pe_experiments.comparison.words import caveats, mean, number
+from pe_experiments.comparison.words import caveats
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.store.manifest import write_manifest
@@ -198,13 +197,6 @@ def test_a_table_for_a_paper_shows_the_spread_and_says_what_it_is(
     assert f"{{\\scriptsize {cell}" in table
     legends = {"sd": "standard deviation over seeds", "interval": "3 seeds at 0.00 have {[}0.00, 0.71]"}
     assert [legend in table for legend in legends.values()] == [spread == name for name in legends]
-
-
-def test_numbers_have_two_decimals_and_no_negative_zero() -> None:
-    row = {"x": 0.321, "x_low": 0.2, "x_high": 0.4789, "y": -0.001, "z": float("nan")}
-    assert mean(row, "x") == "0.32 [0.20, 0.48]"
-    assert [mean(row, "y"), mean(row, "z"), mean(row, "unknown")] == ["0.00", "–", "–"]
-    assert number(-0.25) == "-0.25"
 
 
 def test_runs_with_different_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
@@ -471,11 +463,3 @@ def test_hostile_labels_are_drawn_and_escaped(folder: Path, tiny: Tiny) -> None:
     assert "<script>alert" not in (out / PAGE).read_text()
     assert "a|b_c%d&amp;e" in (out / PAGE).read_text()
     assert r"a|b\_c\%d\&e" in (out / "table.tex").read_text()
-
-
-def test_markup_in_a_label_is_printed_as_text(
-    tiny: Tiny, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    run = write_run(tiny("pe=rope"), fading(1, 0), result={"label": "[/b] [c51d]"})
-    show(compare(run.path.parents[1], out=tmp_path))
-    assert "[/b] [c51d]" in capsys.readouterr().out

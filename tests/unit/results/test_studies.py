@@ -22,7 +22,7 @@ from pe_experiments.published.archive import (
     select_runs,
     write_archive,
 )
-from pe_experiments.published.blocks import NUMBER, answer_of, fill_page, fill_project_readme
+from pe_experiments.published.blocks import NUMBER, fill_page, fill_project_readme
 from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
 from pe_experiments.store.csv_files import METRICS, to_csv
@@ -273,28 +273,6 @@ def test_filled_in_values_of_the_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
     assert fill_project_readme(text, RESULTS) == text
     assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
-
-
-def test_the_table_of_studies_shows_the_sentence_that_a_listed_page_marks(tmp_path: Path) -> None:
-    page = """<!-- answer -->
-<!-- in short -->
-It has **<!-- {runs:.1f} -->0.8<!-- end --> runs**.
-<!-- end of in short -->
-
-More.
-<!-- from a: make results -->
-| x |
-<!-- end -->
-<!-- end of answer -->
-"""
-    (tmp_path / "README.md").write_text("| [one](deep/one/README.md) | ? |\n| [two](two/README.md) | ? |\n")
-    for name, text in (("deep/one", page), ("two", "no answer in short"), ("unlisted", page)):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "README.md").write_text(text)
-    project = "<!-- from results: make results -->\n{}\n<!-- end -->\n"
-    table = "| study | answer |\n| --- | --- |\n| [one](results/deep/one/README.md) | It has 0.8 runs. |"
-    assert fill_project_readme(project.format("old"), tmp_path) == project.format(table)
-    assert answer_of(page) == "It has **0.8 runs**.\n\nMore.\n| x |\n"
 
 
 def test_the_readme_has_fewer_than_150_lines_and_one_footnote() -> None:
