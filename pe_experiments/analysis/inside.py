@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
-from pe_experiments.store.trained_model import TrainedModel
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 

@@ -149,12 +149,13 @@ class Experiment:
     @property
     def derived(self) -> dict[str, Any]:
         """Return the derived values that are saved in ``config.yaml``."""
+        training = self.config.training
         derived: dict[str, Any] = {
             "vocab_size": self.format.vocab_size,
             "format": type(self.format).__name__.removesuffix("Format").lower(),
             "train_length": self.shape.train_length,
             "train_positions": self.shape.train_positions,
-            "warmup_steps": warmup_steps(self.config.training),
+            "warmup_steps": warmup_steps(training.steps, training.warmup_steps),
             "train_lengths": list(self.train_lengths),
             "evaluation_lengths": list(self.evaluation_lengths),
         }

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -251,6 +251,39 @@ def section_for_trained_run(
     free = [name for name in names if name not in explicit]
     kept = {name: trained[name] for name in free if chosen.get(name, defaults[name]) == defaults[name]}
     return chosen | kept
+
+
+def with_settings(
+    section: Mapping[str, Any], name: str, requested: Mapping[str, Any], keys: Collection[str]
+) -> dict[str, Any]:
+    """Return a section of a trained run with the user's settings, or the user's section if chosen anew.
+
+    Args:
+        section: of the run.
+        name: of the section.
+        requested: the user's configuration.
+        keys: that the user set, such as ``pe`` or ``training.steps``.
+    """
+    if not {name, f"{name}._target_"}.isdisjoint(keys):
+        return requested[name]
+    changed = dict(section)
+    for key in sorted(keys):  # so that a mapping is set before the values in it
+        if key.startswith(f"{name}."):
+            changed = _with_value_of(requested[name], changed, key.split(".")[1:])
+    return changed
+
+
+def _with_value_of(source: Any, section: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Return the section with the value at a path replaced by the value of ``source`` there."""
+    key, *inner_path = path
+    if not isinstance(source, Mapping) or key not in source:  # deleted by ~
+        return section
+    if not inner_path:
+        return section | {key: source[key]}
+    inner_section = section.get(key)
+    if not isinstance(inner_section, dict):
+        inner_section = {}
+    return section | {key: _with_value_of(source[key], inner_section, inner_path)}
 
 
 @cache

@@ -127,18 +127,12 @@ class RunDirectory:
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
-    @contextmanager
-    def lock(self, wait: float = 0.2) -> Iterator[None]:
-        """Lock the directory for this process; the operating system releases it when the process ends.
+    def lock(self, wait: float = 0.2) -> AcquireReturnProxy:
+        """Lock the directory for this process until the end of a ``with`` block or of the process.
 
         ``wait`` is in seconds. The default is longer than `in_use` of another process holds the lock; -1
-        waits as long as it takes.
+        waits as long as it takes. Where flock is not available, filelock uses a file with host and pid.
         """
-        with self._acquired(wait):
-            yield
-
-    def _acquired(self, wait: float) -> AcquireReturnProxy:
-        """Return the acquired lock; where flock is not available, filelock uses a file with host and pid."""
         try:
             return FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
         except Timeout as error:
@@ -154,7 +148,7 @@ class RunDirectory:
             except FileExistsError:
                 created = False
             with suppress(FileNotFoundError):  # removed by another process, which failed
-                return created, self._acquired(wait)
+                return created, self.lock(wait)
 
     @property
     def in_use(self) -> bool:

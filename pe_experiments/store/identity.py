@@ -19,7 +19,7 @@ from pe_experiments.configuration.schema import (
     SIZES,
     TrainerConfig,
     TrainingConfig,
-    default_warmup,
+    warmup_steps,
 )
 from pe_experiments.store.names import file_digest, full_hash, jsonable, leaves, safe_name, text_digest
 from pe_experiments.store.own_code import code_digests
@@ -104,7 +104,7 @@ def _without_defaults(
         options = trained[group].items()
         sections[group] = {key: value for key, value in options if value != defaults.get(key, ...)}
     training = sections["training"]
-    if training.get("warmup_steps") == default_warmup(training["steps"]):
+    if training.get("warmup_steps") == warmup_steps(training["steps"]):
         training["warmup_steps"] = None
     if "callbacks" in sections["trainer"]:
         sections["trainer"]["callbacks"] = [callback.section_without_defaults for callback in callbacks]

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.comparison import load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.status import Run
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import text
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script, assert_one_sentence

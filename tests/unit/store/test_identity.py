@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
@@ -24,7 +25,6 @@ from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.names import differences, jsonable
 from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.store.status import Run
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from pe_experiments.analysis.trained_model import TrainedModel, load_model
 from pe_experiments.commands.evaluate import changed_sections
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
@@ -21,7 +22,7 @@ from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate_run
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.trained_model import TrainedModel, finished_run, load_model
+from pe_experiments.store.finished import finished_run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script
 from tests.synthetic import fading, write_run, write_trained_run
