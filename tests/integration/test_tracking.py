@@ -20,7 +20,6 @@ from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED, upload_command
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import TINY
 from tests.interrupted import StopAt
 from tests.processes import wait_for
 
@@ -116,17 +115,6 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     assert list(record.tags) == ["a", "rope(base=500)", "copy", "decoder"]
     config = {item.key: json.loads(item.value_json) for item in record.config.update}
     assert config["pe"]["_target_"].endswith("Rope")
-
-
-def test_runs_of_one_sweep_have_separate_files(script: Any, results: Path) -> None:
-    options = [option for option in TINY if not option.startswith("logger")]
-    many = ("-m", "pe=none,sinusoidal", "hydra.launcher.jobs=1")
-    outcome = script("train", *many, *options, f"results_dir={results}")
-    assert outcome.code == 0, outcome.err
-    runs = list((results / "runs").iterdir())
-    assert len(runs) == 2
-    for path in runs:
-        check_mirror(RunDirectory(path))
 
 
 def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.run import run_experiment
-from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import matmul
 from pe_experiments.training.matmul import SMALL, current_backend, select
@@ -72,19 +68,3 @@ def test_the_choice_for_this_machine_is_as_exact_as_pytorchs_default() -> None:
     exact = error_of_products()
     select("auto", SMALL)
     assert 0 < error_of_products() <= 4 * exact  # with bfloat16 it is about 10,000 times
-
-
-@pytest.mark.slow
-def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment]) -> None:
-    """A smooth activation keeps rounding errors small. A ReLU may flip and change later losses."""
-    losses = {}
-    for backend in ("default", "onednn"):
-        options = ("training.steps=100", "model.activation=gelu", f"trainer.matmul={backend}", "rerun=true")
-        try:
-            run = run_experiment(tiny(*options).config).directory
-        except UserError:
-            pytest.skip("oneDNN does not compute in float32 here")
-        assert json.loads(run.environment.read_text())["matmul"] == backend
-        losses[backend] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])
-    assert len(losses["default"]) >= 10
-    torch.testing.assert_close(losses["onednn"], losses["default"], rtol=0, atol=1e-5)
