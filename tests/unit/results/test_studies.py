@@ -74,40 +74,6 @@ def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..
         require_committed_code("t", runs)
 
 
-def test_how_an_option_was_tuned_is_published_with_the_runs(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    runs = load_runs(write_study(tiny, seeds=1))
-    first = runs.runs.iloc[0]
-    rate = str(runs.saved[first["name"]].trained["training"]["learning_rate"])
-    losses = [
-        {"name": f"run-{value}-{seed}", "seed": seed, "value": value, "loss": loss}
-        for value, seed, loss in ((rate, 100, 0.5), (rate, 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
-    ]
-    expected = {
-        "tried": {rate: pytest.approx(0.6), "0.3": None},  # a value with a diverged seed is not chosen
-        "chosen": rate,
-        "seed": [100, 101],
-        "settings": {"vocab_size": 10},
-    }
-    choice = {
-        "protocol": first["protocol"],
-        "family": first["encoding"],
-        "encoding": "rope",
-        "task": "copy",
-        "model": "decoder",
-        "setting": "training.learning_rate",
-        "losses": losses,
-    }
-    runs.tuning.append(choice | expected)
-    write_archive(runs, tmp_path / "a")
-    archived = read_archive(tmp_path / "a")
-    (archived_choice,) = archived.tuning
-    assert {key: archived_choice[key] for key in expected} == expected
-    write_archive(merge_runs(archived, runs), tmp_path / "b")
-    assert filecmp.cmp(tmp_path / "a" / "tuning.csv", tmp_path / "b" / "tuning.csv", shallow=False)
-
-
 def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
     tiny: Callable[..., Experiment], results: Path
 ) -> None:
