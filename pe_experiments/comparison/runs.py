@@ -241,8 +241,7 @@ def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -
     if "parent" in config:  # parents that differ only in their seed count as the same encoding
         encoding["parent"] = config["parent"]["family"]
     compared = [protocol, hashed["data"], int(evaluation["examples"])]
-    if "window" in evaluation:
-        compared.append(evaluation["window"])
+    compared += [evaluation[key] for key in ("window", "decoding") if key in evaluation]
     return short_hash(compared), short_hash(encoding)
 
 
