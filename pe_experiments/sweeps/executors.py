@@ -1,8 +1,4 @@
-"""Execute the runs of a sweep in processes of this machine, as jobs of submitit, or as tasks of Ray.
-
-An executor has three members: `submit` accepts tasks and returns a future for the outcome of each, `stop`
-ends the tasks that are still executed, and `poll_seconds` is the time between two looks at the futures.
-"""
+"""Execute the runs of a sweep in processes of this machine, as jobs of submitit, or as tasks of Ray."""
 
 from __future__ import annotations
 
@@ -88,7 +84,7 @@ class Task:
 class Executor(Protocol):
     """Executes tasks in other processes."""
 
-    poll_seconds: float
+    poll_seconds: float  # between two looks at the futures
 
     def submit(self, tasks: Sequence[Task]) -> list[Any]:
         """Return a future for the outcome of each task."""
