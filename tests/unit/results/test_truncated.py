@@ -93,3 +93,14 @@ def test_the_limits_are_the_same_in_both_halves(half: str) -> None:
         ]
         assert len(areas) == 24  # two learning rates
         assert np.mean(areas) == pytest.approx(published[f"limit/{task}"])
+
+
+def test_statements_written_by_hand_about_the_limits_are_true() -> None:
+    limits = study.blocks(study.MIRRORED.parent / "truncated")
+    ranking = recomputation.read_csv(BANK / "v2" / "ranking.csv")
+    for row in ranking:
+        assert (float(row["mean"]) > limits["limit/mean"]) == (row["tied"] == "True")
+    assert max(float(row["exact_match_at_2x"]) for row in ranking) < limits["limit at 2x"]
+    assert limits["limit/lag"] == 1
+    at_training_length = [limits[f"trained/{task}"] for task in ("lag", "induction", "flip_flop")]
+    assert min(at_training_length) > 0.999
