@@ -245,7 +245,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     values |= text_numbers() | flip_flop_numbers() | cost_numbers()
     truncated, scale = RESULTS / "bank" / "truncated", RESULTS / "bank" / "scale"
     limits = load_study(truncated).blocks(truncated)
-    values |= {f"truncation/{name}": limits[name] for name in limits if name != "limits"}
+    values |= {f"truncation/{name}": limits[name] for name in limits if name not in ("limits", "tests")}
     values["scale"] = load_study(scale).answer(scale)
     return values | {
         "runs": len(runs.runs),
