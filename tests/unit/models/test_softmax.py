@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from pe_experiments import compare
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.softmax import Softmax
 from pe_experiments.models.attention import Attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import NotApplicable, UserError
 from tests.conftest import TINY, Script, assert_one_sentence
 
@@ -88,10 +88,6 @@ def test_a_run_with_a_softmax_of_its_own(tiny: Tiny) -> None:
     powers = [layer.softmax.power.detach() for layer in trained.modules() if isinstance(layer, Attention)]
     assert len(powers) == 2
     assert len({1.0, *map(float, powers)}) == 3
-
-
-def test_none_leaves_the_identity_as_it_was(tiny: Tiny) -> None:
-    assert "attention" not in identify(tiny()).config["model"]
 
 
 def test_mistakes(tiny: Tiny, script: Script) -> None:
