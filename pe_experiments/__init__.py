@@ -12,7 +12,7 @@ NUMERICS = 1  # raised when results of the package change on purpose; see tests/
 _MODULES = {  # of the public functions
     "run_experiment": "run",
     "evaluate_run": "run",
-    "load_model": "store.trained_model",
+    "load_model": "analysis.trained_model",
     "load_runs": "comparison",
     "compare": "comparison",
 }

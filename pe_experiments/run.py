@@ -29,12 +29,12 @@ from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, TRAINED, RunDirectory, State
 from pe_experiments.store.environment import code_changes
+from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.own_code import UNTRACKED
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.status import Run
 from pe_experiments.store.tracking import require_installed
-from pe_experiments.store.trained_model import finished_run, trained_model
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, find_requested_run, required, show_result
 from pe_experiments.configuration.groups import groups_of
@@ -47,24 +47,21 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
         requested: the configuration of this command.
         keys: of the user's options, such as ``pe`` or ``evaluation.lengths``.
     """
-    from pe_experiments.configuration.parts import section_for_trained_run  # imports torch
+    from pe_experiments.configuration.parts import section_for_trained_run, with_settings  # imports torch
 
     changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
     changed: dict[str, Any] = {}
-    for key in sorted(keys, key=lambda key: "." in key):  # whole sections first
-        section, _, setting = key.partition(".")
+    for key in keys:
+        section = key.partition(".")[0]
         if section not in changeable:
             only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
             raise UserError(f"{key} is fixed by the training; {only}")
-        if section == "pe" and not setting:
-            changed["pe"] = section_for_trained_run(saved["pe"], requested["pe"], keys)
-        elif not setting or section == "logger":
+        if section == "logger":  # nothing of the run's own, which may be a stranger's
             changed[section] = requested[section]
         else:
-            config = OmegaConf.create({section: changed.get(section, saved[section])})
-            value = OmegaConf.select(OmegaConf.create(requested), key)
-            OmegaConf.update(config, key, value, merge=True, force_add=True)
-            changed |= resolved(config)
+            changed[section] = with_settings(saved[section], section, requested, keys)
+    if "pe" in keys:
+        changed["pe"] = section_for_trained_run(saved["pe"], requested["pe"], keys)
     return changed
 
 

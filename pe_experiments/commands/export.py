@@ -31,10 +31,10 @@ def run(cfg: DictConfig) -> None:
     settings = validated(ExportSettings, resolved(cfg))
     keys = [key_of(text) for text in HydraConfig.get().overrides.task]
     directory = find_requested_run(settings.run, settings.results_dir, keys)
+    from pe_experiments.analysis.model_folder import require_hub, upload_folder, write_model_folder
     from pe_experiments.store.csv_files import read_curve  # imports torch
     from pe_experiments.store.directory import output_folder
-    from pe_experiments.store.model_folder import require_hub, upload_folder, write_model_folder
-    from pe_experiments.store.trained_model import finished_run, trained_model
+    from pe_experiments.store.finished import finished_run, trained_model
 
     if settings.push_to_hub:
         require_hub()

@@ -36,8 +36,8 @@ def run(cfg: DictConfig) -> None:
     directory = find_requested_run(settings.run, settings.results_dir, keys)
     from pe_experiments.analysis.inside import look_inside  # imports torch
     from pe_experiments.analysis.show_model import show_inside
+    from pe_experiments.analysis.trained_model import load_model
     from pe_experiments.store.directory import output_folder, refuse_among_runs
-    from pe_experiments.store.trained_model import load_model
 
     results_dir = directory.path.parents[1]
     out = settings.out or results_dir / "models" / directory.name

@@ -284,14 +284,9 @@ class Config(Section):
         return self
 
 
-def default_warmup(steps: int) -> int:
-    """Return the warm-up steps that ``training.warmup_steps=null`` stands for."""
-    return min(100, steps // 10)
-
-
-def warmup_steps(training: TrainingConfig) -> int:
+def warmup_steps(steps: int, configured: int | None = None) -> int:
     """Return the configured warm-up steps, by default a tenth of the training but at most 100."""
-    return default_warmup(training.steps) if training.warmup_steps is None else training.warmup_steps
+    return min(100, steps // 10) if configured is None else configured
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:

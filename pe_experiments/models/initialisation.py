@@ -61,23 +61,14 @@ def initialise_backbone(model: nn.Module, style: Initialisation, num_layers: int
             initialised.add(id(parameter))
             generator = torch.Generator().manual_seed(named_seed(seed, f"backbone {name}.{kind}"))
             with torch.no_grad():
-                if style == "pytorch":
-                    _draw_like_pytorch(module, parameter, generator)
+                if style == "pytorch" and isinstance(module, nn.Embedding):
+                    parameter.normal_(0.0, 1.0, generator=generator)
+                elif style == "pytorch":
+                    bound = 1 / math.sqrt(module.weight[0].numel())
+                    parameter.uniform_(-bound, bound, generator=generator)
                 elif kind == "bias":
                     parameter.zero_()
                 else:
                     residual = name.endswith(("attention.output", "mlp_out"))
                     std = 0.02 / (math.sqrt(2 * num_layers) if residual else 1.0)
                     parameter.normal_(0.0, std, generator=generator)
-
-
-def _draw_like_pytorch(
-    module: nn.Linear | nn.Embedding | nn.Conv1d, parameter: nn.Parameter, generator: torch.Generator
-) -> None:
-    """Draw a parameter from the distribution that its module has by default in `torch.nn`."""
-    if isinstance(module, nn.Embedding):
-        parameter.normal_(0.0, 1.0, generator=generator)
-    else:
-        fan_in = module.weight[0].numel()
-        bound = 1 / math.sqrt(fan_in)
-        parameter.uniform_(-bound, bound, generator=generator)

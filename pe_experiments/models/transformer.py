@@ -78,10 +78,6 @@ class LayerForm:
     def make_dropout(self) -> nn.Module:
         return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
 
-    def hidden_width(self, d_model: int) -> int:
-        """Return the hidden width of the MLP: 4 d_model, or 8/3 d_model with a gate (equal parameters)."""
-        return 8 * round(d_model / 3) if self.activation == "swiglu" else 4 * d_model
-
 
 class Layer(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
@@ -92,8 +88,8 @@ class Layer(nn.Module):
         self.attention_norm = form.make_norm(shape.d_model)
         self.attention = form.make_attention(shape)
         self.mlp_norm = form.make_norm(shape.d_model)
-        width = form.hidden_width(shape.d_model)
         gated = form.activation == "swiglu"
+        width = 8 * round(shape.d_model / 3) if gated else 4 * shape.d_model  # equally many parameters
         self.mlp_in = nn.Linear(shape.d_model, 2 * width if gated else width, bias=form.biases)
         self.mlp_out = nn.Linear(width, shape.d_model, bias=form.biases)
         self.activation = ACTIVATIONS[form.activation]

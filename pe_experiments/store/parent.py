@@ -13,7 +13,7 @@ depend on no length, so a run with one of them passes on its own training length
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,12 @@ from torch import nn
 
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
-from pe_experiments.configuration.parts import load_component, section_for_trained_run, user_errors
+from pe_experiments.configuration.parts import (
+    load_component,
+    section_for_trained_run,
+    user_errors,
+    with_settings,
+)
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     TRAINER_OPTIONS_IN_IDENTITY,
@@ -33,12 +38,12 @@ from pe_experiments.configuration.schema import (
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.store.directory import find_run
+from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.names import leaves, short_hash
 from pe_experiments.store.status import Run
-from pe_experiments.store.trained_model import finished_run, trained_model
 from pe_experiments.terminal.errors import UserError, few
 
-INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation", "trainer")
+INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation")
 ConfigMapping = dict[str, Any]
 
 
@@ -62,7 +67,10 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     saved = parent.directory.read_config()
     child = dict(requested)
     for section in INHERITED_SECTIONS:
-        child[section] = _child_section(section, saved, requested, keys)
+        child[section] = with_settings(saved[section], section, requested, keys)
+    here, trainer = requested["trainer"], saved["trainer"]  # devices depend on the present machine
+    kept = {key: trainer[key] for key in TRAINER_OPTIONS_IN_IDENTITY if key in trainer}
+    child["trainer"] = with_settings(here | kept, "trainer", requested, keys)
     if child["pe"] is requested["pe"]:  # another encoding
         child["pe"] = section_for_trained_run(saved["pe"], requested["pe"], explicit)
     if "seed" not in keys:
@@ -139,43 +147,6 @@ def _changed_keys(config: ConfigMapping) -> Iterator[str]:
     for path, value in leaves(config):
         if path not in defaults or defaults[path] != value:
             yield ".".join(path)
-
-
-def _child_section(name: str, saved: ConfigMapping, config: ConfigMapping, keys: set[str]) -> ConfigMapping:
-    """Return the parent's section updated with the user's settings, or the user's section if chosen anew.
-
-    Args:
-        name: of the section.
-        saved: the parent's configuration.
-        config: the user's configuration.
-        keys: of the user's explicit settings.
-    """
-    inherited, requested = saved[name], config[name]
-    if {name, f"{name}._target_"} & keys:
-        return requested
-    section = dict(inherited)
-    if name == "trainer":  # other options, such as devices, depend on the current machine
-        section = dict(requested)
-        for key in TRAINER_OPTIONS_IN_IDENTITY:
-            if key in inherited:
-                section[key] = inherited[key]
-    for key in sorted(keys):  # so that a mapping is set before the values in it
-        if key.startswith(f"{name}."):
-            section = _with_value_from(requested, section, key.split(".")[1:])
-    return section
-
-
-def _with_value_from(source: Any, section: ConfigMapping, path: list[str]) -> ConfigMapping:
-    """Return the section with the value at a path replaced by the value of ``source`` there."""
-    key, *inner_path = path
-    if not isinstance(source, Mapping) or key not in source:  # deleted by ~
-        return section
-    if not inner_path:
-        return section | {key: source[key]}
-    inner_section = section.get(key)
-    if not isinstance(inner_section, dict):
-        inner_section = {}
-    return section | {key: _with_value_from(source[key], inner_section, inner_path)}
 
 
 def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfig:

@@ -168,7 +168,7 @@ def hidden_matrices(model: Backbone) -> list[nn.Parameter]:
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
     """Return the factor of the learning rate at a step, counted from 0: linear warm-up, then the schedule."""
-    warmup = warmup_steps(config)
+    warmup = warmup_steps(config.steps, config.warmup_steps)
     if step < warmup:
         return (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, config.steps - warmup))

@@ -18,11 +18,11 @@ import torch
 
 from pe_experiments.analysis.audit import SENTENCES, WORDS, read_both
 from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page, rounded_lists
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.files import read_json, write_atomically
 
 SHAPE = ModelShape(32, 4, 2, causal=True, train_length=32, train_positions=64)

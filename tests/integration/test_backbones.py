@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, order_blindness, rotated_channels
+from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
@@ -19,7 +20,6 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
 from pe_experiments.models import Backbone
-from pe_experiments.store.trained_model import TrainedModel
 from pe_experiments.terminal.errors import UserError
 
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from pe_experiments import compare
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.softmax import Softmax
 from pe_experiments.models.attention import Attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import NotApplicable, UserError
 from tests.conftest import TINY, Script, assert_one_sentence
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
-from pe_experiments.store.trained_model import load_model
 
 Tiny = Callable[..., Experiment]
 

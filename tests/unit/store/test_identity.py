@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
@@ -24,7 +25,6 @@ from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.names import differences, jsonable
 from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.store.status import Run
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
@@ -86,6 +86,15 @@ def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
     ]  # fmt: skip
     hashes = {name_of(tiny(override))[-8:] for override in ["seed=0", *hashed]}
     assert len(hashes) == len(hashed) + 1
+
+
+@pytest.mark.parametrize(
+    ("callback", "counts"),
+    [("LearningRateMonitor", False), ("DeviceStatsMonitor", False), ("ModelSummary", False), ("Timer", True)],
+)
+def test_callbacks_of_lightning_that_only_watch_do_not_count(callback: str, counts: bool, tiny: Tiny) -> None:
+    watched = tiny(f"trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{callback}}}]")
+    assert (name_of(watched) != name_of(tiny())) is counts
 
 
 def test_two_ways_to_write_a_configuration_give_one_name(tiny: Tiny) -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn, optim
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import (

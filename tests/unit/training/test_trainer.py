@@ -12,12 +12,12 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.identity import identify
 from pe_experiments.store.status import Run
-from pe_experiments.store.trained_model import load_model
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss

@@ -1,121 +1,23 @@
-"""Load the model of a finished run, and compute its answers and attention weights."""
+"""Open a finished run, for another evaluation, a child or a look inside, and read its model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
-
 from pe_experiments.configuration.compose import DERIVED, compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
-from pe_experiments.data.batches import Batch
-from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
-from pe_experiments.models.attention import Attention
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import Identity, identify
-from pe_experiments.store.model_folder import is_model_folder, read_model_folder
 from pe_experiments.store.names import file_digest
 from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
 from pe_experiments.store.trust import refuse_untrusted_code
-from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError, few, shown
 from pe_experiments.training.own_classes import check_own_classes
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """The experiment of a run (task, format, positions) and its trained model on the CPU."""
-
-    experiment: Experiment
-    model: Backbone
-
-    @property
-    def encoding(self) -> PositionalEncoding:
-        """Return the encoding of the first layer, which all layers may share."""
-        return self.model.encoding(0)
-
-    def batch(self, inputs_BN: Tensor) -> Batch:
-        """Return the model's inputs (tokens, labels, position ids) for inputs [B, N] of the task."""
-        source, task = self.experiment.source, self.experiment.task
-        targets_BM = task.solve(inputs_BN)
-        longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
-        targets_BM = F.pad(targets_BM, (0, longest - targets_BM.shape[1]), value=IGNORE)
-        rows = source.sequences(inputs_BN, targets_BM)
-        ids_BP = rows.ids_BT
-        if ids_BP is None:
-            draws = torch.Generator().manual_seed(source.seed)
-            ids_BP = source.positions.evaluation_ids(rows.declared_B, source.train_length, draws)
-        return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
-
-    @torch.no_grad()
-    def answers(self, inputs_BN: Tensor) -> list[list[int]]:
-        """Return the answers to inputs [B, N], decoded greedily if the format feeds answers back.
-
-        Inputs and answers are symbols of the task, ``0 .. vocab_size - 1``. Answers have no end mark.
-        """
-        batch = self.batch(inputs_BN)
-        layout = self.experiment.format
-        if layout.feeds_back:
-            answers_BT = greedy_answers(self.model, batch, layout.eos)
-        else:
-            answers_BT, _ = forced_answers(self.model, batch)
-        return [[token for token in row if token not in (IGNORE, layout.eos)] for row in answers_BT.tolist()]
-
-    @torch.no_grad()
-    def attention_weights(self, inputs_1N: Tensor) -> dict[int, Tensor]:
-        """Return the attention weights [H heads, T queries, S keys] by layer for one input and its answer."""
-        weights = self.batch_weights(self.batch(inputs_1N))
-        if not weights:
-            kind = type(self.model).__name__
-            raise UserError(f"attention: {kind} has no layer whose attention weights can be read")
-        return {layer: weights_BHTS[0] for layer, weights_BHTS in weights.items()}
-
-    @torch.no_grad()
-    def batch_weights(self, batch: Batch) -> dict[int, Tensor]:
-        """Return the attention weights [B, H, T, S] by layer, of the layers whose weights can be read."""
-        weights: dict[int, Tensor] = {}
-
-        def record(layer: Attention, arguments: tuple[Any, ...], _: Tensor) -> None:
-            context = arguments[2]
-            weights[context.layer] = layer.weights(*arguments[:3])
-
-        layers = [module for module in self.model.modules() if isinstance(module, Attention)]
-        hooks = [layer.register_forward_hook(record) for layer in layers]
-        try:
-            self.model.eval().hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return weights
-
-
-def load_model(run: str | Path, trust: bool = False) -> TrainedModel:
-    """Return the trained model of a completed run, or of a folder that ``export.py`` wrote.
-
-    Args:
-        run: the directory of the run, ``results/runs/NAME``, or the folder.
-        trust: import the modules outside this package that its configuration names, which runs their code,
-            and read the files it names.
-
-    Raises:
-        UserError: the run does not exist or is not completed, its code has been edited since, or without
-            ``trust`` it names modules or files from outside this package.
-    """
-    if is_model_folder(Path(run)):
-        experiment, model = read_model_folder(Path(run), trust)
-        return TrainedModel(experiment, model.eval())
-    finished = finished_run(RunDirectory(Path(run)), trust=trust)
-    return TrainedModel(finished.experiment, trained_model(finished).eval())
 
 
 def finished_run(
@@ -141,14 +43,14 @@ def finished_run(
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    run = Run.finished(directory, experiment, record.identity)
+    run = Run.finished(directory, experiment, record.trusted_identity())
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state
         only = "only a completed run can be evaluated or continued; train it first"
         raise UserError(f"{option}: it is {shown_state}, and {only}")
     _refuse_edited_code(option, record, identify(experiment), changes)
-    if record.identity.hash != record.hash:
+    if run.identity.hash != record.hash:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
 
