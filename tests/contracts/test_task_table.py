@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.configuration import parts as components
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import resolve
 from pe_experiments.configuration.schema import Config
@@ -49,12 +48,3 @@ def test_incomplete_entries_of_the_catalogue_are_refused(
     monkeypatch.setattr(catalogue, "CATALOGUE", tmp_path / "catalogue.yaml")
     with pytest.raises(UserError, match=re.escape(message)):
         read_card("copy")
-
-
-@pytest.mark.parametrize("text", ["bad: [", "- a list", "no_target: 1"])
-def test_an_unreadable_yaml_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "mine.yaml").write_text(text)
-    monkeypatch.setattr(components, "CONFIG_DIR", tmp_path)
-    with pytest.raises(UserError, match=r"configs/task/mine\.yaml"):
-        components.shipped.__wrapped__("task")

@@ -13,7 +13,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.encodings.rope import frequencies
 from tests.integration.public_bugs import Pair, RightAlibi, RightRope, RightSinusoidal, RightT5
 
 # Rotations.
@@ -41,14 +41,6 @@ class LastQuarter(Interleaved):
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
         first = x.shape[-1] * 3 // 4
         return torch.cat([x[..., :first], super().rotated(x[..., first:], positions)], -1)
-
-
-class FirstQuarter(Interleaved):
-    """As in GPT-J."""
-
-    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
-        width = x.shape[-1] // 4
-        return torch.cat([super().rotated(x[..., :width], positions), x[..., width:]], -1)
 
 
 class Backwards(Interleaved):
@@ -111,13 +103,6 @@ class CachedQueryFromZero(RightRope):
         return self.rotated(q, first, at), self.rotated(k, at.k_positions_BS, at)
 
 
-class SixteenChannels(Rope):
-    """Frequencies are those of a fixed head_dim of 16."""
-
-    def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        return frequencies(self.base, 8)[None, torch.arange(self.pairs) % 8]
-
-
 class WrappedAt1024(RightRope):
     def ids(self, positions: Tensor) -> Tensor:
         return positions % 1024
@@ -136,11 +121,6 @@ class OneSided(PositionalEncoding):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return alibi_slopes(q.shape[1]).float()[:, None, None] * at.relative_positions_BTS[:, None]
-
-
-class HalfPrecision(RightAlibi):
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        return super().bias(q, k, at).bfloat16().float()
 
 
 class OwnWeights(RightAlibi):
@@ -245,11 +225,6 @@ class Halves(RightSinusoidal):
         return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
-class TokensTimesEight(Halves):
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return super().embed(8 * x, positions)
-
-
 class Concatenated(PositionalEncoding):
     """Sines before cosines, concatenated to the tokens."""
 
@@ -269,25 +244,6 @@ class Unused(Learned):
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x
-
-
-class PlainEmbedding(PositionalEncoding):
-    """As in GPT-2: the table ends, and ids beyond it raise an error."""
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.wpe = nn.Embedding(shape.train_positions, shape.d_model)
-
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + self.wpe(positions)
-
-
-class OffsetLost(PlainEmbedding):
-    """Ids are counted from the first one of the row."""
-
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        ids = positions - positions.amin(1, keepdim=True)
-        return super().embed(x, ids.clamp(max=self.wpe.num_embeddings - 1))
 
 
 # Lengths, dtypes, arguments and layers.
@@ -315,16 +271,6 @@ class RightNtk(RightRope):
 
     def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
         return super().rotated(x, positions, at).to(x.dtype)
-
-
-class LongestSoFar(RightNtk):
-    """The base stays large after a long row."""
-
-    longest = 1.0
-
-    def longer(self, at: AttentionContext) -> Tensor:
-        self.longest = max(self.longest, float(super().longer(at).max()))
-        return torch.tensor([self.longest]).double()
 
 
 class ScaledAtTheLength(RightNtk):

@@ -69,23 +69,6 @@ class LinearFrequencies(RightRope):
         return torch.linspace(1.0, 1e-4, pairs)
 
 
-class KeysOfTheOtherLayout(RightRope):
-    """Queries rotate halves of the channels, keys neighbouring ones."""
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        halves = torch.cat([k[..., ::2], k[..., 1::2]], -1)
-        first, second = self.rotated(halves, at.k_positions_BS, at).chunk(2, -1)
-        return self.rotated(q, at.q_positions_BT, at), torch.stack([first, second], -1).flatten(-2)
-
-
-class OneAheadWhenCached(RightRope):
-    """The new token is counted before its position is read."""
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        ahead = int(q.shape[2] < k.shape[2])
-        return self.rotated(q, at.q_positions_BT + ahead, at), self.rotated(k, at.k_positions_BS, at)
-
-
 class UnrotatedWhenCached(RightRope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return (q, k) if q.shape[2] < k.shape[2] else super().rotate(q, k, at)
@@ -215,11 +198,6 @@ class OddWidthsCrash(RightSinusoidal):
         return table
 
 
-class GivenIdsIgnored(RightSinusoidal):
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return x + self.table[: x.shape[1]]
-
-
 class OnlyRowZeroWritten(RightSinusoidal):
     def make(self, width: int) -> Tensor:
         table = torch.zeros(self.rows, width)
@@ -252,14 +230,6 @@ class TokensTimesRoot(RightSinusoidal):
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return super().embed(x * x.shape[-1] ** 0.5, positions)
-
-
-class CosinesFirst(RightSinusoidal):
-    """A half of cosines, then one of sines: no mistake."""
-
-    def make(self, width: int) -> Tensor:
-        table = super().make(width)
-        return torch.cat([table[:, 1::2], table[:, 0::2]], dim=1)
 
 
 class RightLearned(PositionalEncoding):
@@ -364,30 +334,19 @@ class LastHeadsUnbiased(RightAlibi):
         return slopes
 
 
-class DroppedWhenCached(RightAlibi):
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        bias = super().bias(q, k, at)
-        return 0 * bias if q.shape[2] < k.shape[2] else bias
-
-
 class RightT5(PositionalEncoding):
     """T5's buckets, distances up to the training length."""
-
-    more = 0
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
         self.one_sided = shape.causal
         sides = 1 if shape.causal else 2
         self.buckets = min(32, 2 * sides * max(1, shape.train_length // 2))
-        self.most = max(shape.train_length, self.buckets // sides // 2 + 1) + self.more
+        self.most = max(shape.train_length, self.buckets // sides // 2 + 1)
         self.relative_attention_bias = nn.Embedding(self.buckets, shape.num_heads)
 
-    def distances(self, at: AttentionContext) -> Tensor:
-        return at.relative_positions_BTS
-
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        relative = self.distances(at)
+        relative = at.relative_positions_BTS
         buckets = self.buckets
         offset = torch.zeros((), dtype=torch.long)
         if self.one_sided:
@@ -403,10 +362,6 @@ class RightT5(PositionalEncoding):
         return self.relative_attention_bias(bucket).permute(0, 3, 1, 2)
 
 
-class MaxDistanceOffByOne(RightT5):
-    more = 1
-
-
 class T5PaperArguments(RightT5):
     """32 buckets up to 128: no mistake."""
 
@@ -417,24 +372,7 @@ class T5PaperArguments(RightT5):
         self.relative_attention_bias = nn.Embedding(32, shape.num_heads)
 
 
-class TwoSidedInDecoder(T5PaperArguments):
-    causal_only = True
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.one_sided = False
-
-
-class ShiftedByTheTable(RightT5):
-    """The size of the table is added to distances and never subtracted."""
-
-    def distances(self, at: AttentionContext) -> Tensor:
-        return at.relative_positions_BTS - self.buckets
-
-
 class RightKerple(PositionalEncoding):
-    base = math.e
-
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
         self.p = nn.Parameter(torch.rand(shape.num_heads) * 2)
@@ -443,11 +381,7 @@ class RightKerple(PositionalEncoding):
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.p, self.a))
         distance = at.relative_positions_BTS.abs()[:, None].float()
-        return -p * torch.log1p(a * distance) / math.log(self.base)
-
-
-class LogarithmToBaseTwo(RightKerple):
-    base = 2.0
+        return -p * torch.log1p(a * distance)
 
 
 class RightDeberta(PositionalEncoding):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
@@ -35,18 +34,6 @@ class Library(Backbone):
     def layers_of(self, x_BTD, at):
         return self.layers(x_BTD, mask=~at.visible_BTS[0])
 '''
-
-
-def test_llama_has_rms_norms_gates_and_no_biases(tiny: Tiny) -> None:
-    model = tiny("model=llama").untrained_model()
-    kinds = {type(module) for module in model.modules()}
-    assert nn.RMSNorm in kinds
-    assert nn.LayerNorm not in kinds
-    assert not [name for name, _ in model.named_parameters() if name.endswith("bias")]
-    assert model.layers[0].mlp_in.out_features == 2 * model.layers[0].mlp_out.in_features
-    result = run_experiment(tiny("model=llama", "pe=rope").config)
-    assert result.status == "completed"
-    assert result.directory.name.startswith("copy-llama-rope-s0-")
 
 
 def test_dropout_acts_only_in_training_and_follows_from_the_seed(tiny: Tiny, tmp_path: Path) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import importlib
-import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from pe_experiments.comparison import Runs, build_comparison, compare, load_runs, write_comparison
+from pe_experiments.comparison import compare
 from tests.conftest import ROOT, tiny_in
 from tests.integration.conftest import DESK, PHONE, opened_page
 from tests.synthetic import fading, write_run, write_study
@@ -159,13 +156,6 @@ def test_hovering_a_mark_shows_encoding_length_seeds_and_interval(page: Any) -> 
     assert page.locator("#curves g.series.focus").count() == 2  # in both charts
 
 
-def test_labels_do_not_run_into_each_other(page: Any) -> None:
-    labels = page.locator("#curves svg").first.locator("g.label text")
-    tops = sorted(labels.evaluate_all("all => all.map(e => e.getBoundingClientRect().top)"))
-    assert len(tops) > 1
-    assert all(below - above >= 10 for above, below in itertools.pairwise(tops))
-
-
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
 def test_the_first_screen_shows_matrix_and_curves(browser: Any, written: Path, size: dict[str, int]) -> None:
     page = opened(browser, written, size)
@@ -216,50 +206,3 @@ def test_dark_mode_and_print(browser: Any, written: Path) -> None:
     assert page.locator("body").evaluate(lightness) > 700
     assert len(page.pdf()) > 10_000
     page.close()
-
-
-def many_times(runs: Runs, encodings: int, tasks: int, seeds: int) -> Runs:
-    """Copies of the first run under the names of other encodings, tasks and seeds."""
-    first = runs.runs["name"].iloc[0]
-    copies = pd.DataFrame(
-        itertools.product(range(encodings), range(tasks), range(seeds)), columns=["label", "task", "seed"]
-    )
-    copies["label"] = "encoding" + copies["label"].astype(str)
-    copies["task"] = "task" + copies["task"].astype(str)
-    copies["protocol"] = copies["task"]
-    copies["name"] = copies["label"] + "-" + copies["task"] + "-" + copies["seed"].astype(str)
-
-    def copied(table: pd.DataFrame) -> pd.DataFrame:
-        rows = table[table["name"] == first].drop(columns=copies.columns, errors="ignore")
-        return rows.merge(copies, how="cross")[table.columns].sort_values(
-            "name", kind="stable", ignore_index=True
-        )
-
-    return replace(
-        runs,
-        runs=copied(runs.runs),
-        curves=copied(runs.curves),
-        training=copied(runs.training),
-        saved=dict.fromkeys(copies["name"], runs.saved[first]),
-        environments={name: {} for name in copies["name"]},
-    )
-
-
-def test_a_page_of_many_encodings_and_tasks_stays_usable(browser: Any, results: Path, tmp_path: Path) -> None:
-    encodings = 40
-    tasks = 12
-    runs = many_times(load_runs(results, pe=["alibi"]), encodings, tasks, seeds=3)
-    write_comparison(build_comparison(runs, baseline="encoding0"), "Many", tmp_path)
-    assert (tmp_path / "report.html").stat().st_size < 2_000_000
-    for size in (DESK, PHONE):
-        page = opened(browser, tmp_path, size)
-        assert page.locator("#matrix tbody tr").count() == encodings
-        assert page.locator("#matrix td").count() == encodings * tasks
-        assert page.locator("#curves").bounding_box()["y"] < size["height"] * 0.7
-        # All lines are equal: on a desk they share a label, on a phone each has an entry in the legend.
-        labels = page.locator("#curves svg").first.locator("g.label").count()
-        entries = page.locator("#legend span").count()
-        assert (labels, entries) == ((1, 0) if size == DESK else (0, encodings))
-        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-        assert page.messages == []
-        page.close()

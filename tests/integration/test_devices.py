@@ -83,10 +83,18 @@ def assert_equal_runs(first: RunDirectory, second: RunDirectory) -> None:
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    "random ids": ("positions=random_subset", "pe=learned", "model=encoder", "model.d_model=16"),
-    "accumulated": ("trainer.accumulate_grad_batches=3",),
-    "unused": (f"pe={__name__}.UsedByFew", "training.batching=single_length"),
-    "three": ("trainer.devices=3",),
+    "accumulated, with random ids": (
+        "trainer.accumulate_grad_batches=3",
+        "positions=random_subset",
+        "pe=learned",
+        "model=encoder",
+        "model.d_model=16",
+    ),
+    "three, with unused parameters": (
+        "trainer.devices=3",
+        f"pe={__name__}.UsedByFew",
+        "training.batching=single_length",
+    ),
 }
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from pe_experiments.drawing import styles
-from results.encodings import study
-from tests.conftest import ROOT, TINY, Outcome
+from tests.conftest import ROOT
 from tests.integration.conftest import PHONE, opened_page
 
 pytestmark = pytest.mark.slow
@@ -36,10 +33,6 @@ def page(browser: Any) -> Iterator[Any]:
 def slide(page: Any, name: str, value: float) -> None:
     move = "(e, value) => { e.value = value; e.dispatchEvent(new Event('input')); }"
     page.get_by_label(name, exact=True).first.evaluate(move, str(value))
-
-
-def numbers(text: str) -> list[float]:
-    return [float(part.replace(",", "")) for part in re.findall(r"-?[\d,.]*\d", text.replace("−", "-"))]
 
 
 def test_sliders_change_vectors_similarity_and_circle(page: Any) -> None:
@@ -103,17 +96,3 @@ def test_the_page_fits_a_phone_in_light_and_dark_mode(browser: Any, color_scheme
     assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (color_scheme == "dark")
     assert page.messages == []
     page.close()
-
-
-def test_answers_are_read_from_trained_runs(
-    script: Callable[..., Outcome], results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for encoding in study.ORDER:
-        assert script("train", f"pe={encoding}", "task=copy", f"results_dir={results}", *TINY).code == 0
-    monkeypatch.setattr(study, "LENGTHS", range(2, 5))
-    answers = study.answers((results / "runs").iterdir())
-    assert answers["max_length"] == 6
-    assert [model["name"] for model in answers["models"]] == list(study.ORDER)
-    for model in answers["models"]:
-        assert set(model["answers"]) == {2, 3, 4}
-        assert "results_dir" not in model["command"]

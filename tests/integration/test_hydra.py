@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 
-from pe_experiments.configuration.hydra_versions import IS_1_3, VERSION_BASE
+from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.run import run_experiment
 from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script
@@ -125,28 +125,6 @@ def search(tmp_path: Path) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(SEARCH)
     return package.parents[1]
-
-
-@pytest.mark.slow
-def test_optuna_tunes_a_learning_rate_over_a_finished_cache(tmp_path: Path) -> None:
-    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs pip install --pre -e '.[tune]'")
-    if IS_1_3:
-        pytest.skip("the sweeper for Hydra 1.3 needs Optuna 2")
-    search = ("hydra/sweeper=optuna", "hydra/sweeper/sampler=grid", "hydra.sweeper.n_jobs=3")
-    arguments = ["-m", *TINY, "study=s", *search, "training.learning_rate=0.001,0.01,0.1"]
-    for words in ("3 runs: 3 finished", "3 of 3 runs are finished already"):
-        done = train_in(tmp_path, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert words in done.stdout + done.stderr
-        found = yaml.safe_load((tmp_path / "optimization_results.yaml").read_text())
-        rates = {}
-        for path in (tmp_path / "results" / "runs").iterdir():
-            rate = yaml.safe_load((path / "config.yaml").read_text())["training"]["learning_rate"]
-            rates[json.loads((path / "result.json").read_text())["validation_loss"]] = rate
-        assert len(rates) == 3
-        assert found["best_value"] == min(rates)
-        assert found["best_params"] == {"training.learning_rate": rates[min(rates)]}
-    assert (tmp_path / "results" / "s" / "report.html").exists()
 
 
 @pytest.mark.slow

@@ -335,7 +335,6 @@ def _replaced(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
 
 DAMAGED = {
     "header": (_replaced(b"step,", b"stpe,"), "metrics.csv is damaged .*delete it to go on"),
-    "number": (_replaced(b"\n2,", b"\n2x,"), "metrics.csv is damaged"),
     "byte": (_replaced(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
     "order": (_replaced(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
     "model": (_weights_of_another_model, "last.ckpt contains the weights of another model; delete it"),
@@ -360,24 +359,3 @@ def test_files_that_a_resume_cannot_read_are_named_and_kept(
     if "metrics" in sentence:  # as the sentence says
         run.metrics.unlink()
         assert run_experiment(tiny().config).done == "resumed"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"evaluation": "text"},
-        {"evaluation": {"lengths": [4], "examples": 20}},
-        {"steps": None},
-    ],
-    ids=str,
-)
-def test_a_malformed_result_is_one_sentence(damage: dict[str, Any], tiny: Tiny) -> None:
-    run = write_run(tiny(), fading(1, 0))
-    content = json.loads(run.result.read_text()) | damage
-    if "steps" in damage:
-        del content["steps"]
-    run.result.write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"result\.json is damaged"):
-        run_experiment(tiny().config)
-    with pytest.raises(UserError, match=r"result\.json is damaged"):
-        evaluate_run(run.path, {})

@@ -15,11 +15,11 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
+from pe_experiments.store import tracking
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED, upload_command
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import TINY
 from tests.interrupted import StopAt
 from tests.processes import wait_for
 
@@ -117,17 +117,6 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     assert config["pe"]["_target_"].endswith("Rope")
 
 
-def test_runs_of_one_sweep_have_separate_files(script: Any, results: Path) -> None:
-    options = [option for option in TINY if not option.startswith("logger")]
-    many = ("-m", "pe=none,sinusoidal", "hydra.launcher.jobs=1")
-    outcome = script("train", *many, *options, f"results_dir={results}")
-    assert outcome.code == 0, outcome.err
-    runs = list((results / "runs").iterdir())
-    assert len(runs) == 2
-    for path in runs:
-        check_mirror(RunDirectory(path))
-
-
 def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:
     trained = run_experiment(tiny("logger=wandb").config).directory
     evaluated = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]").config).directory
@@ -140,22 +129,36 @@ def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:
     assert record.run_group == run_record(trained).run_group
 
 
-def test_a_group_holds_the_runs_that_differ_only_in_the_seed(tiny: Tiny) -> None:
+@pytest.fixture
+def given_to_wandb(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return a function that returns what a run gives to `wandb.init`, which is not called."""
+
+    def given(*overrides: str) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+
+        def record(**options: Any) -> None:
+            arguments.update(options)
+            raise UserError("not started")
+
+        monkeypatch.setattr(tracking, "_start_wandb", record)
+        with pytest.raises(UserError, match="not started"):
+            run_experiment(tiny("logger=wandb", *overrides).config)
+        return arguments
+
+    return given
+
+
+def test_a_group_holds_the_runs_that_differ_only_in_the_seed(given_to_wandb: Callable[..., Any]) -> None:
     """Weights & Biases shows the mean of a group, which must not mix training lengths."""
-
-    def group(override: str) -> str:
-        return run_record(run_experiment(tiny("logger=wandb", override).config).directory).run_group
-
-    assert group("seed=0") == group("seed=1")
-    assert group("seed=0") != group("training.max_length=5")
+    groups = [given_to_wandb(key)["group"] for key in ("seed=0", "seed=1", "training.max_length=5")]
+    assert groups[0] == groups[1] != groups[2]
 
 
-def test_a_long_label_is_cut_to_the_limits_of_wandb(tiny: Tiny) -> None:
-    result = run_experiment(tiny("logger=wandb", f"label={'x' * 120}", f"study={'s' * 120}").config)
-    record = run_record(result.directory)
-    assert record.display_name == f"{'x' * 64}, copy, seed 0"
-    assert len(record.run_group) == 128
-    assert [len(tag) for tag in record.tags] == [64, 4, 7]
+def test_a_long_label_is_cut_to_the_limits_of_wandb(given_to_wandb: Callable[..., Any]) -> None:
+    arguments = given_to_wandb(f"label={'x' * 120}", f"study={'s' * 120}")
+    assert arguments["name"] == f"{'x' * 64}, copy, seed 0"
+    assert len(arguments["group"]) == 128
+    assert [len(tag) for tag in arguments["tags"]] == [64, 4, 7]
 
 
 def scalars_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
@@ -170,8 +173,9 @@ def scalars_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
 
 def metrics_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     """Steps and values by name, from the one run of that name in the MLflow store."""
-    tracking = pytest.importorskip("mlflow.tracking")
-    client = tracking.MlflowClient(f"sqlite:///{directory.path.parents[1] / 'mlflow.db'}")
+    client = pytest.importorskip("mlflow.tracking").MlflowClient(
+        f"sqlite:///{directory.path.parents[1] / 'mlflow.db'}"
+    )
     experiment = client.get_experiment_by_name("pe_experiments")
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == (directory.name, "FINISHED")

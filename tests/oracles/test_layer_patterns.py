@@ -13,7 +13,7 @@ from pe_experiments.checking.instances import perturbed
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
-from pe_experiments.encodings.layer_pattern import LayerPattern, RopeInWindow
+from pe_experiments.encodings.layer_pattern import LayerPattern
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.mixtures import ByHead
 from pe_experiments.encodings.rope import Rope
@@ -22,7 +22,6 @@ from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias
-from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -103,28 +102,6 @@ def test_which_layer_does_what(pattern: str, last: str | None, expected: str) ->
     assert "".join(kinds[type(encoding.for_layer(layer))] for layer in range(6)) == expected
 
 
-def test_each_kind_has_its_own_base_and_window() -> None:
-    shape = ModelShape(16, 2, 2, True, 20, 20)
-
-    def short(shape: ModelShape) -> RopeInWindow:
-        return RopeInWindow(shape, base=100.0, window=3)
-
-    encoding = LayerPattern(shape, short=short, long=RopeInWindow)
-    windowed = scores(encoding, 0, span=10)
-    expected = scores(Rope(shape, base=100.0), 0, span=10) + scores(
-        SlidingWindow(shape, window=3), 0, span=10
-    )
-    expected -= scores(PositionalEncoding(shape), 0, span=10)
-    torch.testing.assert_close(windowed, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(scores(encoding, 1), scores(Rope(shape), 1))
-
-
-def test_layers_of_one_kind_share_what_the_encoding_shares() -> None:
-    shape = ModelShape(16, 2, 4, True, 20, 20)
-    encoding = LayerPattern(shape, short=T5Bias, long=Rope, pattern="SSSL")
-    assert encoding.for_layer(0) is encoding.for_layer(1) is encoding.for_layer(2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -156,20 +133,6 @@ def test_each_head_is_as_in_a_model_whose_heads_all_use_its_encoding(parts: list
         torch.testing.assert_close(logits[:, :1], scores(first, layer)[:, :1])
         torch.testing.assert_close(logits[:, 1:], scores(second, layer)[:, 1:])
         assert not torch.allclose(logits[:, 1:], scores(first, layer)[:, 1:])
-
-
-def test_by_head_trains_from_a_section_of_a_configuration() -> None:
-    section = {
-        "_target_": "pe_experiments.encodings.mixtures.ByHead",
-        "encodings": [
-            {"_target_": "pe_experiments.encodings.alibi.Alibi", "_partial_": True},
-            {"_target_": "pe_experiments.encodings.base.PositionalEncoding", "_partial_": True},
-        ],
-    }
-    encoding = load_component("pe", section).build(ModelShape(16, 2, 2, True, 20, 20))
-    assert isinstance(encoding, ByHead)
-    assert encoding.heads == [1, 1]
-    assert encoding.invariant_to == "shift"
 
 
 def test_parts_by_name_are_the_same_as_sections() -> None:

@@ -43,14 +43,6 @@ def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.Monkey
     assert named_mistakes() == [name]
 
 
-def test_the_largest_difference_is_measured_on_request() -> None:
-    wrong = reference_of("alibi").build
-    reference = compare.as_reference(reference_of("rope"), [True])
-    first = compare.compare(wrong, reference).difference
-    largest = compare.compare(wrong, reference, largest=True).difference
-    assert compare.SAME < first < largest
-
-
 class DividedByTokensSoFar(Rope):
     """Linear interpolation by the number of tokens, which grows while decoding."""
 

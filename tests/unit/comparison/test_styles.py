@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.drawing import (
@@ -14,8 +11,6 @@ from pe_experiments.drawing import (
     OWN_COLOURS,
     PAIRS,
     STYLES,
-    drawing,
-    save,
     style_indices,
     styles,
 )
@@ -56,15 +51,6 @@ def test_a_new_encoding_gets_an_unused_style() -> None:
     many = [f"s{n}" for n in range(len(PAIRS) - len(BANK))]
     assert len(set(styles([*BANK, *many]).values())) == len(PAIRS) == len(COLOURS) * len(MARKERS)
     assert len(styles([f"s{n}" for n in range(200)])) == 200
-
-
-def test_the_outermost_context_decides_the_formats_of_figures(tmp_path: Path) -> None:
-    with drawing(["png"]), drawing():
-        assert [path.name for path in save(Figure(), tmp_path, "published")] == ["published.png"]
-    with drawing():
-        names = {path.name for path in save(Figure(), tmp_path, "compared")}
-    assert names == {"compared.png", "compared.svg", "compared.pdf"}
-    assert {path.name for path in tmp_path.iterdir()} == names | {"published.png"}
 
 
 def test_an_encoding_of_the_user_has_one_colour_that_no_other_has() -> None:

@@ -241,28 +241,22 @@ def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: A
     assert [depth["depth"] for depth in depths if depth["length"] == 20] == [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
-@pytest.mark.parametrize("model", ["encoder", "decoder"])
-def test_depth_is_measured_on_the_inputs_as_drawn(
-    tiny: Callable[..., Experiment], model: str, monkeypatch: pytest.MonkeyPatch
+def test_depth_is_measured_on_the_inputs_without_the_mark_before_them(
+    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = tiny("task=induction", f"model={model}")
+    experiment = tiny("task=induction")
     source = experiment.source
-    drawn = []
     measured = []
-    sample, depth = type(source.task).sample, type(source.task).depth
+    depth = type(source.task).depth
 
-    def recorded_sample(self: Any, *arguments: Any) -> Any:
-        drawn.append(sample(self, *arguments))
-        return drawn[-1]
-
-    def recorded_depth(self: Any, inputs: torch.Tensor) -> Any:
+    def recorded(self: Any, inputs: torch.Tensor) -> Any:
         measured.append(inputs)
         return depth(self, inputs)
 
-    monkeypatch.setattr(type(source.task), "sample", recorded_sample)
-    monkeypatch.setattr(type(source.task), "depth", recorded_depth)
+    monkeypatch.setattr(type(source.task), "depth", recorded)
     list(extrapolation_curve(experiment.untrained_model(), source, [9], 130, 6))
-    assert torch.equal(torch.cat(measured), torch.cat([inputs for inputs, _ in drawn])[:130])
+    tokens = torch.cat([source.evaluation_block(9, block).tokens_BT for block in range(2)])
+    assert torch.equal(torch.cat(measured), tokens[:130, 1:10])
 
 
 def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
@@ -296,32 +290,6 @@ def test_a_length_above_the_longest_is_refused(
 @pytest.mark.parametrize("task", ["even_pairs", "addition_padded"])
 def test_a_task_without_a_longest_input_takes_any_length(tiny: Callable[..., Experiment], task: str) -> None:
     assert tiny(f"task={task}", "evaluation.lengths=[9,131071]").evaluation_lengths == (9, 131071)
-
-
-class Progress(Display):
-    """Store what was shown: title, total and the finished steps."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[object, ...]] = []
-
-    def start(self, what: str, total: int, done: int = 0, first_counts: bool = False) -> None:
-        self.shown.append((what, total))
-
-    def step(self, done: int) -> None:
-        self.shown[-1] += (done,)
-
-
-def test_progress_is_reported_within_a_length(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("task=deduplicate")
-    for decoding in ("teacher_forcing", "greedy"):
-        display = Progress()
-        model = experiment.untrained_model()
-        source = experiment.source
-        list(extrapolation_curve(model, source, [4, 9], 250, 6, decoding, display))  # type: ignore[arg-type]
-        assert display.shown == [
-            ("evaluating length 4", 250, 100, 200, 250),
-            ("evaluating length 9", 250, 100, 200, 250),
-        ]
 
 
 def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:

@@ -90,10 +90,6 @@ def test_a_run_with_a_softmax_of_its_own(tiny: Tiny) -> None:
     assert len({1.0, *map(float, powers)}) == 3
 
 
-def test_none_leaves_the_identity_as_it_was(tiny: Tiny) -> None:
-    assert "attention" not in identify(tiny()).config["model"]
-
-
 def test_mistakes(tiny: Tiny, script: Script) -> None:
     for options, sentence in (
         (("pe=stick_breaking", SOFTMAX1), "model.attention needs the softmax; StickBreaking"),

@@ -11,50 +11,12 @@ from torch import Tensor
 
 from pe_experiments.checking import small_shape
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.models import Transformer, attention
-from pe_experiments.models.attention import Attention
 
 WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
-
-
-def transformer(
-    causal: bool, encoding: type[PositionalEncoding] = PositionalEncoding, layers: int = 2
-) -> Transformer:
-    shape = small_shape(causal, num_layers=layers)
-    return Transformer(9, shape, encoding, initialisation="pytorch").double()
-
-
-class PerLayer(PositionalEncoding):
-    """Records the context that each layer's instance gets."""
-
-    per_layer = True
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.strength = torch.nn.Parameter(torch.tensor(0.1))
-        self.layers: list[int] = []
-
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        assert at.x_BSD is not None
-        assert at.x_BSD.shape == (3, 10, 32)
-        self.layers.append(at.layer)
-        steps = at.once(distance)
-        assert steps is at.once(distance)
-        return self.strength * steps[:, None]
-
-
-def distance(at: AttentionContext) -> Tensor:
-    return (at.k_positions_BS[:, None] - at.q_positions_BT[..., None]).double()
-
-
-def test_per_layer_encodings_get_an_instance_per_layer_and_their_context() -> None:
-    model = transformer(True, PerLayer, layers=3)
-    model(WORDS)
-    assert [encoding.layers for encoding in model.encodings] == [[0], [1], [2]]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("style", ["gpt2", "pytorch"])
@@ -86,20 +48,6 @@ def test_concatenation_narrows_only_the_token_embedding() -> None:
     assert model(WORDS).shape == (3, 10, 9)
     with pytest.raises(ValueError, match="output_head=tied"):
         Transformer(9, small_shape(), lambda shape: Sinusoidal(shape, combine="concat"), output_head="tied")
-
-
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
-def test_the_output_of_a_layer_is_the_values_mixed_by_its_weights(implementation: str) -> None:
-    shape = ModelShape(32, 4, 2, True, 12, 12)
-    layer = Attention(shape, implementation)
-    encoding = Rope(shape)
-    x_BTD = torch.randn(2, 12, 32, generator=torch.Generator().manual_seed(0))
-    ids = torch.arange(12)[None]
-    at = AttentionContext(ids, ids, torch.ones(1, 12, 12, dtype=torch.bool).tril(), None, x_BTD)
-    values_BHTK = layer.qkv(x_BTD)[..., 64:].unflatten(-1, (4, 8)).transpose(1, 2)
-    mixed_BHTK = layer.weights(x_BTD, encoding, at) @ values_BHTK
-    expected = layer.output(mixed_BHTK.transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(layer(x_BTD, encoding, at), expected)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

@@ -16,12 +16,11 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from pe_experiments.terminal.console import Display
 from pe_experiments.training import matmul
-from results.benchmark import gpu, report, workloads
+from results.benchmark import report
 from results.benchmark.peers import PEERS
 from results.benchmark.timing import Row, interleave, paired_ratios, timed
-from results.benchmark.workloads import bare_training, experiment, long_evaluation, whole_training
-from tests.conftest import Outcome, assert_one_sentence
-from tests.processes import CONTEXT
+from results.benchmark.workloads import bare_training, experiment, whole_training
+from tests.conftest import Outcome
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 TINY = {"tiny": (4, 8, 14, 16, 1)}
@@ -74,16 +73,6 @@ def test_the_bare_loop_trains_as_the_harness_does() -> None:
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_the_evaluation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workloads, "get_context", {"spawn": CONTEXT}.__getitem__)
-    ballast = torch.ones(64 << 20)  # 256 MB of this process, which must not count
-    milliseconds, megabytes = long_evaluation(200, "alibi")
-    assert ballast.numel()
-    assert 0 <= megabytes < 200
-    assert milliseconds > 0
-
-
-@pytest.mark.slow
 def test_every_measured_part_is_in_the_table(
     script: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,49 +94,3 @@ def test_every_measured_part_is_in_the_table(
     assert fire[["milliseconds", "value", "unit"]].values.tolist() == [[1.5, 20.0, "MB above the imports"]]
     assert (tmp_path / "table.md").read_text().count("\n") == 4 + len(table)
     assert json.loads((tmp_path / "machine.json").read_text())["threads"] == 1
-
-
-@pytest.mark.slow
-def test_the_gpu_part_runs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "OTHERS", {"nn.TransformerEncoder": "default"})
-    monkeypatch.setattr(torch, "compile", lambda model, backend: model)  # would take minutes
-    monkeypatch.setattr(gpu, "get_context", {"spawn": CONTEXT}.__getitem__)
-    rows = list(gpu.gpu(1, Display(), "cpu"))
-    cases = [
-        f"{name}, {precision}{suffix}"
-        for name in ("pe_experiments", "nn.TransformerEncoder")
-        for precision in ("float32", "bf16")
-        for suffix in ("", ", compiled")
-    ]
-    assert [row.case for row in rows] == [*cases, "1 runs", "2 runs"]
-    assert all(row.value == pytest.approx(1000 / row.milliseconds) for row in rows)
-
-
-def test_the_conclusion_names_the_processor_and_each_ratio() -> None:
-    rows = [
-        Row(f"quick: {report.BEST}", size, "pe_experiments", 3.0, "x-transformers", ratio, ratio, ratio)
-        for size, ratio in (("d=64", 0.76), ("d=128", 0.94))
-    ]
-    sentence = report.conclusion(rows, ["quick"], "AMD EPYC")
-    assert sentence.startswith("On AMD EPYC a training step")
-    assert "0.76 (d=64); 0.94 (d=128)" in sentence
-    assert report.conclusion(rows, ["lengths"], "AMD EPYC").startswith("processor: AMD EPYC")
-
-
-def test_an_unknown_part_is_one_sentence(script: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = script("benchmark", "parts=[speed]", f"out={tmp_path / 'out'}")
-    assert_one_sentence(outcome, "error: parts.0=speed: expected small, peers, encodings")
-    assert not (tmp_path / "out").exists()
-
-
-def test_missing_peers_are_left_out_and_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def missing(*args: object) -> None:
-        raise ImportError("no such library")
-
-    monkeypatch.setattr(report, "SIZES", TINY)
-    monkeypatch.setattr(report, "PEERS", {"absent": (missing, ("default",))})
-    rows = list(report.peers(1, Display()))
-    assert {row.case for row in rows} == {"pe_experiments", "pe_experiments, gelu"}
-    assert "absent is left out: pip install" in capsys.readouterr().out

@@ -100,27 +100,6 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
     assert 5 < sum(significant) < len(significant)
 
 
-def test_differences_from_the_truncated_parents_are_those_of_scipy(
-    values: dict[str, Any], bits: Bits
-) -> None:
-    models = [
-        (change, steps)
-        for change in ("rope_yarn", "rope_llama3", "rope(base=160000)")
-        for steps in (150, 450)
-    ]
-    models += [("alibi", 1950), ("fox", 1950)]
-    expected = [(model, n) for model in models for n in (1024, 4096)]
-    truncated = bits["parent", 1500, 256]
-    for row, (model, n) in zip(cells(values["truncated"]), expected, strict=True):
-        test = stats.ttest_rel(bits[(*model, n)], truncated)
-        estimate, *_ = map(float, re.findall(r"[-+][0-9.]+", row[2]))
-        assert row[1] == f"{n:,}"
-        assert estimate == pytest.approx((bits[(*model, n)] - truncated).mean(), abs=0.0051)
-        assert row[3] == f"{test.pvalue:.2g}"
-    assert values["rope_yarn_450_p_1024"] > 0.05 > values["rope_yarn_150_p_1024"]
-    assert values["alibi_p_4096"] > 0.05 > values["fox_p_4096"]
-
-
 def test_drope_with_normalised_queries_and_keys_is_compared_as_planned(
     values: dict[str, Any], bits: Bits
 ) -> None:
@@ -147,20 +126,6 @@ def test_drope_with_normalised_queries_and_keys_is_compared_as_planned(
         assert bool(measured) == bool(seeds)
         if measured:
             assert float(measured[0]) == pytest.approx(by_seed.mean(), abs=0.0051)
-
-
-def test_an_interval_has_the_level_that_holms_method_gives_its_test(bits: Bits) -> None:
-    """The smallest of ten p-values is tested at 0.05 / 10, the largest at 0.05 if all others are rejected."""
-    table = extension.bits_by_seed(extension.read_models(FOLDER))
-    tests = extension.families(table)["beyond"]
-    raw = {first: stats.ttest_rel(bits[(*first, n)], bits[(*second, n)]) for first, second, n in tests}
-    by_p = sorted(raw, key=lambda model: raw[model].pvalue)
-    results = dict(zip(raw, extension.tested(table, tests), strict=True))
-    rejected = sum(p <= 0.05 for _, p in results.values())
-    for model, hypotheses in ((by_p[0], len(raw)), (by_p[-1], max(1, len(raw) - rejected))):
-        interval = results[model][0]
-        expected = raw[model].confidence_interval(1 - 0.05 / hypotheses)
-        assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_a_change_has_caught_up_when_its_interval_lies_below_the_margin(

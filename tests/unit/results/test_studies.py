@@ -22,7 +22,7 @@ from pe_experiments.published.archive import (
     select_runs,
     write_archive,
 )
-from pe_experiments.published.blocks import NUMBER, answer_of, fill_page, fill_project_readme
+from pe_experiments.published.blocks import NUMBER, fill_page, fill_project_readme
 from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
 from pe_experiments.store.csv_files import METRICS, to_csv
@@ -72,40 +72,6 @@ def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..
     next(iter(runs.saved.values())).trained["pe"]["_target_"] = "mine.Mine"
     with pytest.raises(UserError, match=r"mine\.Mine of .* is not code of this project"):
         require_committed_code("t", runs)
-
-
-def test_how_an_option_was_tuned_is_published_with_the_runs(
-    tiny: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    runs = load_runs(write_study(tiny, seeds=1))
-    first = runs.runs.iloc[0]
-    rate = str(runs.saved[first["name"]].trained["training"]["learning_rate"])
-    losses = [
-        {"name": f"run-{value}-{seed}", "seed": seed, "value": value, "loss": loss}
-        for value, seed, loss in ((rate, 100, 0.5), (rate, 101, 0.7), ("0.3", 100, 0.2), ("0.3", 101, None))
-    ]
-    expected = {
-        "tried": {rate: pytest.approx(0.6), "0.3": None},  # a value with a diverged seed is not chosen
-        "chosen": rate,
-        "seed": [100, 101],
-        "settings": {"vocab_size": 10},
-    }
-    choice = {
-        "protocol": first["protocol"],
-        "family": first["encoding"],
-        "encoding": "rope",
-        "task": "copy",
-        "model": "decoder",
-        "setting": "training.learning_rate",
-        "losses": losses,
-    }
-    runs.tuning.append(choice | expected)
-    write_archive(runs, tmp_path / "a")
-    archived = read_archive(tmp_path / "a")
-    (archived_choice,) = archived.tuning
-    assert {key: archived_choice[key] for key in expected} == expected
-    write_archive(merge_runs(archived, runs), tmp_path / "b")
-    assert filecmp.cmp(tmp_path / "a" / "tuning.csv", tmp_path / "b" / "tuning.csv", shallow=False)
 
 
 def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
@@ -248,12 +214,6 @@ def test_bfloat16_is_equivalent_changed_or_undecided() -> None:
     assert precision.verdict(0.2 + 0.001 * np.arange(8)) == "changed"
 
 
-def test_equivalence_needs_all_five_seeds_within_the_margin() -> None:
-    assert precision.equivalence_p(np.array([0.09, -0.05, 0.0, 0.02, 0.01])) == pytest.approx(1 / 32)
-    assert precision.equivalence_p(np.array([0.11, -0.05, 0.0, 0.02, 0.01])) > 0.05
-    assert precision.equivalence_p(np.array([0.3, 0.3, 0.3, 0.3, 0.3])) == 1.0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("study", list_studies(RESULTS), ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_pages_figures_and_tables_follow_from_the_csvs_byte_for_byte(study: Path) -> None:
@@ -279,28 +239,6 @@ def test_filled_in_values_of_the_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
     assert fill_project_readme(text, RESULTS) == text
     assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
-
-
-def test_the_table_of_studies_shows_the_sentence_that_a_listed_page_marks(tmp_path: Path) -> None:
-    page = """<!-- answer -->
-<!-- in short -->
-It has **<!-- {runs:.1f} -->0.8<!-- end --> runs**.
-<!-- end of in short -->
-
-More.
-<!-- from a: make results -->
-| x |
-<!-- end -->
-<!-- end of answer -->
-"""
-    (tmp_path / "README.md").write_text("| [one](deep/one/README.md) | ? |\n| [two](two/README.md) | ? |\n")
-    for name, text in (("deep/one", page), ("two", "no answer in short"), ("unlisted", page)):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "README.md").write_text(text)
-    project = "<!-- from results: make results -->\n{}\n<!-- end -->\n"
-    table = "| study | answer |\n| --- | --- |\n| [one](results/deep/one/README.md) | It has 0.8 runs. |"
-    assert fill_project_readme(project.format("old"), tmp_path) == project.format(table)
-    assert answer_of(page) == "It has **0.8 runs**.\n\nMore.\n| x |\n"
 
 
 def test_the_readme_has_fewer_than_150_lines_and_one_footnote() -> None:

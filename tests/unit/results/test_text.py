@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 from itertools import product
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -103,16 +100,6 @@ def test_statements_written_by_hand_are_true() -> None:
     for length in lengths[:3]:
         assert values[f"t5_at_{length}"] < values[f"alibi_at_{length}"]
     assert values["t5_at_2048"] > values["alibi_at_2048"]
-
-
-@pytest.mark.slow
-def test_the_page_is_made_from_the_csvs_of_the_given_folder(tmp_path: Path) -> None:
-    """While a study is published, its new CSVs are not yet in its folder."""
-    folder = shutil.copytree(text.HERE, tmp_path / "text")
-    lines = pd.read_csv(folder / "text.csv")
-    lines.assign(bits_per_byte=lines["bits_per_byte"] + 1).to_csv(folder / "text.csv", index=False)
-    assert "| `fox` | 3.12 |" in text.blocks(folder)["table"]
-    assert "| `fox` | 2.12 |" in text.blocks(text.HERE)["table"]
 
 
 def test_independent_code_finds_the_ranks_of_published_changes() -> None:

@@ -61,26 +61,6 @@ def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
 
 
 @pytest.mark.slow
-def test_the_interval_is_that_of_a_loop_over_groups_and_repetitions() -> None:
-    values = np.random.default_rng(8).normal(size=12)
-    x, y = scores(values, 0.5, 0), scores(values, 1.0, 1)
-    correlation = transfer.correlate(x, y)
-    random = np.random.default_rng(9)
-    rhos = []
-    for _ in range(3000):
-        groups = random.integers(len(transfer.GROUPS), size=len(transfer.GROUPS))
-        seeds = random.integers(4, size=4)
-        encodings = [encoding for group in groups for encoding in transfer.GROUPS[group]]
-        rows = [transfer.ENCODINGS.index(encoding) for encoding in encodings]
-        means_x, means_y = (scores_[rows, 0][:, seeds].mean(axis=1) for scores_ in (x, y))
-        rhos.append(stats.spearmanr(means_x, means_y).statistic)
-    assert (correlation.low, correlation.high) == pytest.approx(
-        np.nanquantile(rhos, [0.025, 0.975]), abs=0.05
-    )
-    assert 0 < correlation.error < 0.01
-
-
-@pytest.mark.slow
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas alone rank text better than the bank, which adds nothing to them."""
     monkeypatch.setattr(transfer, "RESAMPLES", 20_000)

@@ -40,12 +40,6 @@ def test_the_published_audits_are_those_of_the_code(audits: pd.DataFrame) -> Non
     assert published["value"].tolist() == pytest.approx(audits["value"].tolist(), rel=1e-3, abs=NOISE)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("width", "margin"), [(2, 6e-5), (4, 0.044), (8, 0.645), (16, 1.01), (64, 1.47)])
-def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, margin: float) -> None:
-    assert value(audits, f"closest two positions, d={width}, float32") == pytest.approx(margin, rel=0.02)
-
-
 @pytest.mark.parametrize(
     ("quantity", "expected"),
     [
@@ -53,19 +47,9 @@ def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, m
         ("period of the first pair", 6.283),
         ("period of the last pair", 47_117),
         ("spread over positions, sample, batch first", 0),
-        ("spread over positions, sample, sequence first", 1.98905),
         ("order, encoder, none, output at the same token", 0),
-        ("order, decoder of depth 1, none, last output, the prefix permuted", 0),
-        ("formula, error of the worked table", 4.70985e-4),
         ("values of the sample more than 1e-3 off", 0),
-        ("values above 1 in size, float32", 0),
-        ("distance, 12 to 14, float64", 2.71887),
-        ("error of 12 to 14 with the linear map of 5 to 7, float32", 0),
-        ("positions whose largest logit is 4 ahead, float32", 996),
-        ("distance rises up to, d=64", 5),
         ("residual of M_k, k=7, float64", 0),
-        ("printed function, joined, error at d=512", 0),
-        ("columns that change with the position, concat, embedded", 32),
         ("columns that change with the position, concat, after a layer", 64),
         ("raw_index, largest value", 999),
         ("scaled_index, first step of 100", 1 / 99),
@@ -74,11 +58,6 @@ def test_the_margins_are_those_of_the_source(audits: pd.DataFrame, width: int, m
 )
 def test_known_values(audits: pd.DataFrame, quantity: str, expected: float) -> None:
     assert value(audits, quantity) == pytest.approx(expected, rel=1e-3, abs=NOISE)
-
-
-def test_two_causal_layers_see_order(audits: pd.DataFrame) -> None:
-    for quantity in ("last output, the prefix permuted", "dog bites man against man bites dog, pooled"):
-        assert value(audits, f"order, decoder of depth 2, none, {quantity}") > 0.01
 
 
 def test_every_claim_has_a_verdict_and_a_figure() -> None:

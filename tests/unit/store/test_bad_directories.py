@@ -266,14 +266,6 @@ def test_a_bad_checkpoint_file_is_refused(bad: str, tmp_path: Path) -> None:
         read_checkpoint(run.checkpoint, "")
 
 
-def test_a_configuration_that_lists_every_length_is_not_too_large(tiny: Tiny) -> None:
-    run = write_run(tiny(), fading(1, 0))
-    saved = yaml.safe_load(run.config.read_text())
-    saved["derived"]["train_lengths"] = list(range(1, 131_072))
-    run.config.write_text(yaml.safe_dump(saved))
-    assert len(run.read_config()["derived"]["train_lengths"]) == 131_071
-
-
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(text, "MOST_ENTRIES", 50)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import load_component
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.manifest import list_in_study, read_manifest
@@ -62,18 +61,3 @@ def test_a_locked_directory_is_refused_until_it_is_released(tmp_path: Path) -> N
         pass
     with second.lock():
         pass
-
-
-def test_values_of_different_types_have_different_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code = "from pe_experiments.encodings import PositionalEncoding\nclass {name}(PositionalEncoding):\n"
-    code += "    def __init__(self, shape, mode=0):\n        super().__init__(shape)\n"
-    (tmp_path / "code_with_modes.py").write_text(code.format(name="rope"))
-    monkeypatch.syspath_prepend(tmp_path)
-    values = ["1", 1, [1], [1, 2], "1-2", [[1], 2], "null", None, "true", True]
-    labels = [
-        load_component("pe", {"_target_": "code_with_modes.rope", "mode": value}).label for value in values
-    ]
-    assert len(set(labels)) == len(values), labels
-    assert labels[0] == "code_with_modes.rope(mode='1')"

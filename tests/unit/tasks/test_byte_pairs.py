@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,12 +74,6 @@ def test_only_the_training_split_trains_the_tokenizer(book: Path, tmp_path: Path
     assert Text(str(other), tokenizer="bpe", vocab_size=300).vocabulary == task.vocabulary
     other.write_bytes(content[:training_end].replace(b"a", b"z") + content[training_end:])
     assert Text(str(other), tokenizer="bpe", vocab_size=300).vocabulary != task.vocabulary
-
-
-def test_another_process_trains_the_same_tokenizer(book: Path) -> None:
-    code = f"from pe_experiments.tasks.text import Text; print(Text({str(book)!r}, 'bpe', 300).vocabulary)"
-    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == Text(str(book), "bpe", 300).vocabulary
 
 
 def test_losses_are_divided_by_bytes(experiment: Experiment) -> None:

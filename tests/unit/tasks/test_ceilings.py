@@ -18,20 +18,6 @@ def test_mode_share_equals_enumeration(length: int, symbols: int) -> None:
     assert mode_share(length, symbols) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("symbols", "length", "share"),
-    [(10, 5, 0.356), (10, 10, 0.276), (10, 20, 0.221), (10, 40, 0.183), (2, 5, 0.689), (2, 40, 0.562)],
-)
-def test_mode_share_agrees_with_published_simulations(symbols: int, length: int, share: float) -> None:
-    assert mode_share(length, symbols) == pytest.approx(share, abs=0.003)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("length", "symbols"), [(20, 100_000), (20_000, 10), (100_000, 2)])
-def test_large_sizes_are_computed_in_reasonable_time(length: int, symbols: int) -> None:
-    assert 1 / symbols < mode_share(length, symbols) < 0.6
-
-
 @pytest.mark.parametrize("length", [5, 20, 256])
 def test_prefix_ceiling_is_the_mean_over_the_remaining_lengths(length: int) -> None:
     expected = sum(mode_share(left, 10) for left in range(1, length + 1)) / length

@@ -30,19 +30,6 @@ def test_the_table_is_the_product_of_permutation_matrices(group: Group, order: i
 
 
 @pytest.mark.parametrize("group", ["s5", "a5"])
-def test_the_group_is_not_solvable(group: Group) -> None:
-    """Commutators of S5 generate A5, and those of A5 all of A5."""
-    table = WordProblem(group).product_GG
-    order = len(table)
-    inverse = (table == 0).long().argmax(dim=0)
-    x, y = torch.meshgrid(torch.arange(order), torch.arange(order), indexing="ij")
-    generated = table[table[x, y], table[inverse[x], inverse[y]]].unique()
-    while len(larger := table[generated][:, generated].unique()) > len(generated):
-        generated = larger
-    assert len(generated) == 60
-
-
-@pytest.mark.parametrize("group", ["s5", "a5"])
 @pytest.mark.parametrize("reveals", [0.0, 0.3])
 def test_states_are_products_of_the_elements_so_far(group: Group, reveals: float) -> None:
     task = WordProblem(group, reveals)

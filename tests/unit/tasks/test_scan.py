@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.data.seen import seen_in_training
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.scan import BLANK, Scan, all_phrases, interpret
 from pe_experiments.terminal.errors import UserError
@@ -98,20 +97,6 @@ def test_an_experiment_has_the_split_by_length(tiny: Callable[..., Experiment]) 
     assert block.tokens_BT.shape == (100, 1 + 9 + 1 + 48)
     with pytest.raises(UserError, match="cannot make an input of length 49; its longest is 48"):
         tiny("task=scan", "evaluation.lengths=[49]")
-
-
-def test_no_evaluated_command_was_trained(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("task=scan", "training.max_length=12")
-    batches = experiment.batches
-    assert seen_in_training(batches, 50, experiment.source, [4, 12], 100) == {4: 0, 12: 0}
-
-
-def test_seen_commands_are_counted(tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scan, "for_split", lambda self, split: self)  # all commands in every split
-    experiment = tiny("task=scan", "training.max_length=12")
-    counts = seen_in_training(experiment.batches, 200, experiment.source, [1, 12], 100)
-    assert counts[1] == 100  # of six commands
-    assert 0 < counts[12] < 100  # of 1,578
 
 
 def test_blanks_fill_a_command_to_nine_words() -> None:

@@ -36,39 +36,6 @@ def test_a_terminal_line_is_overwritten_and_removed(
     assert capsys.readouterr().out == out
 
 
-def test_the_time_left_is_estimated_from_the_speed_after_the_first_step(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Thirty seconds until the first step and ten steps a second from then on: 1,000 take 100 s."""
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    display = console.Lines()
-    display.start("sweep", 1000)
-    for second in range(0, 60, 5):
-        clock[0] = float(second)
-        display.step(max(0, 10 * (second - 29)))
-    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
-    assert lines == [
-        ["sweep 0/1000", ""],
-        ["sweep 0/1000", ""],
-        ["sweep 10/1000", ""],
-        ["sweep 110/1000", "89 s left"],
-        ["sweep 210/1000", "79 s left"],
-    ]
-
-
-def test_steps_of_equal_speed_give_an_estimate_from_the_first_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    display = console.Lines()
-    display.start("evaluating length 30000", 100, first_counts=True)
-    clock[0] = 60.0
-    display.step(2)
-    assert capsys.readouterr().out == "evaluating length 30000 2/100  49 min left\n"
-
-
 class Broken(io.TextIOBase):
     """A stream of a closed terminal or of a full disk."""
 

@@ -15,7 +15,7 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
 from pe_experiments.training.loop import batch_loss
-from pe_experiments.training.optimizer import learning_rate_factor, split_parameters
+from pe_experiments.training.optimizer import learning_rate_factor
 
 
 def test_each_step_has_the_scheduled_learning_rate(
@@ -59,15 +59,6 @@ def test_the_default_warmup_is_shorter_in_short_runs(
     tiny: Callable[..., Experiment], steps: int, warmup: int
 ) -> None:
     assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
-
-
-def test_norms_biases_and_position_tables_are_not_decayed(tiny: Callable[..., Experiment]) -> None:
-    model = tiny("pe=learned").untrained_model()
-    decayed, exempt = ({id(p) for p in group} for group in split_parameters(model))
-    assert not decayed & exempt
-    for name, parameter in model.named_parameters():
-        free = "norm" in name or name.endswith("bias") or "table" in name
-        assert (id(parameter) in exempt) == free, name
 
 
 def test_training_stops_at_the_requested_exact_match(tiny: Callable[..., Experiment]) -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.models.attention import IMPLEMENTATIONS, choose_implementation
-from pe_experiments.run import run_experiment
-from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import matmul
 from pe_experiments.training.matmul import SMALL, current_backend, select
@@ -74,39 +68,3 @@ def test_the_choice_for_this_machine_is_as_exact_as_pytorchs_default() -> None:
     exact = error_of_products()
     select("auto", SMALL)
     assert 0 < error_of_products() <= 4 * exact  # with bfloat16 it is about 10,000 times
-
-
-@pytest.mark.slow
-def test_both_backends_train_to_the_same_losses(tiny: Callable[..., Experiment]) -> None:
-    """A smooth activation keeps rounding errors small. A ReLU may flip and change later losses."""
-    losses = {}
-    for backend in ("default", "onednn"):
-        options = ("training.steps=100", "model.activation=gelu", f"trainer.matmul={backend}", "rerun=true")
-        try:
-            run = run_experiment(tiny(*options).config).directory
-        except UserError:
-            pytest.skip("oneDNN does not compute in float32 here")
-        assert json.loads(run.environment.read_text())["matmul"] == backend
-        losses[backend] = torch.tensor([float(row["loss"]) for row in read_csv(run.metrics)])
-    assert len(losses["default"]) >= 10
-    torch.testing.assert_close(losses["onednn"], losses["default"], rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("backend", "tokens", "expected"),
-    [
-        ("default", 127, "eager"),
-        ("default", 128, "sdpa"),
-        ("onednn", 1023, "eager"),
-        ("onednn", 1024, "sdpa"),
-    ],
-)
-def test_attention_trains_with_the_kernel_that_suits_the_library(
-    backend: matmul.Backend, tokens: int, expected: str
-) -> None:
-    matmul.set_backend(backend)
-    if current_backend() != backend:
-        pytest.skip("this PyTorch has no oneDNN")
-    encoding = PositionalEncoding(ModelShape(16, 4, 1, True, tokens, tokens))
-    chosen = choose_implementation("auto", encoding, torch.empty(1, 4, tokens, 4))
-    assert chosen is IMPLEMENTATIONS[expected]

@@ -56,17 +56,26 @@ class Reader(pl.Callback):
 
 OF_LIGHTNING = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 CASES: dict[str, tuple[str, ...]] = {
-    "accumulated, callback": (
+    "accumulated, callback, sgd": (
         "trainer.accumulate_grad_batches=3",
         "positions=random_offset",
         f"+trainer.callbacks=[{{_target_: {__name__}.Halved}}]",
+        "optimizer=sgd",
     ),
-    "bf16, dropout": ("trainer.precision=bf16-mixed", "model=llama", "model.d_model=16", "model.dropout=0.2"),
+    "bf16, dropout, adafactor": (
+        "trainer.precision=bf16-mixed",
+        "model=llama",
+        "model.d_model=16",
+        "model.dropout=0.2",
+        "optimizer=adafactor",
+    ),
     "moving average": (OF_LIGHTNING.format("EMAWeightAveraging"), "pe=rope"),
-    "float64": ("trainer.precision=64-true", "pe=rope"),
-    "sgd": ("optimizer=sgd",),
-    "adafactor": ("optimizer=adafactor",),
-    "muon, accumulated": ("optimizer=muon", "trainer.accumulate_grad_batches=2", "pe=fire"),
+    "float64, muon, accumulated": (
+        "trainer.precision=64-true",
+        "optimizer=muon",
+        "trainer.accumulate_grad_batches=2",
+        "pe=fire",
+    ),
 }
 
 
