@@ -18,8 +18,8 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import make_folder, write_atomically
 
-# Columns of runs.csv and the keys of a run's environment that they contain.
 WRITTEN = (".csv", ".tex", ".bib", ".html")  # suffixes of the files of a comparison
+# Columns of runs.csv and the keys of a run's environment that they contain.
 RECORDED = {"version": "pe_experiments", "commit": "commit", "device": "device", "command": "command"}
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config
-from pe_experiments.store.directory import TRAINED, RunDirectory, State, run_directory, runs_with_same_label
+from pe_experiments.store.directory import (
+    COMPLETED,
+    TRAINED,
+    RunDirectory,
+    State,
+    run_directory,
+    runs_with_same_label,
+)
 from pe_experiments.store.identity import Identity, evaluation_key, identify
 from pe_experiments.store.names import differences, jsonable, short_hash
 from pe_experiments.store.record import Record
@@ -33,8 +40,7 @@ class Run:
         self.identity = identify(self.experiment)
         self.final_directory = self._find_directory()
         self.name = self.final_directory.name
-        rerun = config.rerun and self.final_directory.path.exists()
-        self.directory = self.final_directory.rerun if rerun else self.final_directory
+        self.directory = self.final_directory.rerun if config.rerun else self.final_directory
 
     @classmethod
     def finished(cls, directory: RunDirectory, experiment: Experiment, identity: Identity) -> Run:
@@ -64,7 +70,9 @@ class Run:
         """Return the directory of the curve: that of the run, or of one of its later evaluations."""
         result = self.directory.read_result()
         # An evaluation that also kept its predictions has the same curve.
-        if result is None or result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
+        if result is None or result["status"] != COMPLETED:
+            return self.directory
+        if result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
             return self.directory
         return self.directory.evaluation(short_hash(self.evaluation))
 
