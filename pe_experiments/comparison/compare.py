@@ -131,12 +131,14 @@ def runs_csv(runs: Runs) -> str:
 
 
 def show(comparison: Comparison) -> None:
-    """Print the table, its caveats, the excluded runs and the written files."""
+    """Print the table, its results and caveats, the excluded runs and the written files."""
     column = "exact_match" if any(protocol.exact for protocol in comparison.protocols) else "loss"
     table = comparison.table.rename(columns={f"{column}_{span}": span for span in SPANS})
     table = table[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
     say(table.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
     say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
+    for title, sentence in comparison.sentences.items():
+        say(f"result: {title}: {sentence}")
     for note in comparison.notes:
         say(f"note: {note}")
     for title, plan in comparison.plans.items():

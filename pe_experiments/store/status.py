@@ -6,7 +6,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config
 from pe_experiments.store.directory import (
@@ -101,10 +100,10 @@ class Run:
     @property
     def saved_config(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
-        config = self.experiment.full_config
         identity = {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")}
-        if any(not OURS.fullmatch(target) for target in targets(config)):
-            identity["config"] = self.identity.config  # readers of the run do not import its classes
+        if self.identity.classes:  # comparisons do not import them
+            identity["config"] = self.identity.config
+        config = self.experiment.full_config
         return {**config, "rerun": False, "derived": self.experiment.derived, "identity": identity}
 
     def difference_to_cached_run(self) -> str:
