@@ -14,6 +14,7 @@ from torch import Tensor
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
+from pe_experiments.evaluation.details import counts_by_index
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 
@@ -95,7 +96,7 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
     blocks = range(-(-examples // BLOCK_EXAMPLES))
     batches = [experiment.source.evaluation_block(length, block) for block in blocks]
     batches[-1] = batches[-1].rows(slice(examples - BLOCK_EXAMPLES * blocks[-1]))
-    counts_MC = np.zeros((task.target_length(length), 2))  # right and all targets
+    counts_M2 = torch.zeros(task.target_length(length), 2, dtype=torch.double)  # right and all targets
     by_distance: dict[int, list[int]] = {}
     exact = 0
     mistakes: list[Mistake] = []
@@ -105,18 +106,13 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
         scored_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != layout.eos)
         exact += int((~wrong_BT.any(dim=1)).sum())
         first = layout.first_target(inputs)
-        for column in range(first, min(first + len(counts_MC), scored_BT.shape[1])):
-            scored_B = scored_BT[:, column]
-            right_B = scored_B & ~wrong_BT[:, column]
-            counts_MC[column - first] += int(right_B.sum()), int(scored_B.sum())
+        counts_M2 += counts_by_index(batch, answers_BT, first, len(counts_M2), layout)
         _count_by_distance(trained, batch, inputs, scored_BT, wrong_BT, by_distance)
         for row in wrong_BT.any(dim=1).nonzero()[: MISTAKES - len(mistakes), 0].tolist():
             mistakes.append(_mistake(trained, batch, answers_BT, row, inputs, first))
     needed = np.array(sorted(by_distance)) if by_distance else None
     counts_DC = np.array([by_distance[distance] for distance in sorted(by_distance)])
     distances_D, attention_LHD, attention_LHTS = _attention(trained, batches[0])
-    with np.errstate(invalid="ignore"):
-        accuracy_M = counts_MC[:, 0] / counts_MC[:, 1]
     example = batches[0].tokens_BT[0, : int(batches[0].lengths_B[0])]
     return Inside(
         length=length,
@@ -126,7 +122,7 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
         attention_LHTS=attention_LHTS,
         distances_D=distances_D,
         attention_LHD=attention_LHD,
-        accuracy_M=accuracy_M,
+        accuracy_M=(counts_M2[:, 0] / counts_M2[:, 1]).numpy(),
         needed_D=needed,
         needed_accuracy_D=counts_DC[:, 0] / counts_DC[:, 1] if by_distance else None,
         needed_count_D=counts_DC[:, 1] if by_distance else None,

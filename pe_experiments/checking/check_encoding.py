@@ -3,6 +3,7 @@
 `_compare_with_reference` and `_identify_encoding` define the order of comparisons.
 """
 
+from enum import IntEnum
 from typing import Annotated, Any
 
 import torch
@@ -19,7 +20,13 @@ from pe_experiments.checking.compare import (
 from pe_experiments.checking.components import SizedComponent, sized
 from pe_experiments.checking.diagnosis import diagnose
 from pe_experiments.checking.encoding_contract import CHECKS
-from pe_experiments.checking.explanations import combined_mistakes, explain, identify, most_similar
+from pe_experiments.checking.explanations import (
+    combined_mistakes,
+    equals_in_small_models,
+    explain,
+    identify,
+    most_similar,
+)
 from pe_experiments.checking.identify import (
     equal_encodings,
     known_mistakes,
@@ -43,11 +50,20 @@ from pe_experiments.terminal.errors import UserError, error_place, nearest, sent
 
 HEADS, CHANNELS = 4, 16  # of checked models, if one of the two is given
 FORMS = {True: "decoder", False: "encoder"}  # by `causal`
+NEW = "new"  # in place of a reference
 GATES = {  # checks on which all others depend, and why these cannot run without them
     "shapes": "need tensors that fit",
     "finite": "compare numbers",
     "repeatable": "compare calls with each other",
 }
+
+
+class Verdict(IntEnum):
+    """The result of a check; the value is the exit code of the command."""
+
+    RIGHT = 0
+    WRONG = 1
+    UNKNOWN = 3  # without a reference: it equals no encoding and no known mistake
 
 
 class ModelSizes(Section):
@@ -75,12 +91,13 @@ class CheckSettings(Section):
     model: ModelSizes
 
 
-def check_encoding(settings: CheckSettings) -> bool:
+def check_encoding(settings: CheckSettings) -> Verdict:
     """Check an encoding and print the results.
 
     Returns:
-        Whether the contract holds, no known mistake was found, and the encoding equals the reference (if any)
-        up to conventions of released models.
+        Right if the contract holds and the encoding equals the reference, or without one any encoding, up to
+        conventions of released models; or if it is declared new and equals neither an encoding nor a known
+        mistake.
     """
     torch.set_num_threads(1)  # more threads do not help with small tensors
     sizes = settings.model.given()
@@ -94,23 +111,28 @@ def check_encoding(settings: CheckSettings) -> bool:
     say(f"{component.target} in {format_forms(forms)}\n")
     failed = _check_contract(component, forms)
     if len(failed) == 1 and failed[0] in GATES:
-        return False
+        return Verdict.WRONG
     try:
         if against is None:
-            is_correct = _identify_encoding(component, forms, failed)
+            verdict = _identify_encoding(component, forms, failed)
         else:
             user_arguments = list(settings.against_arguments)
             is_correct = _compare_with_reference(component, against, forms, user_arguments, failed)
+            verdict = Verdict.RIGHT if is_correct else Verdict.WRONG
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # raised by the tested encoding
         say(f"It cannot be compared: it raises {sentence(error)}{error_place(error)}")
-        return False
-    return is_correct and not failed
+        return Verdict.WRONG
+    if failed:
+        return Verdict.WRONG
+    if settings.against != NEW:
+        return verdict
+    return Verdict.RIGHT if verdict is Verdict.UNKNOWN else Verdict.WRONG
 
 
-def _identify_encoding(component: SizedComponent, forms: list[bool], failed: list[str]) -> bool:
-    """Print what it equals or is most similar to; return whether it may be right."""
+def _identify_encoding(component: SizedComponent, forms: list[bool], failed: list[str]) -> Verdict:
+    """Print what it equals or is most similar to; return whether it is right."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
     matches = identify(component, forms[:1])  # without a match in a decoder there is none in both
     if matches and len(forms) == 2:
@@ -123,35 +145,45 @@ def _identify_encoding(component: SizedComponent, forms: list[bool], failed: lis
     for match in matches:
         say_match(match, forms)
     if matches:
-        return not any(match.wrong for match in matches)
+        return Verdict.WRONG if any(match.wrong for match in matches) else Verdict.RIGHT
     if "state" in failed:
         say("It keeps state between calls, so its formula cannot be determined.")
-        return False
+        return Verdict.WRONG
     return _compare_with_similar(component, forms)
 
 
-def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> bool:
+def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> Verdict:
     """Print how it differs from the most similar encodings; return whether it may be a new encoding."""
     similar_encodings = most_similar(component, forms)
     for similar in similar_encodings:
-        comparison = compare_layouts(component.build, as_reference(similar, forms), largest=True)
-        if comparison.equal_nearby:  # the difference shows in some models or at some positions only
+        reference = as_reference(similar, forms)
+        comparison = compare_layouts(component.build, reference, largest=True)
+        # The difference may show in some models or at some positions only.
+        if comparison.equal_nearby or equals_in_small_models(component.build, reference):
             say(f"It is almost {similar.label}.")
-            return _compare_with_reference(component, similar, forms, [], [])
-    say(UNKNOWN)
-    differences = [
+            _compare_with_reference(component, similar, forms, [], [])
+            return Verdict.WRONG
+    findings_of_each = [
         (diagnose(component.build, similar.build, common_forms(similar, forms)), similar)
         for similar in similar_encodings
     ]
     # A mistake in one of them explains more than what distinguishes the candidate from a nearer one.
-    differences.sort(key=lambda pair: not any(finding.mistake for finding in pair[0]))
-    for findings, similar in differences:
+    for findings, similar in findings_of_each:
+        if any(finding.mistake for finding in findings):
+            say_findings(findings, similar)
+            return Verdict.WRONG
+    for similar in similar_encodings:
+        combination = combined_mistakes(component.build, similar, forms)
+        if combination is not None and combination.complete:
+            say_combination(combination)
+            return Verdict.WRONG
+    say(UNKNOWN)
+    for findings, similar in findings_of_each[:1]:
         if findings:
             say_findings(findings, similar)
-            return not any(finding.mistake for finding in findings)
-    if similar_encodings:
-        say(f"Most similar is {similar_encodings[0].label}.")
-    return True
+        else:
+            say(f"Most similar is {similar.label}.")
+    return Verdict.UNKNOWN
 
 
 def _compare_with_reference(
@@ -217,13 +249,15 @@ def _compare_with_reference(
 
 def _load_reference(component: SizedComponent, settings: CheckSettings) -> SizedComponent | None:
     """Return the encoding named by ``against``; it takes over arguments that the tested encoding also has."""
-    if settings.against is None:
+    if settings.against in (None, NEW):
         if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
         return None
     choices = shipped("pe")
     if settings.against not in choices:
-        raise UserError(f"against={settings.against} is not a choice.{nearest(settings.against, choices)}")
+        raise UserError(
+            f"against={settings.against} is not a choice.{nearest(settings.against, [*choices, NEW])}"
+        )
     reference = reference_of(settings.against, component.sizes).with_arguments_of(component)
     return reference.with_arguments(**settings.against_arguments)
 

@@ -34,7 +34,7 @@ from pe_experiments.checking.identify import (
 from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
 from pe_experiments.checking.known_mistakes.mistake import Mistake
-from pe_experiments.checking.pair import model_shape
+from pe_experiments.checking.pair import SAME, model_shape
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.terminal.errors import UserError
@@ -68,6 +68,12 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     candidate = component.build
     components = all_encodings(component)
     fitted = fitted_encodings(candidate, components, forms[0])
+    published = [
+        variant
+        for other in components
+        if other.choice not in OTHER_MODELS
+        for variant in with_published_arguments(other)
+    ]
     return closest(
         (
             lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
@@ -76,6 +82,7 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
             lambda: published_variants(candidate, components, forms),
             lambda: known_mistakes(candidate, components, forms),
             lambda: known_mistakes(candidate, components, forms, common=True),
+            lambda: known_mistakes(candidate, [*fitted, *published], forms),
         )
     )
 
@@ -161,11 +168,14 @@ def explain(
 
 
 def most_similar(component: SizedComponent, forms: Sequence[bool]) -> list[SizedComponent]:
-    """Return the encodings with the same `Effect` that differ least from the candidate, nearest first."""
+    """Return the encodings with the same `Effect` that differ least from the candidate, nearest first.
+
+    Encodings whose parameters the candidate can share come before others.
+    """
     effect = effect_of(component.build, forms[0])
     if effect == Effect(False, 0):  # similar to NoPE, as all that acts on long rows alone
         return []
-    differences: list[tuple[float, SizedComponent]] = []
+    differences: list[tuple[bool, float, SizedComponent]] = []
     for similar in all_encodings(component):
         reference = as_reference(similar, forms)
         if not reference.forms or effect_of(reference.make, reference.forms[0]) != effect:
@@ -175,11 +185,17 @@ def most_similar(component: SizedComponent, forms: Sequence[bool]) -> list[Sized
             comparison = compare(component.build, reference, layout, [SMALL], largest=True)
             if comparison.difference is not None:
                 smallest = min(smallest, comparison.difference)
-        if smallest == math.inf:  # parameters cannot be shared
+        shares_no_parameters = smallest == math.inf
+        if shares_no_parameters:
             smallest = untrained_difference(component.build, reference)
-        differences.append((smallest, similar))
-    differences.sort(key=lambda pair: pair[0])
-    return [similar for _, similar in differences[:MOST_SIMILAR]]
+        differences.append((shares_no_parameters, smallest, similar))
+    differences.sort(key=lambda entry: entry[:2])
+    return [similar for _, _, similar in differences[:MOST_SIMILAR]]
+
+
+def equals_in_small_models(candidate: MakeEncoding, reference: Reference) -> bool:
+    """Return whether the candidate equals a reference in small models, in one of the usual layouts."""
+    return any(compare(candidate, reference, layout, [SMALL]).same for layout in USUAL_LAYOUTS)
 
 
 def without_effect(candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]) -> list[Match]:
@@ -214,6 +230,10 @@ class Combination(NamedTuple):
 
     mistakes: tuple[Mistake, ...]
     explained: float
+
+    @property
+    def complete(self) -> bool:
+        return self.explained > 1 - SAME
 
 
 def combined_mistakes(

@@ -34,6 +34,9 @@ PUBLISHED: dict[str, list[dict[str, Any]]] = {
     "deberta": [{"key_index": "released"}],
     "learned": [{"beyond": beyond} for beyond in ("clamp", "wrap", "zero", "interpolate")],
     "rope": [{"base": base} for base in (500_000.0, 1_000_000.0)],
+    "rope_llama3": [
+        {"base": 500_000.0, "factor": factor, "original_length": 8_192} for factor in (8.0, 32.0)
+    ],
     **{
         choice: [{"factor": factor} for factor in (2.0, 4.0, 8.0, 16.0, 32.0)]
         for choice in ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")

@@ -19,7 +19,7 @@ from pe_experiments.terminal.console import say
 
 UNKNOWN = """It equals none of our encodings (with the same arguments or the default ones)
 and none of the known mistakes: it is new, or it has an unknown mistake.
-To tell which, name what it should be: against=rope, with its arguments."""
+To tell which, name what it should be: against=rope, with its arguments, or against=new."""
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 SPANS = {  # how the text begins if a difference first shows in a span of positions
     DENSE: "",
@@ -39,8 +39,9 @@ def say_findings(findings: Sequence[Finding], reference: SizedComponent) -> None
 def say_combination(combination: Combination) -> None:
     """Print known mistakes that explain a difference, or most of it."""
     names = "; ".join(mistake.name for mistake in combination.mistakes)
-    if combination.explained > 1 - SAME:
-        say(f"It matches several known mistakes at once. {names}")
+    if combination.complete:
+        several = "several known mistakes at once" if len(combination.mistakes) > 1 else "a known mistake"
+        say(f"It matches {several}. {names}")
     else:
         say(f"Known mistakes explain {combination.explained:.0%} of the difference. {names}")
 

@@ -1,6 +1,6 @@
 """Check an implementation of a positional encoding and identify it.
 
-python scripts/check_encoding.py pe._target_=my_module.MyEncoding [against=rope]
+python scripts/check_encoding.py pe._target_=my_module.MyEncoding [against=rope|new]
 """
 
 from omegaconf import DictConfig
@@ -13,8 +13,7 @@ from pe_experiments.configuration.schema import resolved, validated
 def run(cfg: DictConfig) -> None:
     from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # imports torch
 
-    if not check_encoding(validated(CheckSettings, resolved(cfg))):
-        raise SystemExit(1)
+    raise SystemExit(int(check_encoding(validated(CheckSettings, resolved(cfg)))))
 
 
 if __name__ == "__main__":

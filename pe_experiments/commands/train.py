@@ -2,7 +2,7 @@
 
 python scripts/train.py                                       sinusoidal encoding, copying, decoder
 python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
-python scripts/train.py -m pe=none,sinusoidal seed=0,1,2      every combination
+python scripts/train.py -m pe=none,sinusoidal seed=0,1,2,3,4  every combination
 python scripts/train.py sweep=first_look                      a prepared sweep and its comparison
 python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      continue a run
 python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     your own class

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike, fspath
 from types import FunctionType
 from typing import Any
@@ -128,3 +128,16 @@ def changed_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
 OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
     r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
 )
+
+
+def targets(node: Any) -> Iterator[str]:
+    """Yield every ``_target_`` in a configuration, at any depth."""
+    values: Iterable[Any] = ()
+    if isinstance(node, Mapping):
+        if node.get("_target_") is not None:
+            yield str(node["_target_"])
+        values = node.values()
+    elif isinstance(node, list | tuple):
+        values = node
+    for value in values:
+        yield from targets(value)

@@ -43,6 +43,18 @@ EPOCH_CALLBACKS = {
     "GradientAccumulationScheduler": "trainer.accumulate_grad_batches",
     "StochasticWeightAveraging": "EMAWeightAveraging",
 }
+# Callbacks of Lightning that show, log or save, and leave the training as it is.
+WATCHING_CALLBACKS = {
+    "DeviceStatsMonitor",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ModelSummary",
+    "OnExceptionCheckpoint",
+    "RichModelSummary",
+    "RichProgressBar",
+    "TQDMProgressBar",
+    "ThroughputMonitor",
+}
 IGNORED_ARGUMENTS = ("attention_implementation",)  # arguments of a model that do not change its results
 
 
@@ -119,6 +131,19 @@ class Experiment:
             label = f"{self.config.parent.label} -> {label}"
         return self.config.label or label
 
+    @property
+    def training_callbacks(self) -> tuple[Component, ...]:
+        """Return the callbacks that may change training: not `WATCHING_CALLBACKS` and ``trains = False``."""
+
+        def only_watches(cls: type) -> bool:
+            return cls.__module__.startswith("pytorch_lightning.") and cls.__name__ in WATCHING_CALLBACKS
+
+        return tuple(
+            callback
+            for callback in self.callbacks
+            if getattr(callback.cls, "trains", True) and not only_watches(callback.cls)
+        )
+
     @cached_property
     def full_config(self) -> dict[str, Any]:
         """Return the configuration with all arguments of its components, including defaults."""
@@ -127,8 +152,7 @@ class Experiment:
             config[group] = self.components[group].section
         sizes = {key: getattr(self.config.model, key) for key in SIZES}
         config["model"] = self.components["model"].section | sizes
-        trained_by = [callback for callback in self.callbacks if getattr(callback.cls, "trains", True)]
-        config["trainer"]["callbacks"] = [callback.section for callback in trained_by]
+        config["trainer"]["callbacks"] = [callback.section for callback in self.training_callbacks]
         return config
 
     @property

@@ -20,7 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
-from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON
+from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON, OURS
 from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
@@ -152,13 +152,23 @@ class Component:
         return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in KNOWN_PACKAGES]
 
 
-def load_component(group: str, section: dict[str, Any], other_options: Iterable[str] = ()) -> Component:
+class ForeignCode(UserError):
+    """A section names a class from outside the package where none may be imported."""
+
+
+def load_component(
+    group: str, section: dict[str, Any], other_options: Iterable[str] = (), *, only_ours: bool = False
+) -> Component:
     """Return the component of a config section after checking its arguments.
 
     Args:
         group: the config group.
         section: ``_target_`` and arguments.
         other_options: options of other sections, which the error for an unknown argument may suggest.
+        only_ours: import no module from outside the package.
+
+    Raises:
+        ForeignCode: with ``only_ours``, the section names a class from outside the package.
     """
     target = section.get("_target_")
     if target == "???":
@@ -167,6 +177,8 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
         )
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
+    if only_ours and not OURS.fullmatch(target):
+        raise ForeignCode(f"{group}._target_={target} is from outside this package")
     cls = _import_class(group, target)
     arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     signature = signature_of(cls)
@@ -183,7 +195,7 @@ def load_component(group: str, section: dict[str, Any], other_options: Iterable[
         part_group = signature.parts.get(name, group)
         if name in signature.parts and value is not None:
             value = _parts_by_name(part_group, value)
-        if components := _nested_components(part_group, value):
+        if components := _nested_components(part_group, value, only_ours):
             nested[name] = components
             # Default arguments are included, so that equivalent configurations are equal.
             sections = [
@@ -436,7 +448,7 @@ def _parts_by_name(group: str, value: Any) -> Any:
     return {"_partial_": True, **value} if isinstance(value, dict) else value
 
 
-def _nested_components(group: str, value: Any) -> list[Component]:
+def _nested_components(group: str, value: Any, only_ours: bool) -> list[Component]:
     """Return the components of an argument that is a nested section or a list of such, else an empty list."""
     items = value if isinstance(value, list) else [value]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
@@ -447,7 +459,7 @@ def _nested_components(group: str, value: Any) -> list[Component]:
     for item in items:
         if not isinstance(item, dict):
             raise UserError(f"{group}: {item} is listed with nested parts but has no _target_")
-        component = load_component(group, item)
+        component = load_component(group, item, only_ours=only_ours)
         if issubclass(component.cls, PositionalEncoding) and component.partial is not True:
             name = component.cls.__name__
             raise UserError(f"{group}: {name} inside a part needs _partial_: true; it is built for the model")

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from pe_experiments.data.batches import Batch, Source
+from pe_experiments.data.formats import Format
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError
@@ -62,12 +64,7 @@ class Details:
         if self.save:
             self.tables["predictions"] += self._predictions(batch, answers_BT)
         first = self.source.format.first_target(self.source.task.input_length(self._length))
-        labels_BM = batch.labels_BT[:, first : first + len(self._counts_M2)]
-        scored_BM = (labels_BM != IGNORE) & (labels_BM != self.source.format.eos)
-        right_BM = scored_BM & (answers_BT[:, first : first + len(self._counts_M2)] == labels_BM)
-        counted = slice(labels_BM.shape[1])
-        self._counts_M2[counted, 0] += right_BM.sum(dim=0)
-        self._counts_M2[counted, 1] += scored_BM.sum(dim=0)
+        self._counts_M2 += counts_by_index(batch, answers_BT, first, len(self._counts_M2), self.source.format)
 
     def end(self) -> Row:
         """End with a length and return the means of the metrics; None if no value is defined."""
@@ -97,6 +94,18 @@ class Details:
                 row[column] = " ".join(names.get(symbol, str(symbol)) for symbol in symbols)
             rows.append(row)
         return rows
+
+
+def counts_by_index(batch: Batch, answers_BT: Tensor, first: int, targets: int, layout: Format) -> Tensor:
+    """Return how many of the answers are right and how many are scored, by index in the answer [M, 2].
+
+    ``first`` is the column of the first of the ``targets``. The end mark does not count.
+    """
+    labels_BM = batch.labels_BT[:, first : first + targets]
+    scored_BM = (labels_BM != IGNORE) & (labels_BM != layout.eos)
+    right_BM = scored_BM & (answers_BT[:, first : first + targets] == labels_BM)
+    counts_M2 = torch.stack([right_BM.sum(dim=0), scored_BM.sum(dim=0)], dim=1)
+    return F.pad(counts_M2, (0, 0, 0, targets - len(counts_M2)))
 
 
 def metric_values(name: str, metric: Metric, batch: Batch, answers_BT: Tensor) -> Tensor:

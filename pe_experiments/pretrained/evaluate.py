@@ -1,9 +1,7 @@
-"""Measure bits per byte of a pretrained model over context length, for each rescaling of its RoPE.
+"""Measure a pretrained model over context length, for each rescaling of its RoPE.
 
-A text is cut into equal parts, and the last ``scored`` tokens of each part are scored at each context length.
-At context length L they are predicted in a window of L tokens that ends with them, so that each scored token
-follows at least L - ``scored`` others. The last tokens of a part are called a stretch. ``truncated`` reads at
-most the last tokens of a window, as many as the model's original length.
+The measure is `Loss` or `Retrieval`. ``truncated`` reads at most the last tokens of a window, as many as the
+model's original length.
 """
 
 import json
@@ -16,12 +14,13 @@ import pandas as pd
 import torch
 from filelock import FileLock, Timeout
 from pydantic import Field
-from torch import Tensor
 
-from pe_experiments.configuration.parts import user_errors
 from pe_experiments.configuration.schema import Count, Folder, LoggerConfig, Section
 from pe_experiments.pretrained import report
-from pe_experiments.pretrained.model import UNCHANGED, Block, PretrainedModel, Rope, bits
+from pe_experiments.pretrained.finetune import FinetuneSettings, finetune
+from pe_experiments.pretrained.loss import Loss
+from pe_experiments.pretrained.model import UNCHANGED, Block, PretrainedModel, Rope
+from pe_experiments.pretrained.retrieval import Retrieval, spelled
 from pe_experiments.store.csv_files import read_csv, to_csv
 from pe_experiments.store.directory import output_folder
 from pe_experiments.store.names import file_digest, safe_name, short_hash
@@ -30,9 +29,8 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import InUse, UserError
 from pe_experiments.terminal.files import read_json, write_atomically
 
-READ_BYTES = 1 << 20  # read from the end of each part; windows longer than 32,768 tokens need more
-COLUMNS = ("measured", "block", "length", "stretch", "bytes", "bits", "seconds")
-Key = tuple[str, str, int, int]  # hash of model, text and options; RoPE parameters as JSON; tokens; stretch
+Measure = Loss | Retrieval
+Key = tuple[str, ...]  # hash of model, text and options; RoPE parameters as JSON; window
 
 
 class PretrainedSettings(Section):
@@ -40,12 +38,15 @@ class PretrainedSettings(Section):
 
     model: Folder
     text: Folder | None
+    measure: Literal["loss", "needle", "variables"]
     rope: Annotated[list[Rope], Field(min_length=1)]
     lengths: Annotated[list[Count], Field(min_length=1)] | None
     factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
     stretches: Annotated[int, Field(ge=1, le=1000)]
     scored: Count
+    examples: Annotated[int, Field(ge=1, le=1000)]
     dtype: Literal["float32", "bfloat16", "float16"]
+    finetune: FinetuneSettings
     device: Literal["auto", "cpu", "cuda", "mps"]
     threads: Count | None
     trust: bool
@@ -62,39 +63,43 @@ class Cell(NamedTuple):
     factor: float
     block: Block | None  # RoPE parameters
     tokens: int  # that the model reads
+    finetuned: Path | None = None  # folder of the fine-tuned model
+    window: int = 0  # tokens of the windows on which it is fine-tuned
 
-    def keys(self, identity: str, stretches: int) -> list[Key]:
-        """Return the key of each stretch, under which its measurement is saved."""
+    @property
+    def label(self) -> str:
+        """The name of the cell's line in the figure."""
+        return f"{self.rope}{report.FINETUNED}" if self.finetuned else self.rope
+
+    def keys(self, measure: Measure, identity: str) -> list[Key]:
+        """Return the key of each window, under which its measurement is saved."""
         block = json.dumps(self.block, sort_keys=True)
-        return [(identity, block, self.tokens, index) for index in range(stretches)]
-
-
-class Stretch(NamedTuple):
-    """The last tokens of a part of the text."""
-
-    tokens_N: Tensor
-    scored: int  # number of tokens that are scored, at the end
-    bytes: int  # number of bytes of these
+        if self.finetuned:
+            identity = short_hash([identity, self.finetuned.name])
+        windows = [measure.key(self.length, self.tokens, index) for index in range(measure.count)]
+        return [(identity, block, *(str(part) for part in window)) for window in windows]
 
 
 def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
     """Evaluate a pretrained model unless this is already done, and return the folder of the results."""
     dtype = getattr(torch, settings.dtype)
     model = PretrainedModel(settings.model, dtype, settings.trust)
-    try:
-        text = Text(settings.text)
-    except ValueError as error:
-        raise UserError(str(error).replace("path=", "text=", 1)) from error
-    text_files = zip(text.names, text.data_files, strict=True)
+    text = _read_text("text", settings.text)
+    measure: Measure
+    if settings.measure == "loss":
+        measure = Loss(model, text, settings.stretches, settings.scored)
+    else:
+        measure = Retrieval(model, text, settings.measure, settings.examples)
     identifying = {
         "model": {path.name: file_digest(path) for path in model.files},
-        "text": {name: file_digest(Path(path)) for name, path in text_files},
-        "stretches": settings.stretches, "scored": settings.scored, "dtype": settings.dtype,
-    }  # fmt: skip
+        "text": _digests(text),
+        "dtype": settings.dtype,
+    } | measure.identity  # fmt: skip
     identity = short_hash(identifying)
+    finetuning_text = _finetuning_text(model, settings, text)
     default_folder = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
     folder = output_folder(settings.out or default_folder, settings.results_dir)
-    request = settings.model_dump(include={"rope", "lengths", "factor"}) | {"measured": identity}
+    request = settings.model_dump(include={"rope", "lengths", "factor", "finetune"}) | {"measured": identity}
     settings_file = folder / "settings.json"
     if settings_file.exists() and read_json(settings_file)["request"] == request:
         say(f"found finished: {folder}")
@@ -103,21 +108,66 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         model.read()
-        cells = _cells(model, settings)
-        table = _measure(model, text, cells, settings, identity, folder, display)
+        cells = _cells(model, measure, settings)
+        device: str = settings.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if finetuning_text:
+            digests = [identifying["model"], _digests(finetuning_text), settings.dtype]
+            finetuned_cells = _finetuned_cells(model, cells, settings, digests, folder)
+            jobs = {cell.finetuned: (cell.block, cell.window) for cell in finetuned_cells if cell.finetuned}
+            finetune(model, jobs, finetuning_text, settings.finetune, device, display)
+            cells = sorted([*cells, *finetuned_cells], key=lambda cell: -cell.length)
+        rows = _measure(model, measure, cells, device, identity, folder, display)
         facts = {
             "request": request,
             "settings": settings.model_dump(mode="json"),
-            "blocks": {f"{cell.rope} at {cell.length}": cell.block for cell in cells},
+            "blocks": {f"{cell.label} at {cell.length}": cell.block for cell in cells},
             "name": model.name,
             "original_length": model.original_length,
             "bytes": text.ends[-1],
+            "example": spelled(measure.examples[0]) if isinstance(measure, Retrieval) else None,
             "versions": {name: version(name) for name in ("torch", "transformers")},
         }
-        report.write(folder, table, facts)
+        table = _table(cells, rows, measure)
+        by_depth = _table(cells, rows, measure, "depth") if settings.measure == "needle" else None
+        report.write(folder, table, by_depth, facts)
         report.log(settings.logger, folder, Path(settings.results_dir), table, facts)
         write_atomically(settings_file, json.dumps(facts, indent=1))
     return folder
+
+
+def _read_text(option: str, path: str | None) -> Text:
+    try:
+        return Text(path)
+    except ValueError as error:
+        raise UserError(str(error).replace("path=", f"{option}=", 1)) from error
+
+
+def _finetuning_text(model: PretrainedModel, settings: PretrainedSettings, text: Text) -> Text | None:
+    """Return the text for fine-tuning, if any; raise a UserError if it is also evaluated."""
+    path = settings.finetune.text
+    if settings.finetune.steps == 0:
+        if path is not None:
+            raise UserError(f"finetune.text={path}: has no effect with finetune.steps=0; set finetune.steps")
+        return None
+    if model.gguf:  # transformers could not save it
+        raise UserError(f"model={model.path}: a GGUF file cannot be fine-tuned; allowed: safetensors")
+    if settings.dtype == "float16":
+        raise UserError("dtype=float16: cannot be fine-tuned; allowed: float32, bfloat16")
+    finetuning_text = _read_text("finetune.text", path)
+    evaluated = _digests(text).values()
+    for name, digest in _digests(finetuning_text).items():
+        if digest in evaluated:
+            reason = f"{name} is also in text, which is evaluated; allowed: other files"
+            raise UserError(f"finetune.text={path}: {reason}")
+    return finetuning_text
+
+
+def _digests(text: Text) -> dict[str, str]:
+    """Return the digest of each file of a text."""
+    files = zip(text.names, text.data_files, strict=True)
+    return {name: file_digest(Path(path)) for name, path in files}
 
 
 def _lock(folder: Path) -> Any:
@@ -128,7 +178,7 @@ def _lock(folder: Path) -> Any:
         raise InUse(f"{folder} is in use by another process") from error
 
 
-def _cells(model: PretrainedModel, settings: PretrainedSettings) -> list[Cell]:
+def _cells(model: PretrainedModel, measure: Measure, settings: PretrainedSettings) -> list[Cell]:
     """Return the cells, the longest first, so that lengths that do not fit in memory fail at once."""
     original = model.original_length
     lengths = settings.lengths
@@ -137,119 +187,115 @@ def _cells(model: PretrainedModel, settings: PretrainedSettings) -> list[Cell]:
     if not lengths:
         raise UserError(f"lengths is missing: {model.name} states no length")
     lengths = sorted(set(lengths))
-    if lengths[0] <= settings.scored:
-        raise UserError(f"lengths={lengths[0]}: expected more than scored={settings.scored}")
+    shortest, expected = measure.shortest()
+    if lengths[0] < shortest:
+        raise UserError(f"lengths={lengths[0]}: expected {expected}")
     if model.table_length and lengths[-1] > model.table_length:
         reason = f"{model.name} has positions up to {model.table_length} and no RoPE"
         raise UserError(f"lengths={lengths[-1]}: {reason}; allowed: at most {model.table_length}")
-    if "truncated" in settings.rope and (not original or original <= settings.scored):
-        expected = f"a model with an original length of more than scored={settings.scored} tokens"
-        raise UserError(f"rope=truncated: {model.name} has {original or 'none'}; allowed: {expected}")
+    if "truncated" in settings.rope and (not original or original < shortest):
+        allowed = f"a model whose original length is {expected}"
+        raise UserError(f"rope=truncated: {model.name} has {original or 'none'}; allowed: {allowed}")
     cells = []
     for length in reversed(lengths):
         factor = settings.factor
         if factor is None:
-            factor = max(1.0, length / original) if original else 1.0
+            longest = length
+            if settings.finetune.steps:  # a model has one factor, whatever it is evaluated on
+                longest = settings.finetune.length or lengths[-1]
+            factor = max(1.0, longest / original) if original else 1.0
         for rope in dict.fromkeys(settings.rope):
             tokens = min(length, original) if rope == "truncated" and original else length
             cells.append(Cell(rope, length, factor, model.block(rope, factor), tokens))
     return cells
 
 
-def cut_stretches(text: Text, model: PretrainedModel, count: int, longest: int, scored: int) -> list[Stretch]:
-    """Return the last ``longest`` tokens of each of ``count`` equal parts of a text.
+def _finetuned_cells(
+    model: PretrainedModel, cells: list[Cell], settings: PretrainedSettings, digests: Any, folder: Path
+) -> list[Cell]:
+    """Return the cells once more, after fine-tuning; equal models have one folder.
 
-    The last ``scored`` of them are scored, or up to three fewer if these begin within a character.
+    ``truncated`` is fine-tuned on windows of the original length, as it reads no longer ones.
     """
-    total = text.ends[-1]
-    stretches = []
-    for index in range(count):
-        start = total * index // count
-        stop = total * (index + 1) // count
-        start = max(start, stop - max(READ_BYTES, 32 * longest))
-        part = text.read(start, stop - start).tobytes().decode(errors="ignore")
-        with user_errors("model", "cannot tokenize the text"):
-            encoded = model.tokenizer(part, add_special_tokens=False, return_offsets_mapping=True)
-        tokens, spans = encoded["input_ids"], encoded["offset_mapping"]
-        if len(tokens) < longest:
-            need = count * longest * (stop - start) / len(tokens)
-            raise UserError(
-                f"text: {total:,} bytes are too short for {count} stretches of {longest:,} tokens; about "
-                f"{need:,.0f} bytes are needed, or fewer stretches"
-            )
-        first = len(tokens) - scored
-        while spans[first][0] < spans[first - 1][1]:  # both tokens are bytes of the same character
-            first += 1
-        scored_bytes = len(part[spans[first][0] :].encode())
-        stretches.append(Stretch(torch.tensor(tokens[-longest:]), len(tokens) - first, scored_bytes))
-    return stretches
+    length = settings.finetune.length or cells[0].length
+    options = settings.finetune.model_dump(exclude={"text", "length"})
+    folder_names: dict[str, str] = {}
+    finetuned_cells = []
+    for cell in cells:
+        window = length
+        if cell.rope == "truncated" and model.original_length:
+            window = min(length, model.original_length)
+        identity = short_hash({"files": digests, "options": options, "block": cell.block, "window": window})
+        folder_name = folder_names.setdefault(identity, f"{cell.rope}-{identity}")
+        finetuned_cells.append(cell._replace(finetuned=folder / "finetuned" / folder_name, window=window))
+    return finetuned_cells
 
 
 @torch.no_grad()
 def _measure(
     model: PretrainedModel,
-    text: Text,
+    measure: Measure,
     cells: list[Cell],
-    settings: PretrainedSettings,
+    device: str,
     identity: str,
     folder: Path,
     display: Display,
-) -> pd.DataFrame:
-    """Return a row for every cell; measurements of earlier processes are read from ``stretches.csv``."""
-    device: str = settings.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    file = folder / "stretches.csv"
+) -> list[list[dict[str, Any]]]:
+    """Return the rows of every cell, one for each window; earlier processes left theirs in the CSV file."""
+    file = folder / measure.file
+    columns = (*measure.key_columns, *measure.columns, "seconds")
     rows: dict[Key, dict[str, Any]] = {
-        (row["measured"], row["block"], int(row["length"]), int(row["stretch"])): row
-        for row in read_csv(file)
+        tuple(row[column] for column in measure.key_columns): row for row in read_csv(file)
     }
-    cell_by_key: dict[Key, Cell] = {}  # at a factor of 1 all rescalings are plain RoPE and share their keys
-    for cell in cells:
-        for key in cell.keys(identity, settings.stretches):
-            cell_by_key.setdefault(key, cell)
-    missing = [key for key in cell_by_key if key not in rows]
+    keys = [cell.keys(measure, identity) for cell in cells]
+    windows: dict[Key, tuple[Cell, int]] = {}  # at a factor of 1 all rescalings are plain RoPE and share them
+    for cell, cell_keys in zip(cells, keys, strict=True):
+        for index, key in enumerate(cell_keys):
+            windows.setdefault(key, (cell, index))
+    missing = {key: window for key, window in windows.items() if key not in rows}
     if missing:
         longest = cells[0].length
-        prefix = torch.tensor(model.prefix(), dtype=torch.long)
-        model.refuse_large(longest, settings.scored, device)
-        stretches = cut_stretches(text, model, settings.stretches, longest, settings.scored)
+        model.refuse_large(longest, measure.scored, device)
+        measure.prepare(longest)
         network = None
-        loaded_block = None
-        already_measured = len(cell_by_key) - len(missing)
-        display.start(model.name, len(cell_by_key), already_measured)
+        loaded = None
+        already_measured = len(windows) - len(missing)
+        display.start(model.name, len(windows), already_measured)
         try:
-            for done, key in enumerate(missing, already_measured + 1):
-                _, block, tokens, index = key
-                if network is None or loaded_block != block:
+            for done, (key, (cell, index)) in enumerate(missing.items(), already_measured + 1):
+                if network is None or loaded != (cell.block, cell.finetuned):
                     network = None  # free its memory before the next one is loaded
-                    network = model.load(cell_by_key[key].block, device)
-                    loaded_block = block
-                stretch = stretches[index]
+                    if cell.finetuned:
+                        finetuned = PretrainedModel(str(cell.finetuned), model.dtype, trust=False)
+                        finetuned.read()
+                        network = finetuned.load(finetuned.rope, device)
+                    else:
+                        network = model.load(cell.block, device)
+                    loaded = (cell.block, cell.finetuned)
                 started = time.perf_counter()
-                tokens_T = torch.cat([prefix, stretch.tokens_N[-(tokens - len(prefix)) :]])
-                loss = bits(network, tokens_T, stretch.scored)
+                values, note = measure.measure(network, cell.length, cell.tokens, index)
                 seconds = round(time.perf_counter() - started, 2)
-                values = (*key, stretch.bytes, loss, seconds)
-                rows[key] = dict(zip(COLUMNS, values, strict=True))
-                write_atomically(file, to_csv(COLUMNS, list(rows.values())))
-                display.note(f"{cell_by_key[key].rope} at {tokens}, {loss / stretch.bytes:.3f} bits per byte")
+                rows[key] = dict(zip(columns, (*key, *values, seconds), strict=True))
+                write_atomically(file, to_csv(columns, list(rows.values())))
+                display.note(f"{cell.label} at {cell.tokens}, {note}")
                 display.step(done)
         finally:
             display.stop()
+    return [[rows[key] for key in cell_keys] for cell_keys in keys]
+
+
+def _table(
+    cells: list[Cell], rows: list[list[dict[str, Any]]], measure: Measure, by: str | None = None
+) -> pd.DataFrame:
+    """Return the summary of every cell, the shortest first; ``by`` a column, one for each of its values."""
     table = []
-    for cell in sorted(cells, key=lambda cell: cell.length):
-        stretch_rows = [rows[key] for key in cell.keys(identity, settings.stretches)]
-        table.append(_summary_row(cell, stretch_rows))
+    for cell, cell_rows in sorted(zip(cells, rows, strict=True), key=lambda pair: pair[0].length):
+        factor = None if cell.rope in UNCHANGED else cell.factor
+        facts: dict[str, Any] = {"rope": cell.label, "length": cell.length, "factor": factor}
+        if by is None:
+            table.append(facts | measure.summary(cell_rows))
+            continue
+        for value in sorted({float(row[by]) for row in cell_rows}):
+            group = [row for row in cell_rows if float(row[by]) == value]
+            table.append(facts | {by: value} | measure.summary(group))
     return pd.DataFrame(table)
-
-
-def _summary_row(cell: Cell, stretch_rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the bits per byte of a cell over all stretches."""
-    total_bits = sum(float(row["bits"]) for row in stretch_rows)
-    total_bytes = sum(float(row["bytes"]) for row in stretch_rows)
-    factor = None if cell.rope in UNCHANGED else cell.factor
-    return {
-        "rope": cell.rope, "length": cell.length, "factor": factor, "stretches": len(stretch_rows),
-        "bytes": int(total_bytes), "bits_per_byte": total_bits / total_bytes,
-    }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -11,15 +10,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from pe_experiments.terminal.errors import UserError, sentence
 
-Rope = Literal["as_is", "truncated", "linear", "ntk", "yarn", "llama3"]
+Rope = Literal["as_is", "truncated", "linear", "ntk", "yarn", "llama3", "none"]
 UNCHANGED = ("as_is", "truncated")  # which read all tokens, or the last ones of the original length
 Block = dict[str, Any]  # ``rope_parameters`` of a configuration of transformers
 INSTALL = 'pip install -c constraints.txt -e ".[pretrained]" installs it'
 PICKLES = ("*.bin", "*.pt", "*.pth")
+NO_ROTATION = 1e12  # factor of linear scaling with which no vector turns by more than rounding errors
 LLAMA_3_1 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -53,6 +52,7 @@ class PretrainedModel:
         import transformers
 
         transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
         self.source = {"gguf_file": self.gguf, "local_files_only": True, "trust_remote_code": False}
         with self._reading():
             self.config = transformers.AutoConfig.from_pretrained(self.folder, **self.source)
@@ -86,7 +86,11 @@ class PretrainedModel:
         return start if start == [self.tokenizer.bos_token_id] else []
 
     def block(self, rope: Rope, factor: float) -> Block | None:
-        """Return the ``rope_parameters`` of a rescaling by this factor; a factor of 1 gives plain RoPE."""
+        """Return the ``rope_parameters`` of a rescaling by this factor; a factor of 1 gives plain RoPE.
+
+        Without rotation (``none``) attention does not see positions. Linear scaling by a large factor says so
+        in a configuration that every version of transformers reads.
+        """
         if rope in UNCHANGED:
             return self.rope
         if self.rope is None or not self.original_length:
@@ -97,6 +101,8 @@ class PretrainedModel:
             raise UserError(f"rope={rope}: {self.name} {reason}; allowed: as_is")
         shared_keys = ("rope_theta", "partial_rotary_factor")
         shared: Block = {key: self.rope[key] for key in shared_keys if key in self.rope}
+        if rope == "none":
+            return {"rope_type": "linear", "factor": NO_ROTATION, **shared}
         if factor == 1:
             return {"rope_type": "default", **shared}
         # A larger base, with which the slowest pair rotates as slowly as with linear scaling.
@@ -154,11 +160,12 @@ class PretrainedModel:
                 "changes what is predicted before it"
             )
 
-    def refuse_large(self, length: int, scored: int, device: str) -> None:
+    def refuse_large(self, length: int, scored: int, device: str, batch_size: int | None = None) -> None:
         """Raise a UserError if a context length needs more memory than the machine has, by an estimate.
 
         The estimate contains the weights (twice for a GGUF file, which is converted), the activations of one
-        layer and the logits.
+        layer and the logits. With a ``batch_size`` it is that of fine-tuning: also gradients and the two
+        moments of AdamW, and the activations of all layers.
         """
         from transformers import AutoModelForCausalLM
 
@@ -170,13 +177,19 @@ class PretrainedModel:
         values_per_token = 10 * config.hidden_size + 4 * intermediate_size
         activations = length * values_per_token * self.dtype.itemsize
         logits = 3 * scored * config.vocab_size * 4
-        needed = (2 if self.gguf else 1) * weights + activations + logits
+        copies = 2 if self.gguf else 1
+        if batch_size:
+            copies = 4
+            activations *= batch_size * config.num_hidden_layers
+            logits *= batch_size
+        needed = copies * weights + activations + logits
         available = memory_bytes(device == "cuda")
         if available is not None and needed > available:
+            option = "finetune.length" if batch_size else "lengths"
             raise UserError(
-                f"lengths={length}: the model needs about {needed / 1e9:,.1f} GB of memory "
+                f"{option}={length}: the model needs about {needed / 1e9:,.1f} GB of memory "
                 f"({weights / 1e9:,.1f} for its weights), this machine has {available / 1e9:,.1f}; shorten "
-                "lengths or set dtype=bfloat16"
+                f"{option} or set dtype=bfloat16"
             )
 
 
@@ -215,12 +228,3 @@ def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:
         raise UserError(f"model={path}: {reason}")
     patterns = ("*.safetensors", "*.json", "*.model", "*.txt", *(PICKLES if trust else ()))
     return place, sorted(file for pattern in patterns for file in place.glob(pattern)), None
-
-
-def bits(model: Any, tokens_T: Tensor, scored: int) -> float:
-    """Return the summed loss in bits of the last ``scored`` tokens; only their logits are computed."""
-    tokens_BT = tokens_T[None].to(model.device)
-    logits_BSV = model(tokens_BT, use_cache=False, logits_to_keep=scored + 1).logits
-    logits_SV = logits_BSV[0, -scored - 1 : -1].float()
-    nats = torch.nn.functional.cross_entropy(logits_SV, tokens_BT[0, -scored:], reduction="sum")
-    return nats.item() / math.log(2)

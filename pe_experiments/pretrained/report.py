@@ -4,86 +4,151 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from pe_experiments.configuration.schema import LoggerConfig
-from pe_experiments.drawing import GREY, drawing, render, styles, text, write_figure
+from pe_experiments.drawing import GREY, depth_heatmap, drawing, render, styles, text, write_figure
 from pe_experiments.store.csv_files import to_csv
 from pe_experiments.store.tracking import FIGURE, evaluation_loggers
+from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.files import read_json, write_atomically
 
 # The encoding that is equal to each rescaling and drawn in the same style.
 ENCODINGS = {"as_is": "rope", "truncated": "rope", "linear": "rope_linear", "ntk": "rope_ntk",
-             "yarn": "rope_yarn", "llama3": "rope_llama3"}  # fmt: skip
+             "yarn": "rope_yarn", "llama3": "rope_llama3", "none": "none"}  # fmt: skip
+FINETUNED = "_finetuned"  # ends the label of a model after fine-tuning
+
+VALUES = {"bits_per_byte": "bits per byte (lower is better)", "accuracy": "accuracy; intervals: accuracy.csv"}
 
 
-def write(folder: Path, table: pd.DataFrame, facts: dict[str, Any]) -> None:
-    """Write ``bits_per_byte.csv``, ``bits_per_byte.png`` and ``report.html`` to the folder.
+def write(folder: Path, table: pd.DataFrame, by_depth: pd.DataFrame | None, facts: dict[str, Any]) -> None:
+    """Write the table as CSV, its figure, and ``report.html`` to the folder.
 
     Args:
         folder: the folder of the evaluation.
         table: a row per rescaling and context length.
+        by_depth: a row per rescaling, context length and depth of the needle.
         facts: the content of ``settings.json``: request, settings, versions and properties of the model.
     """
-    rows: Any = table.astype(object).where(table.notna(), None).to_dict("records")
-    write_atomically(folder / "bits_per_byte.csv", to_csv(list(table.columns), rows))
-    figure_path = folder / "bits_per_byte.png"
-    _draw(table, facts, figure_path)
+    value = _value(facts)
+    _write_csv(table, folder / f"{value}.csv")
+    if by_depth is not None:
+        _write_csv(by_depth, folder / f"{value}_by_depth.csv")
+    figure_path = folder / f"{value}.png"
+    _draw(table, by_depth, facts, figure_path)
     page = render(
         Path(__file__).with_name("page.html.j2"),
         facts=facts,
         figure=figure_path.read_bytes(),
-        values=_by_length(table),
+        values=_cells(table, value, intervals=True),
         factors=table.dropna(subset="factor").groupby("length")["factor"].first().to_dict(),
     )
     write_atomically(folder / "report.html", page)
 
 
-def _by_length(table: pd.DataFrame) -> dict[Any, dict[str, float]]:
-    """Return the bits per byte of each rescaling by context length."""
-    return {length: dict(zip(rows["rope"], rows["bits_per_byte"], strict=True))
+def _value(facts: dict[str, Any]) -> str:
+    """Return the column that an evaluation measures, a key of `VALUES`."""
+    return "bits_per_byte" if facts["settings"].get("measure", "loss") == "loss" else "accuracy"
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> None:
+    rows: Any = table.astype(object).where(table.notna(), None).to_dict("records")
+    write_atomically(path, to_csv(list(table.columns), rows))
+
+
+def _by_length(table: pd.DataFrame, value: str) -> dict[Any, dict[str, float]]:
+    """Return the values of each rescaling by context length."""
+    return {length: dict(zip(rows["rope"], rows[value], strict=True))
             for length, rows in table.groupby("length")}  # fmt: skip
 
 
-def _draw(table: pd.DataFrame, facts: dict[str, Any], path: Path) -> None:
-    """Draw bits per byte over context length, with a line for each rescaling."""
+def _cells(table: pd.DataFrame, value: str, intervals: bool = False) -> dict[Any, dict[str, str]]:
+    """Return the cells of a printed table by context length and rescaling."""
+    cells: dict[Any, dict[str, str]] = {}
+    for row in table.to_dict("records"):
+        text = f"{row[value]:.3f}"
+        if intervals and "low" in row:
+            text = f"{row[value]:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        cells.setdefault(row["length"], {})[str(row["rope"])] = text
+    return cells
+
+
+def _draw(table: pd.DataFrame, by_depth: pd.DataFrame | None, facts: dict[str, Any], path: Path) -> None:
+    """Draw the values over context length, and below the accuracy at each depth of the needle."""
+    with drawing():
+        if by_depth is None:
+            figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+            _draw_lines(figure.subplots(), table, facts)
+        else:
+            figure = Figure(figsize=(7.2, 6.0), layout="constrained")
+            halves: Any = figure.subfigures(2, 1, height_ratios=(3.4, 2.2))
+            _draw_lines(halves[0].subplots(), table, facts)
+            _draw_depths(halves[1], by_depth, facts)
+        write_figure(figure, path)
+
+
+def _draw_lines(axes: Axes, table: pd.DataFrame, facts: dict[str, Any]) -> None:
+    """Draw the values over context length, with a line for each rescaling."""
+    value = _value(facts)
     style_of = styles(ENCODINGS.values())
     original = facts["original_length"]
-    with drawing():
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        axes = figure.subplots()
-        for rope, curve in table.groupby("rope", sort=False):
-            colour, marker = style_of[ENCODINGS[str(rope)]]
-            line = "--" if rope == "truncated" else "-"
-            axes.plot(curve["length"], curve["bits_per_byte"], line, color=colour, marker=marker, label=rope)
-        axes.set_xscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(sorted(table["length"].unique())))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        if original:
-            axes.axvline(original, color=GREY, linestyle=(0, (4, 2)), linewidth=1.0)
-            axes.text(original, 1.01, f"original length {original:,}", transform=axes.get_xaxis_transform(),
-                      ha="center", va="bottom", fontsize=7, color=GREY)  # fmt: skip
-        axes.set_xlabel("context length (tokens)")
-        axes.set_ylabel("bits per byte")
-        axes.set_title(text(facts["name"], 80), loc="left", pad=14)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        write_figure(figure, path)
+    labels = set(table["rope"])
+    for rope, curve in table.groupby("rope", sort=False):
+        name = str(rope).removesuffix(FINETUNED)
+        colour, marker = style_of[ENCODINGS[name]]
+        line = "--" if name == "truncated" else "-"
+        opacity = 0.35 if f"{rope}{FINETUNED}" in labels else 1.0  # faint before fine-tuning
+        axes.plot(curve["length"], curve[value], line, color=colour, marker=marker, label=rope, alpha=opacity)
+        if "low" in curve:
+            axes.vlines(curve["length"], curve["low"], curve["high"], color=colour, linewidth=0.8)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(table["length"].unique())))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda length, _: f"{length:,.0f}")
+    if original:
+        axes.axvline(original, color=GREY, linestyle=(0, (4, 2)), linewidth=1.0)
+        axes.text(original, 1.01, f"original length {original:,}", transform=axes.get_xaxis_transform(),
+                  ha="center", va="bottom", fontsize=7, color=GREY)  # fmt: skip
+    axes.set_xlabel("context length (tokens)")
+    axes.set_ylabel(value.replace("_", " "))
+    if value == "accuracy":
+        axes.set_ylim(-0.03, 1.03)
+    axes.set_title(text(facts["name"], 80), loc="left", pad=14)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _draw_depths(figure: Any, by_depth: pd.DataFrame, facts: dict[str, Any]) -> None:
+    """Draw a heatmap of accuracy by context length and depth for each rescaling."""
+    ropes = by_depth["rope"].unique()
+    panels = figure.subplots(1, len(ropes), sharey=True, squeeze=False)[0]
+    for axes, rope in zip(panels, ropes, strict=True):
+        rows = by_depth[by_depth["rope"] == rope]
+        cells = rows.pivot_table("accuracy", "depth", "length").reindex(DEPTHS)
+        image = depth_heatmap(axes, cells, facts["original_length"] or 0)
+        axes.set_title(rope, fontsize=8)
+        axes.tick_params(axis="x", rotation=90)
+        axes.set_xlabel("")
+        if axes is not panels[0]:
+            axes.set_ylabel("")
+    figure.supxlabel("context length (tokens)", fontsize=8)
+    figure.colorbar(image, ax=list(panels), label="accuracy")
 
 
 def log(
     config: LoggerConfig, folder: Path, results_dir: Path, table: pd.DataFrame, facts: dict[str, Any]
 ) -> None:
-    """Log the settings, the bits per byte of each rescaling at each context length, and the figure."""
+    """Log the settings, the value of each rescaling at each context length, and the figure."""
+    value = _value(facts)
     for logger in evaluation_loggers(config, folder, results_dir, facts["name"]):
         logger.log_hyperparams(facts["settings"])
-        for length, values in _by_length(table).items():
-            logger.log_metrics({f"bits_per_byte/{rope}": value for rope, value in values.items()}, length)
-        _log_figure(logger, folder / "bits_per_byte.png")
+        for length, values in _by_length(table, value).items():
+            logger.log_metrics({f"{value}/{rope}": number for rope, number in values.items()}, length)
+        _log_figure(logger, folder / f"{value}.png")
         logger.finalize("success")
         if hasattr(logger, "close"):
             logger.close()
@@ -102,17 +167,19 @@ def _log_figure(logger: Any, path: Path) -> None:
 
 def show(folder: Path) -> None:
     """Print the table of a finished evaluation and the paths of its files."""
-    table = pd.read_csv(folder / "bits_per_byte.csv")
-    original = read_json(folder / "settings.json")["original_length"]
+    facts = read_json(folder / "settings.json")
+    value = _value(facts)
+    original = facts["original_length"]
+    table = pd.read_csv(folder / f"{value}.csv")
     ropes = table["rope"].unique()
-    printed_table = Table("length", *ropes, "", show_edge=False, caption="bits per byte; lower is better")
-    for length, values in _by_length(table).items():
+    printed_table = Table("length", *ropes, "", show_edge=False, caption=VALUES[value])
+    for length, cells in _cells(table, value).items():
         note = ""
         if length == original:
             note = "<- original length"
         elif original:
             note = f"{length / original:g}x"
-        printed_table.add_row(f"{length}", *(f"{values[rope]:.3f}" for rope in ropes), note)
+        printed_table.add_row(f"{length}", *(cells[rope] for rope in ropes), note)
     print_table(printed_table)
-    for name in ("bits_per_byte.csv", "bits_per_byte.png", "report.html"):
+    for name in (f"{value}.csv", f"{value}.png", "report.html"):
         say(f"{folder / name}")

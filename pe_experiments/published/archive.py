@@ -11,7 +11,8 @@ tuning.csv      if an option was tuned per encoding: a row per run of the grid, 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
@@ -26,7 +28,7 @@ from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, opt
 from pe_experiments.store.csv_files import BOUNDED_COLUMNS
 from pe_experiments.store.identity import config_key
 from pe_experiments.store.record import Record
-from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.errors import UserError, few, one_line
 from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
@@ -36,6 +38,10 @@ TUNING = "tuning.csv"
 OPTIONAL = ("text", "depth")  # attributes of `Runs`, written to NAME.csv if they have rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")  # columns
+NUMBERS = {  # columns that must have numbers only
+    "runs.csv": ("seed", "max_length", "parameters"),
+    "curves.csv": ("length", "content_length", "loss", *BOUNDED_COLUMNS),
+}
 DIGITS = 6  # decimal places of a recorded loss
 
 
@@ -130,9 +136,19 @@ def write_archive(runs: Runs, folder: Path) -> None:
         write_atomically(folder / file, table.to_csv(index=False))
 
 
+@contextmanager
+def _valid_study(folder: Path) -> Iterator[None]:
+    """Convert the errors of a missing or damaged file in the block to a `UserError`."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}")
+        raise UserError(f"{folder} is not a published study ({reason})") from error
+
+
 def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
-    try:
+    with _valid_study(folder):
         with consistent_files(folder):
             optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
             tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
@@ -143,23 +159,29 @@ def read_archive(folder: Path) -> Runs:
         saved: dict[str, Record] = {}
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
-            saved[row["name"]] = Record(
-                row["name"], json.loads(row["trained"]), int(row["numerics"]), json.loads(row["data"])
-            )
+            trained, data = ({**json.loads(row[column])} for column in ("trained", "data"))
+            saved[row["name"]] = Record(row["name"], trained, int(row["numerics"]), data)
+            environment = json.loads(row["environment"])
             environments[row["name"]] = {
-                **json.loads(row["environment"]),
+                **environment,
+                "libraries": {**environment["libraries"]},
                 "commit": row["commit"],
                 "command": json.loads(row["command"]),
             }
         training = training.merge(runs[[*KEYS]], on="name", how="left")
         runs = with_summaries(runs, curves).drop(columns=list(RECORDED))
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder} is not a published study ({type(error).__name__}: {error})") from error
     return Runs(runs, curves, {}, training, saved, environments, tuning, **optional)
 
 
 def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
-    """Raise a ValueError if tables have different runs, a curve lacks lengths or a value is out of range."""
+    """Raise a ValueError if tables have different runs, or a value is missing, repeated or out of range."""
+    for file in ("runs.csv", PROVENANCE):
+        if not tables[file]["name"].is_unique:
+            raise ValueError(f"{file} lists a run twice")
+    for file, columns in NUMBERS.items():
+        for column in columns:
+            if not is_numeric_dtype(tables[file][column]):
+                raise ValueError(f"{file}: column {column} must have numbers only")
     expected_names = set(tables["runs.csv"]["name"])
     for file, table in tables.items():
         names = set(table["name"]) if len(table) else set()
@@ -185,21 +207,22 @@ def published_keys(folder: Path) -> set[str]:
     """
     if not (folder / PROVENANCE).exists():
         return set()
-    with consistent_files(folder):
-        provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
-        families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
-        grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
-    keys: set[str] = set()
-    by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
-    for name, *texts in provenance.itertuples(index=False):
-        trained, data = map(json.loads, texts)
-        by_family[*families.loc[name]] = trained, data
-        keys.add(config_key(trained, data))
-    for row in grid.to_dict("records"):
-        trained, data = by_family[row["family"], row["protocol"]]
-        group, _, setting = row["setting"].partition(".")
-        section = {**trained[group], setting: row["value"]}
-        keys.add(config_key({**trained, group: section, "seed": row["seed"]}, data))
+    with _valid_study(folder):
+        with consistent_files(folder):
+            provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
+            families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
+            grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
+        keys: set[str] = set()
+        by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
+        for name, *texts in provenance.itertuples(index=False):
+            trained, data = map(json.loads, texts)
+            by_family[*families.loc[name]] = trained, data
+            keys.add(config_key(trained, data))
+        for row in grid.to_dict("records"):
+            trained, data = by_family[row["family"], row["protocol"]]
+            group, _, setting = row["setting"].partition(".")
+            section = {**trained[group], setting: row["value"]}
+            keys.add(config_key({**trained, group: section, "seed": row["seed"]}, data))
     return keys
 
 

@@ -1,14 +1,13 @@
 """Publish a study: add its finished runs, trained with committed code, to its CSVs."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.configuration.compose import OURS, compose_config
+from pe_experiments.configuration.compose import OURS, compose_config, targets
 from pe_experiments.published.pages import load_study, make_pages, mirror
+from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -24,7 +23,8 @@ def publish(name: str, results_dir: Path) -> None:
         results_dir: contains the runs and the folder of the study.
 
     Raises:
-        UserError: no run has finished, or a run was not trained with committed code of this project.
+        UserError: no run has finished, or a run was not trained with committed code of this project or
+            evaluated in a window.
     """
     study = name
     if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
@@ -41,6 +41,7 @@ def publish(name: str, results_dir: Path) -> None:
         reason = finished.left_out[damaged[0]]
         raise UserError(f"publish={study}: {few(damaged)} would be published without its curve: {reason}")
     require_committed_code(study, finished)
+    _refuse_windows(study, finished, results_dir)
     published = finished
     if (folder / archive.PROVENANCE).exists():
         published = archive.merge_runs(archive.read_archive(folder), finished)
@@ -63,7 +64,8 @@ def require_committed_code(study: str, runs: Runs) -> None:
     """Raise a UserError if a run used edited or unknown source code, or classes of other packages."""
     edited = []
     for name, environment in sorted(runs.environments.items()):
-        if environment.get("edited") or not environment.get("commit"):
+        is_complete = "torch" in environment.get("libraries", {}) and "command" in environment
+        if environment.get("edited") or not (environment.get("commit") and is_complete):
             edited.append(name)
     if edited:
         problem = (
@@ -71,19 +73,16 @@ def require_committed_code(study: str, runs: Runs) -> None:
         )
         raise UserError(f"study={study}: {problem}; commit the code and train them again")
     for name, saved in runs.saved.items():
-        outside = [target for target in _targets(saved.trained) if not OURS.fullmatch(target)]
+        outside = [target for target in targets(saved.trained) if not OURS.fullmatch(target)]
         if outside:
             raise UserError(f"study={study}: {few(outside)} of {name} is not code of this project")
 
 
-def _targets(node: Any) -> Iterable[str]:
-    """Yield every ``_target_`` in a configuration, at any depth."""
-    values: Iterable[Any] = ()
-    if isinstance(node, dict):
-        if node.get("_target_") is not None:
-            yield str(node["_target_"])
-        values = node.values()
-    elif isinstance(node, list):
-        values = node
-    for value in values:
-        yield from _targets(value)
+def _refuse_windows(study: str, runs: Runs, results_dir: Path) -> None:
+    """Raise a UserError if a run was evaluated in a window, which the CSVs of a study do not record."""
+    for name in runs.saved:
+        result = RunDirectory(results_dir / "runs" / name).read_result() or {}
+        window = result.get("evaluation", {}).get("window")
+        if window is not None:
+            problem = f"{name} was evaluated with evaluation.window={window}"
+            raise UserError(f"publish={study}: {problem}; allowed: null, so repeat it with rerun=true")

@@ -19,6 +19,7 @@ from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
 REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
+TYPES = {"label": str, "task": str, "model": str, "seed": int}  # of some of them
 
 
 class State(StrEnum):
@@ -89,6 +90,9 @@ class RunDirectory:
             missing = REQUIRED - result.keys() or {"lengths", "pe"} - result["evaluation"].keys()
             if missing:
                 raise ValueError(f"{few(sorted(missing))} missing")
+            for key, kind in TYPES.items():
+                if not isinstance(result[key], kind):
+                    raise ValueError(f"{key}={shown(result[key])}")
             return result
         except FileNotFoundError:  # replaced by another process in between
             return None
@@ -122,8 +126,10 @@ class RunDirectory:
         """Return the content of ``environment.json``; empty if it is missing or damaged."""
         try:
             environment = read_json(self.environment)
-            words = [*environment.get("libraries", {}).values(), *environment.get("command", [])]
-            return environment if all(isinstance(word, str) for word in words) else {}
+            command, commit = environment.get("command", []), environment.get("commit")
+            words = [*environment.get("libraries", {}).values(), *command]
+            is_valid = isinstance(command, list) and isinstance(commit, str | None)
+            return environment if is_valid and all(isinstance(word, str) for word in words) else {}
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
@@ -195,11 +201,11 @@ class RunDirectory:
     def replace_by(self, finished: RunDirectory) -> None:
         """Put a finished rerun in the place of this run; killed in between, `complete_rerun` ends it."""
         earlier = self.path.with_name(f".{self.name}.earlier")
-        shutil.rmtree(earlier, ignore_errors=True)
+        _remove(earlier)
         if self.path.exists():
             self.path.rename(earlier)
         finished.path.rename(self.path)
-        shutil.rmtree(earlier, ignore_errors=True)
+        _remove(earlier)
 
     def complete_rerun(self) -> None:
         """Put a rerun in its place if the process that finished it was killed before."""
@@ -214,7 +220,15 @@ class RunDirectory:
             raise UserError(f"{self.path} {lost}")
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, or a link without the folder to which it points."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:

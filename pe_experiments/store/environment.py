@@ -14,7 +14,7 @@ import torch
 
 from pe_experiments.store.names import leaves
 from pe_experiments.terminal import process
-from pe_experiments.terminal.errors import shown
+from pe_experiments.terminal.errors import printable, shown
 from pe_experiments.training import matmul
 
 # Entries that are compared when a run resumes, because they may affect results.
@@ -79,12 +79,12 @@ def code_changes(environment: dict[str, Any]) -> list[str]:
     libraries = environment.get("libraries")
     trained_torch = libraries.get("torch") if isinstance(libraries, dict) else None
     if trained_torch and trained_torch != torch.__version__:
-        remarks.append(f"trained with PyTorch {trained_torch}, here is {torch.__version__}")
+        remarks.append(f"trained with PyTorch {shown(trained_torch)}, here is {torch.__version__}")
     return remarks
 
 
 def _revision(commit: str, edited: bool) -> str:
-    return f"{commit[:8]} (edited)" if edited else commit[:8]
+    return printable(f"{commit[:8]} (edited)" if edited else commit[:8])
 
 
 @cache

@@ -43,14 +43,14 @@ def finished_run(
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    run = Run.finished(directory, experiment, record.identity)
+    run = Run.finished(directory, experiment, record.trusted_identity())
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state
         only = "only a completed run can be evaluated or continued; train it first"
         raise UserError(f"{option}: it is {shown_state}, and {only}")
     _refuse_edited_code(option, record, identify(experiment), changes)
-    if record.identity.hash != record.hash:
+    if run.identity.hash != record.hash:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def identify(experiment: Experiment) -> Identity:
     """Return the identity of the training of an experiment."""
     components = experiment.components
     own_classes = {group: component.own_classes for group, component in components.items()}
-    callbacks = [callback for callback in experiment.callbacks if getattr(callback.cls, "trains", True)]
+    callbacks = experiment.training_callbacks
     own_classes["trainer"] = [cls for callback in callbacks for cls in callback.own_classes]
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
@@ -77,12 +78,17 @@ def identify(experiment: Experiment) -> Identity:
     )
 
 
-def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a saved configuration without default arguments, so that new arguments do not change hashes."""
+def without_defaults(trained: Mapping[str, Any], trust: bool = False) -> dict[str, Any]:
+    """Return a saved configuration without default arguments, so that new arguments do not change hashes.
+
+    Raises:
+        ForeignCode: without ``trust`` it names a class from outside the package, which is not imported.
+    """
     model = {key: value for key, value in trained["model"].items() if key not in SIZES}
     sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer")} | {"model": model}
-    components = {group: load_component(group, section) for group, section in sections.items()}
-    callbacks = [load_component(CALLBACKS, section) for section in trained["trainer"].get("callbacks", ())]
+    load = partial(load_component, only_ours=not trust)
+    components = {group: load(group, section) for group, section in sections.items()}
+    callbacks = [load(CALLBACKS, section) for section in trained["trainer"].get("callbacks", ())]
     return _without_defaults(trained, components, callbacks)
 
 

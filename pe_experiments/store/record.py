@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pe_experiments.configuration.experiment import trained_sections
+from pe_experiments.configuration.parts import ForeignCode
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, without_defaults
 from pe_experiments.terminal.errors import UserError
@@ -25,6 +26,7 @@ class Record:
         classes: digests of user code by config group and module.
         derived: values that follow from the configuration, such as ``train_lengths``; empty if published.
         hash: of its identity; empty if published.
+        config: `Identity.config`, recorded only if the run names classes from outside the package.
     """
 
     name: str
@@ -34,11 +36,27 @@ class Record:
     classes: dict[str, dict[str, str]] = field(default_factory=dict)
     derived: dict[str, Any] = field(default_factory=dict)
     hash: str = ""
+    config: dict[str, Any] | None = None
 
     @cached_property
     def identity(self) -> Identity:
-        """Return the identity, computed from the trained configuration."""
-        return Identity(without_defaults(self.trained), self.data, self.classes, self.numerics)
+        """Return the identity without importing classes from outside the package.
+
+        Raises:
+            UserError: the run names such classes, and does not record its identity without them.
+        """
+        try:
+            config = without_defaults(self.trained)
+        except ForeignCode as error:
+            if self.config is None:
+                cure = "was trained by an earlier version of this package; add rerun=true to its command"
+                raise UserError(f"{error}, and the run {cure}") from error
+            config = self.config
+        return Identity(config, self.data, self.classes, self.numerics)
+
+    def trusted_identity(self) -> Identity:
+        """Return the identity computed from the trained configuration, whose classes may be imported."""
+        return Identity(without_defaults(self.trained, trust=True), self.data, self.classes, self.numerics)
 
     @classmethod
     def read(cls, directory: RunDirectory) -> Record:
@@ -62,6 +80,7 @@ class Record:
                 dict(identity["classes"]),
                 dict(saved["derived"]),
                 str(identity["hash"]),
+                identity.get("config"),
             )
             if not all(isinstance(digests, dict) for digests in record.classes.values()):
                 raise TypeError("section 'identity.classes' is not a mapping of mappings")

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config
 from pe_experiments.store.directory import TRAINED, RunDirectory, State, run_directory, runs_with_same_label
@@ -92,12 +93,11 @@ class Run:
     @property
     def saved_config(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
-        return {
-            **self.experiment.full_config,
-            "rerun": False,
-            "derived": self.experiment.derived,
-            "identity": {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")},
-        }
+        config = self.experiment.full_config
+        identity = {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")}
+        if any(not OURS.fullmatch(target) for target in targets(config)):
+            identity["config"] = self.identity.config  # readers of the run do not import its classes
+        return {**config, "rerun": False, "derived": self.experiment.derived, "identity": identity}
 
     def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""

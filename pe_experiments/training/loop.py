@@ -10,7 +10,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -427,15 +427,22 @@ def fit(
             plugins=None if several else [LightningEnvironment()],
         )
         module = TrainingModule(model, experiment, first_step, run_hash)
-        interrupt_handler = signal.getsignal(signal.SIGINT)
-        try:
+        with keyboard_interrupts():
             trainer.fit(module, ckpt_path=checkpoint if first_step else None, weights_only=True)
-        except SystemExit as error:
-            # How Lightning reacts to Ctrl-C, and to the end of a sweep or of a job.
-            if isinstance(error.__context__, KeyboardInterrupt) or isinstance(error, SIGTERMException):
-                raise KeyboardInterrupt from error
-            raise RuntimeError(f"a part ends the program with {error!r}") from error
-        finally:
-            if signal.getsignal(signal.SIGINT) is not interrupt_handler:  # Lightning ignores the signal
-                signal.signal(signal.SIGINT, interrupt_handler)
     return trainer.global_step
+
+
+@contextmanager
+def keyboard_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt when Lightning's ``fit`` ends because of Ctrl-C or SIGTERM."""
+    interrupt_handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as error:
+        # How Lightning reacts to Ctrl-C, and to the end of a sweep or of a job.
+        if isinstance(error.__context__, KeyboardInterrupt) or isinstance(error, SIGTERMException):
+            raise KeyboardInterrupt from error
+        raise RuntimeError(f"a part ends the program with {error!r}") from error
+    finally:
+        if signal.getsignal(signal.SIGINT) is not interrupt_handler:  # Lightning ignores the signal
+            signal.signal(signal.SIGINT, interrupt_handler)

@@ -42,6 +42,9 @@ FROM_SCRATCH = {
     ALIBI: "ALiBi at 256",
     FOX: "FoX at 256",
 }
+QK_NORM = Path(__file__).parent / "qk_norm"  # parents and children with normalised queries and keys
+NORMALISED = ("rope", "none", "drope")  # their changes
+FEWEST_SEEDS = 4  # of a test
 AGAINST_TRUNCATED = [*product(("rope_yarn", "rope_llama3", "rope(base=160000)"), (150, 450)), ALIBI, FOX]
 DRAWN_STEPS = [10, 30, 150, 450]  # `STEPS` on a logarithmic axis
 ENLARGED = (2.1, 2.7)  # bits per byte in the enlarged panel
@@ -178,6 +181,86 @@ def truncated_table(bits: pd.DataFrame) -> str:
     return markdown_table(["model", "at bytes", "minus the parents on their last 256 bytes", "p"], lines)
 
 
+def normalised_bits() -> pd.DataFrame:
+    """Return bits per byte [seeds, (model, steps, context length)] with normalised queries and keys.
+
+    Missing runs are NaN.
+    """
+    wide = read_models(QK_NORM).pivot(index="seed", columns=["model", "steps"], values=LENGTHS)
+    models = [PARENT, *product(NORMALISED, STEPS[1:])]
+    bits = {
+        (*model, length): wide.get((length, *model), pd.Series(np.nan, wide.index))
+        for model, length in product(models, LENGTHS)
+    }
+    return pd.DataFrame(bits)
+
+
+def normalised_comparisons(bits: pd.DataFrame, normalised: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the three planned differences of DroPE with normalised queries and keys, by complete seed."""
+    dropped = normalised["drope", 450, EXTENDED]
+    unchanged = normalised["rope", 450, LONGEST]
+    differences = {
+        f"DroPE without normalisation, at {EXTENDED:,}": dropped - bits["drope", 450, EXTENDED],
+        f"its parents on their last {TRAINED} bytes, at {EXTENDED:,}": dropped
+        - normalised[(*PARENT, TRAINED)],
+        f"nothing changed, with normalisation, at {LONGEST:,}": normalised["drope", 450, LONGEST] - unchanged,
+    }
+    return dict(pd.DataFrame(differences).dropna())
+
+
+def normalised_values(bits: pd.DataFrame) -> dict[str, Any]:
+    """Return the tables and the sentence about DroPE with normalised queries and keys."""
+    normalised = normalised_bits()
+    differences = normalised_comparisons(bits, normalised)
+    by_seed = [values.to_numpy() for values in differences.values()]
+    seeds = len(by_seed[0])
+    counted = "five seeds" if seeds == len(SEEDS) else f"{seeds} of five seeds"
+    results = [(Interval(float(values.mean())) if seeds else Interval(np.nan), np.nan) for values in by_seed]
+    if seeds >= FEWEST_SEEDS:
+        results = paired_t_tests(by_seed)
+    lines = [
+        [name, format_change(interval) if seeds else "not measured", "–" if np.isnan(p) else f"{p:.2g}"]
+        for name, (interval, p) in zip(differences, results, strict=True)
+    ]
+    rows = []
+    for model, (words, losses) in product(
+        (PARENT, *product(NORMALISED, STEPS[1:])), (("no", bits), ("yes", normalised))
+    ):
+        means = losses[[(*model, length) for length in LENGTHS]].mean()
+        cells = ["–" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
+        rows.append([describe_model(model), words, *cells])
+    headings = ["model", "normalised", *(f"at {length:,}" for length in LENGTHS)]
+    parents = normalised[(*PARENT, TRAINED)] - bits[(*PARENT, TRAINED)]
+    tested_against = f"DroPE, normalised, minus ({counted})"
+    return {
+        "normalised": normalised_sentence(normalised, bits, results, counted) if seeds else "not measured",
+        "normalised_seeds": counted,
+        "normalised_parents": format_change(t_interval(parents.dropna().to_numpy())),
+        "normalised_tests": markdown_table([tested_against, "difference", "p"], lines),
+        "normalised_bits": markdown_table(headings, rows),
+    }
+
+
+def normalised_sentence(
+    normalised: pd.DataFrame, bits: pd.DataFrame, results: list[tuple[Interval, float]], counted: str
+) -> str:
+    """Return the decisions of the plan about DroPE with normalised queries and keys, in words."""
+    losses = [float(frame["drope", 450, EXTENDED].mean()) for frame in (normalised, bits)]
+    (against_plain, p_plain), (against_truncated, p), (against_unchanged, p_unchanged) = results
+    words = (
+        f"after 450 steps it has {losses[0]:.2f} at {EXTENDED:,} bytes, without normalisation {losses[1]:.2f}"
+    )
+    if np.isnan(p):
+        return f"{words} ({counted}, not tested)"
+    helps = "a significant gain" if against_plain.high < 0 else "no significant gain"
+    good = "as good as" if against_truncated.high < BEHIND else "not as good as"
+    return (
+        f"{words} ({helps}, p = {p_plain:.2g}); it is {good} its parents on their last {TRAINED} bytes "
+        f"({against_truncated.estimate:+.2f}, p = {p:.2g}), and at {LONGEST:,} bytes "
+        f"{against_unchanged.estimate:+.2f} from the model that keeps RoPE (p = {p_unchanged:.2g}; {counted})"
+    )
+
+
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers in the text.
 
@@ -214,7 +297,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         by_seed = bits[name, steps, length] - bits[(*PARENT, TRAINED)]
         ((interval, p),) = paired_t_tests([by_seed.to_numpy()])
         values |= {f"{prefix}_truncated_{length}": interval.estimate, f"{prefix}_p_{length}": p}
-    return values | task_values(Path(__file__).parent / "tasks")
+    return values | normalised_values(bits) | task_values(Path(__file__).parent / "tasks")
 
 
 def pages(folder: Path) -> None:

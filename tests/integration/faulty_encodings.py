@@ -1,5 +1,6 @@
 """Encodings and a task with one defect each. No training batch of a test has ``FAR`` keys."""
 
+import random
 import sys
 
 import torch
@@ -31,6 +32,13 @@ class AheadFar(SeesAll):
 class AheadInEvaluation(SeesAll):
     def misbehaves(self, keys: int) -> bool:
         return not self.training
+
+
+class DrawsAnew(PositionalEncoding):
+    """Draws from a generator that no seed sets."""
+
+    def bias(self, q_BHTK, k_BHSK, at):
+        return random.SystemRandom().random() * at.relative_positions_BTS[:, None].float()
 
 
 class WrongShapeInEvaluation(PositionalEncoding):

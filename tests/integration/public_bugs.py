@@ -307,6 +307,15 @@ class ExtraHeadsNotInterleaved(RightAlibi):
         return torch.tensor([2 ** (-8 * h / power) for h in range(1, power + 1)] + more)
 
 
+class OddExtraHeads(RightAlibi):
+    """Heads beyond a power of two take the other half of the slopes of twice as many."""
+
+    def slopes(self, heads: int) -> Tensor:
+        slopes = super().slopes(heads)
+        slopes[1 << (heads.bit_length() - 1) :] *= 2 ** (-4 / (1 << (heads.bit_length() - 1)))
+        return slopes
+
+
 class PaddedHeads(RightAlibi):
     def slopes(self, heads: int) -> Tensor:
         power = 1 << (heads - 1).bit_length()

@@ -53,7 +53,7 @@ RECOGNISED = {
     "RightNtk against=rope_ntk": ["It is rope_ntk, "],
     "YarnOfArguments against=rope_yarn": ["It is rope_yarn(factor=4), "],
     "LogNOfQwen against=logn": ["another convention, which is no mistake", "as in Qwen"],
-    "StepsOfPositions": ["It equals none of our encodings"],
+    "StepsOfPositions against=new": ["It equals none of our encodings"],
     "OtherBase": ["It is rope(base=500), "],
     "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
     "RightDeberta against=deberta": ["position to content uses d(i, j) instead of d(j, i)"],
@@ -178,6 +178,9 @@ UNNAMED = {
     "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
     "HeadsPermuted": ["Against alibi: heads are permuted: they take the place of our heads 3, 0, 1, 2"],
     "WindowOneWider": ["sliding_window: one position too wide"],
+    "OddExtraHeads": ["It is almost alibi.", "equal with 4 heads; with 6, logits differ in 2 of 6 heads"],
+    "TwoSidedInDecoder": ["t5: two-sided buckets in a decoder"],
+    "RightRope against=new": ["It is rope, compared in"],
     "OwnTableInEveryLayer": ["It is almost t5.", "every layer has parameters of its own"],
 }
 # Implementations whose one defect is reported once, however many checks it breaks.
@@ -243,6 +246,13 @@ def test_mistakes_are_found_without_a_reference(typed: str, script: Script) -> N
     outcome = checked(script, typed)
     assert outcome.code == 1, outcome.out
     assert missing(UNNAMED[typed], outcome) == []
+
+
+@pytest.mark.usefixtures("_comparison_alone")
+def test_what_may_be_new_has_an_exit_code_of_its_own(script: Script) -> None:
+    outcome = checked(script, "StepsOfPositions")
+    assert outcome.code == 3
+    assert "or against=new" in outcome.out
 
 
 @pytest.mark.usefixtures("_comparison_alone")

@@ -68,6 +68,7 @@ def test_nan_at_an_evaluation_length_is_refused(length: int, tiny: Tiny) -> None
     ("part", "sentence"),
     [
         ("pe=AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
+        ("pe=DrawsAnew", "pe: DrawsAnew: two equal calls give different results"),
         ("pe=WrongShapeInEvaluation", "pe fails at evaluation length 40"),
         ("pe=WrongShapeFar", "pe fails at evaluation length 40"),
         ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(faulty_encodings\.py:\d+, in bias\)$"),

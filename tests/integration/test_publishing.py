@@ -13,6 +13,7 @@ import pytest
 
 from pe_experiments.comparison import compare
 from pe_experiments.published import pages, read_archive
+from pe_experiments.published.archive import published_keys
 from pe_experiments.published.publish import publish
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity
@@ -78,6 +79,39 @@ def test_runs_of_edited_or_unknown_code_are_not_published(written: Path, recorde
     with pytest.raises(UserError, match=rf"1 of 9 runs have edited or unknown source code \({run.name}\)"):
         publish("small", written)
     assert not (written / "small" / "runs.csv").exists()
+
+
+def test_runs_evaluated_in_a_window_are_not_published(written: Path) -> None:
+    run = runs_of(written)[0]
+    result = json.loads(run.result.read_text())
+    result["evaluation"]["window"] = 20
+    run.result.write_text(json.dumps(result))
+    with pytest.raises(UserError, match=f"{run.name} was evaluated with evaluation.window=20; allowed: null"):
+        publish("small", written)
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "value"),
+    [
+        ("runs.csv", "seed", "x"),
+        ("runs.csv", "name", ""),
+        ("curves.csv", "exact_match", "high"),
+        ("provenance.csv", "trained", "[]"),
+        ("provenance.csv", "environment", '{"libraries": 5}'),
+    ],
+)
+def test_an_odd_cell_of_a_published_study_is_refused(
+    published: Path, tmp_path: Path, file: str, column: str, value: str
+) -> None:
+    study = shutil.copytree(published, tmp_path / "study")
+    table = pd.read_csv(study / file, dtype=str, keep_default_na=False)
+    table.loc[0, column] = value
+    table.to_csv(study / file, index=False)
+    with pytest.raises(UserError, match="study is not a published study"):
+        read_archive(study)
+    if column == "trained":
+        with pytest.raises(UserError, match="study is not a published study"):
+            published_keys(study)
 
 
 def test_publishing_again_adds_finished_runs_and_keeps_deleted_ones(written: Path) -> None:

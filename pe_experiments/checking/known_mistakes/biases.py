@@ -10,6 +10,7 @@ from pe_experiments.checking.known_mistakes.mistake import (
     as_convention,
     change_attribute,
     change_method,
+    change_parameters,
     change_positions,
     change_result,
     exchange_parameters,
@@ -19,6 +20,7 @@ from pe_experiments.checking.known_mistakes.mistake import (
 )
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.fire import EPSILON
+from pe_experiments.encodings.sandwich import BASE
 from pe_experiments.encodings.t5 import distance_bucket
 from pe_experiments.encodings.windows import window_mask
 
@@ -113,6 +115,21 @@ def windows_from_two(encoding, original, at):
     return window_mask(at, windows)
 
 
+# Sandwich, Shaw.
+
+
+def same_scale_for_all_heads(encoding, original, at):
+    heads = torch.arange(1, encoding.shape.num_heads + 1)
+    return original(at) * heads[:, None, None]
+
+
+def table_clipped_too_early(encoding):
+    """Return Shaw's table with the row of the farthest distance on either side like the one before it."""
+    table = encoding.table_RK
+    last = table[-1:] if encoding.shape.causal else table[-2:-1]
+    return {"table_RK": torch.cat([table[1:2], table[1:-1], last])}
+
+
 # NAPE.
 
 
@@ -176,10 +193,20 @@ MISTAKES: dict[str, dict[str, Change]] = {
     },
     "fire": {
         "min in place of max": change_network_input(divide_by_smaller),
+        "the logarithm is left out": change_network_input(
+            lambda psi, distances, queries, limit: distances / (torch.maximum(queries, limit) + EPSILON)
+        ),
         "the share is taken before the logarithm": change_network_input(
             lambda psi, distances, queries, limit: psi(distances / torch.maximum(queries, limit))
         ),
         "queries counted from 1": change_positions("bias", lambda i, j: (i + 1, j + 1)),
+    },
+    "sandwich": {
+        "m counts from 0": change_method(
+            "_vectors", lambda e, original, ids: original(ids.double() * BASE ** (2 / e.width))
+        ),
+        "the sum is not scaled by head": change_method("_bias", same_scale_for_all_heads),
+        FAR_FAVOURED: change_result("_bias", torch.neg),
     },
     "sliding_window": {"one position too wide": change_attribute("window", lambda e: e.window + 1)},
     "hard_alibi": {
@@ -192,6 +219,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
         "all heads have a bias": change_attribute("alibi_heads", lambda e: e.shape.num_heads),
     },
     "shaw": {
+        "distances are clipped one too early": change_parameters("bias", table_clipped_too_early),
         "sign of the distance before clipping": change_positions("bias", negate_ids),
         "not scaled": scale_by_head_dim("bias", 0.5),
     },

@@ -35,6 +35,11 @@ def unscaled_queries(encoding, original, q, k, at):
     return q, k
 
 
+def count_one_key_more(encoding, original, q, k, at):
+    logs = (log_keys(at).exp() + 1).log()
+    return q * logs / math.log(max(encoding.shape.original_length, 2)), k
+
+
 def count_earlier_keys(encoding, original, q, k, at):
     earlier_keys = (log_keys(at).exp() - 1).clamp(min=1)
     return q * encoding.scale_H[:, None, None] * earlier_keys.log(), k
@@ -88,6 +93,16 @@ def gates_of_the_future(encoding, original, q, k, at):
     return original(q, k, AttentionContext(at.q_positions_BT, at.k_positions_BS, all_visible))
 
 
+def exchange_rows(encoding, original, q, k, at):
+    """Interpolate with the share of the lower row on the upper one."""
+    gates = (q @ k.mT * encoding.shape.head_dim**-0.5).sigmoid() * at.visible_BTS[:, None]
+    counts = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=encoding.max_position)
+    rows = counts.floor().long()
+    scores = q @ encoding.table_RK.T
+    lower, upper = (scores.gather(-1, r.clamp(max=encoding.max_position)) for r in (rows, rows + 1))
+    return torch.lerp(upper, lower, counts - rows)
+
+
 def own_gate_counts(encoding, original, q, k, at):
     return original(q, k, at) + F.logsigmoid(encoding.gate(at.x_BSD)).mT[:, :, None]
 
@@ -125,6 +140,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
             change_method("rotate", scaled_beyond_the_original_length)
         ),
         "the position id in place of the number of keys": change_method("rotate", id_for_number_of_keys),
+        "the logarithm of n + 1": change_method("rotate", count_one_key_more),
         "subtracted instead of multiplied": change_method("rotate", unscaled_queries),
     },
     "ssmax": {
@@ -157,6 +173,7 @@ MISTAKES: dict[str, dict[str, Change]] = {
     "cope": {
         "gates before the mask (the future is counted)": change_method("bias", gates_of_the_future),
         "the interpolated logit is scaled too": scale_by_head_dim("bias", -0.5),
+        "the two rows of an interpolation are exchanged": change_method("bias", exchange_rows),
         "gates without the scale": change_method(
             "bias", lambda e, original, q, k, at: original(q, k * e.shape.head_dim**0.5, at)
         ),

@@ -1,5 +1,6 @@
 """Define known mistakes in RoPE and related encodings."""
 
+import copy
 import math
 
 import torch
@@ -152,6 +153,26 @@ def factor_of_tokens_so_far(encoding, original, at):
     return (tokens_so_far / encoding.shape.train_length).clamp(min=1)[None]
 
 
+def scale_of_decimal_logarithm(encoding, original, at):
+    return 0.1 * encoding.stretch_B(at).log10() + 1
+
+
+def blend_upside_down(encoding, original, at):
+    """Exchange kept and interpolated frequencies in the blended band alone."""
+    frequency = Rope.frequencies_BR(encoding, at)
+    interpolated = frequency / encoding.stretch_B(at)[:, None]
+    right = original(at)
+    is_blended = (right < frequency) & (right > interpolated)
+    return torch.where(is_blended, frequency + interpolated - right, right)
+
+
+def exchange_long_and_short(encoding, original, at):
+    exchanged = copy.copy(encoding)
+    exchanged.short_factor = encoding.long_factor
+    exchanged.long_factor = encoding.short_factor or (1.0,) * encoding.pairs
+    return original.func(exchanged, at)
+
+
 def scale_squared(encoding, original, at):
     scale = encoding.attention_factor_B(at).float()[:, None, None, None]
     return tuple((cos * scale, sin * scale) for cos, sin in original(at))
@@ -174,6 +195,19 @@ def keys_grow_from_zero(encoding, original, at):
     (cos_q, sin_q), (cos_k, sin_k) = Rope._rotations(encoding, at)
     scale_q, scale_k = (encoding._scales(ids) for ids in (at.q_positions_BT, at.k_positions_BS))
     return (cos_q * scale_q, sin_q * scale_q), (cos_k * scale_k, sin_k * scale_k)
+
+
+def keys_decay_one_ahead(encoding, original, at):
+    _, (cos, sin) = Rope._rotations(encoding, at)
+    low, high = at.k_positions_BS.aminmax(dim=-1, keepdim=True)
+    scale = encoding._scales((low + high) / 2 - at.k_positions_BS - 1)
+    return original(at)[0], (cos * scale, sin * scale)
+
+
+def decay_of_half_the_exponent(encoding, original, offsets):
+    pairs = torch.arange(encoding.pairs, dtype=torch.float64)
+    logs = ((pairs / (2 * encoding.pairs) + 0.4) / 1.4).log()
+    return (offsets.double()[:, None, :, None] / encoding.scale_base * logs).exp().float()
 
 
 def separate_centres(encoding, original, at):
@@ -344,8 +378,24 @@ MISTAKES: dict[str, dict[str, Change]] = {
             "_rotations", lambda e, original, at: Rope._rotations(e, at)
         ),
         "cos and sin are scaled twice": change_method("_rotations", scale_squared),
+        "the logarithm of the scale is to base 10": change_method(
+            "attention_factor_B", scale_of_decimal_logarithm
+        ),
         "the current length in place of the original one": reported_in(
             "TransformerLens #910", change_method("_pair_with", ramp_of_current_length)
+        ),
+    },
+    "rope_llama3": {
+        "kept and interpolated frequencies are exchanged in the blend": change_method(
+            "frequencies_BR", blend_upside_down
+        ),
+    },
+    "rope_longrope": {
+        "the short and the long factors are exchanged": change_method(
+            "frequencies_BR", exchange_long_and_short
+        ),
+        "cos and sin are not scaled": change_method(
+            "_rotations", lambda e, original, at: Rope._rotations(e, at)
         ),
     },
     "xpos": {
@@ -355,6 +405,10 @@ MISTAKES: dict[str, dict[str, Change]] = {
         ),
         "queries and keys have centres of their own": change_method("_rotations", separate_centres),
         "logits grow with distance": change_result("_scales", torch.reciprocal),
+        "keys decay as if they were one position ahead": change_method("_rotations", keys_decay_one_ahead),
+        "the pair's index is divided by the head's channels, not by its pairs, in the decay": change_method(
+            "_scales", decay_of_half_the_exponent
+        ),
     },
     "key_offset": {
         "the other channels are those of the key itself": change_method(

@@ -243,6 +243,10 @@ def blocks(folder: Path) -> dict[str, Any]:
     steps = with_settings(runs, steps="training.steps")["steps"]
     values = numbers(scores) | ranking_numbers(together, rows) | half_numbers(together)
     values |= text_numbers() | flip_flop_numbers() | cost_numbers()
+    truncated, scale = RESULTS / "bank" / "truncated", RESULTS / "bank" / "scale"
+    limits = load_study(truncated).blocks(truncated)
+    values |= {f"truncation/{name}": limits[name] for name in limits if name != "limits"}
+    values["scale"] = load_study(scale).answer(scale)
     return values | {
         "runs": len(runs.runs),
         "seconds": (runs.runs["seconds_per_step"] * steps).mean(),

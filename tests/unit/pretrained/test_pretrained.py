@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.pretrained import evaluate
+from pe_experiments.pretrained import loss
 from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.store.csv_files import read_csv
@@ -26,8 +26,10 @@ from tests.unit.pretrained.conftest import save_llama, save_tokenizer
 pytest.importorskip("transformers")
 
 ROPES = ["as_is", "linear", "ntk", "yarn", "llama3"]
+FINETUNE = {"steps": 0, "text": None, "length": None, "batch_size": 2, "learning_rate": 1e-3, "seed": 0}
 SETTINGS: dict[str, Any] = {
-    "rope": ["as_is"], "lengths": [16, 32, 64], "factor": None, "stretches": 2, "scored": 8,
+    "measure": "loss", "rope": ["as_is"], "lengths": [16, 32, 64], "factor": None, "stretches": 2,
+    "scored": 8, "examples": 2, "finetune": FINETUNE,
     "dtype": "float32", "device": "cpu", "threads": None, "trust": False, "out": None, "logger": {},
 }  # fmt: skip
 Evaluate = Callable[..., pd.DataFrame]
@@ -145,7 +147,7 @@ def test_an_interrupted_evaluation_loses_one_window(
     measure: Evaluate, monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     lengths: list[int] = []
-    original = evaluate.bits
+    original = loss.bits
 
     def stop_at_the_fourth(*arguments: Any) -> float:
         lengths.append(len(arguments[1]))
@@ -153,7 +155,7 @@ def test_an_interrupted_evaluation_loses_one_window(
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(evaluate, "bits", stop_at_the_fourth)
+    monkeypatch.setattr(loss, "bits", stop_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         measure(rope=["as_is", "yarn"])
     assert lengths == [64, 64, 64, 64]  # the longest come first
@@ -198,13 +200,13 @@ def test_a_token_that_begins_texts_begins_windows(
     assert opened(folder).prefix() == [0]
     assert opened(llama).prefix() == []
     windows: list[list[int]] = []
-    original = evaluate.bits
+    original = loss.bits
 
     def record(model: Any, tokens_T: torch.Tensor, scored: int) -> float:
         windows.append(tokens_T.tolist())
         return original(model, tokens_T, scored)
 
-    monkeypatch.setattr(evaluate, "bits", record)
+    monkeypatch.setattr(loss, "bits", record)
     measure(model=str(folder), lengths=[16])
     measure(lengths=[16])
     assert windows[0] == [0, *windows[2][1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,15 +41,21 @@ def model_of(command: str) -> tuple[str, int]:
     return model, 0 if steps == 1 else steps
 
 
-@pytest.fixture(scope="module")
-def bits() -> Bits:
-    runs = {row["name"]: row for row in recomputation.read_csv(FOLDER / "runs.csv")}
+def bits_in(folder: Path) -> dict[tuple[str, int, int, int], float]:
+    """Return bits per byte by model, steps, context length and seed."""
+    runs = {row["name"]: row for row in recomputation.read_csv(folder / "runs.csv")}
     values = {}
-    for row in recomputation.read_csv(FOLDER / "text.csv"):
+    for row in recomputation.read_csv(folder / "text.csv"):
         if (row["windows"], row["slice"]) == ("sliding", "all"):
             run = runs[row["name"]]
             key = (*model_of(run["command"]), int(row["length"]), int(run["seed"]))
             values[key] = float(row["bits_per_byte"])
+    return values
+
+
+@pytest.fixture(scope="module")
+def bits() -> Bits:
+    values = bits_in(FOLDER)
     models = [(change, steps) for change in CHANGES for steps in STEPS] + SCRATCH
     return {
         (*model, n): np.array([values[(*model, n, seed)] for seed in range(5)])
@@ -91,6 +98,34 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
             assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high)
             significant.append(p <= 0.05)
     assert 5 < sum(significant) < len(significant)
+
+
+def test_drope_with_normalised_queries_and_keys_is_compared_as_planned(
+    values: dict[str, Any], bits: Bits
+) -> None:
+    """With fewer than four complete seeds there are no tests."""
+    normalised = bits_in(FOLDER / "qk_norm")
+    models = [("drope", 450, 1024), ("drope", 450, 4096), ("rope", 450, 4096), ("parent", 1500, 256)]
+    seeds = [seed for seed in range(5) if all((*model, seed) in normalised for model in models)]
+    at_1024, at_4096, unchanged, truncated = (
+        np.array([normalised[(*model, seed)] for seed in seeds]) for model in models
+    )
+    differences = [at_1024 - bits["drope", 450, 1024][seeds], at_1024 - truncated, at_4096 - unchanged]
+    rows = cells(values["normalised_tests"])
+    assert values["normalised_seeds"] == ("five seeds" if len(seeds) == 5 else f"{len(seeds)} of five seeds")
+    ps = ["–"] * 3
+    if len(seeds) >= 4:
+        raw = [float(stats.ttest_1samp(by_seed, 0).pvalue) for by_seed in differences]
+        ps = [f"{p:.2g}" for p in recomputation.holm(raw)]
+        assert ("a significant gain" in values["normalised"]) == (
+            float(ps[0]) <= 0.05 and differences[0].mean() < 0
+        )
+    assert [row[2] for row in rows] == ps
+    for row, by_seed in zip(rows, differences, strict=True):
+        measured = re.match(r"[-+][0-9.]+", row[1])
+        assert bool(measured) == bool(seeds)
+        if measured:
+            assert float(measured[0]) == pytest.approx(by_seed.mean(), abs=0.0051)
 
 
 def test_a_change_has_caught_up_when_its_interval_lies_below_the_margin(

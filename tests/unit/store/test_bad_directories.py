@@ -21,6 +21,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.checkpoint import read_checkpoint
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.environment import code_changes
 from pe_experiments.store.status import Run
 from pe_experiments.tasks import text
 from pe_experiments.terminal.errors import UserError
@@ -103,6 +104,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "bytes": (lambda run: run.result.write_bytes(b"\xff\xfe\x00{"), "damaged"),
     "error": (lambda run: edit_result(run, status="error", reason="boom"), "error: boom"),
     "another run's result": (lambda run: edit_result(run, run="0" * 64), "belongs to another run"),
+    "a label that is a number": (lambda run: edit_result(run, label=5), "damaged"),
     "a seed in words": (lambda run: edit_result(run, seed="one"), "damaged"),
     "no config": (lambda run: run.config.write_text("a: [1"), "config.yaml"),
     "a foreign config": (lambda run: run.config.write_text("lr: 0.1\n"), "config.yaml"),
@@ -147,6 +149,23 @@ def test_a_bad_directory_is_named_and_the_others_are_compared(bad: str, tiny: Ti
     assert re.search(sentence, reason), reason
     assert reason.isprintable()
     assert len(reason) < 500
+
+
+@pytest.mark.parametrize("entry", [{"commit": 5}, {"command": "rm"}, {"libraries": ["torch"]}])
+def test_an_environment_of_odd_types_counts_as_missing(entry: dict[str, object], tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    run.environment.write_text(json.dumps(json.loads(run.environment.read_text()) | entry))
+    assert code_changes(run.read_environment()) == []
+
+
+def test_a_rerun_replaces_a_link_to_a_run_and_keeps_the_run(tiny: Tiny, tmp_path: Path) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    elsewhere = run.path.rename(tmp_path / "elsewhere")
+    shutil.copytree(elsewhere, run.rerun.path)
+    run.path.symlink_to(elsewhere)
+    run.replace_by(run.rerun)
+    assert (elsewhere / "result.json").exists()
+    assert [path.name for path in run.path.parent.iterdir()] == [run.name]
 
 
 def test_a_run_directory_that_is_a_link_is_refused(tiny: Tiny, tmp_path: Path) -> None:

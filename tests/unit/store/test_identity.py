@@ -88,6 +88,15 @@ def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
     assert len(hashes) == len(hashed) + 1
 
 
+@pytest.mark.parametrize(
+    ("callback", "counts"),
+    [("LearningRateMonitor", False), ("DeviceStatsMonitor", False), ("ModelSummary", False), ("Timer", True)],
+)
+def test_callbacks_of_lightning_that_only_watch_do_not_count(callback: str, counts: bool, tiny: Tiny) -> None:
+    watched = tiny(f"trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{callback}}}]")
+    assert (name_of(watched) != name_of(tiny())) is counts
+
+
 def test_two_ways_to_write_a_configuration_give_one_name(tiny: Tiny) -> None:
     assert name_of(tiny("task=repeat_copy")) == name_of(tiny("task=copy", "task.vocab_size=2"))
     by_path = tiny("pe=pe_experiments.encodings.PositionalEncoding")

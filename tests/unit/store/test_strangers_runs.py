@@ -23,6 +23,7 @@ from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate_run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run
+from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script
 from tests.synthetic import fading, write_run, write_trained_run
@@ -168,7 +169,7 @@ def test_devices_and_callbacks_that_write_are_not_inherited(run: RunDirectory, t
 
 @pytest.mark.parametrize("group", ["pe", "task", "optimizer", "model"])
 def test_a_module_in_the_runs_own_folder_needs_trust(
-    run: RunDirectory, marked: Path, group: str, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, marked: Path, group: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The working directory is above it, and the run claims to have been trained with the class."""
     monkeypatch.chdir(run.path.parents[2])
@@ -183,6 +184,17 @@ def test_a_module_in_the_runs_own_folder_needs_trust(
     for read in readers(run):
         with pytest.raises(UserError, match=r"from outside this package; .*add trust=true, which"):
             read()
+    excluded = load_runs(run.path.parents[1]).left_out[run.name]  # as compare.py, which asks for no trust
+    assert "Evil is from outside this package" in excluded
+    Run(tiny("training.steps=13").config).difference_to_cached_run()
+    assert not marked.exists()
+
+
+def test_a_run_of_an_own_class_is_compared_without_importing_it(tiny: Tiny, marked: Path) -> None:
+    run = write_run(tiny("pe=evil.Evil"), fading(1, 0.02))
+    marked.unlink()
+    del sys.modules["evil"]
+    assert run.name in load_runs(run.path.parents[1]).saved
     assert not marked.exists()
 
 

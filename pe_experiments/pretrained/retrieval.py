@@ -1,0 +1,188 @@
+"""Retrieval from a long context: a needle in a text, and variable tracking.
+
+Statements are hidden in a text, and a question follows, which the model continues greedily. Its answer is
+correct if it names everything that was asked for before anything of other statements. Sources: the needle in
+a haystack of Kamradt 2023; variable tracking of RULER, Hsieh et al. 2024, arXiv:2404.06654.
+"""
+
+import random
+import re
+import string
+from typing import Any, NamedTuple
+
+import torch
+
+from pe_experiments.evaluation.curve import wilson_interval
+from pe_experiments.pretrained.loss import cut_stretches
+from pe_experiments.pretrained.model import PretrainedModel
+from pe_experiments.tasks import DEPTHS
+from pe_experiments.tasks.text import Text
+
+SLACK_TOKENS = 8  # that an answer may have more than the shortest correct one
+CHAINS = 2  # of variables; with a single one every variable of the text would belong to the answer
+HOPS = 4  # a chain has one variable more, as in RULER
+
+
+class Example(NamedTuple):
+    """Statements, where they stand in the text (from 0 to 1), a question, and what an answer may contain."""
+
+    statements: list[str]
+    depths: list[float]
+    question: str  # ends where the answer begins
+    correct: list[str]
+    wrong: list[str]
+
+    def is_answer(self, answer: str) -> bool:
+        """Return whether the first words of a text that are correct or wrong are exactly the correct ones."""
+        possible = {*self.correct, *self.wrong}
+        named = dict.fromkeys(word for word in re.findall(r"\w+", answer) if word in possible)
+        return set(list(named)[: len(self.correct)]) == set(self.correct)
+
+
+def needle(index: int) -> Example:
+    """Return a name with a six-digit number, at one of `DEPTHS` in turn."""
+    generator = random.Random(f"needle {index}")
+    name = "".join(generator.choice("bdfgklmnprstvz") + generator.choice("aeiou") for _ in range(4)).title()
+    number = f"{generator.randrange(100_000, 1_000_000)}"
+    beginning = f"The secret number of {name} is"
+    question = f"\nQuestion: What is the secret number of {name}?\nAnswer: {beginning}"
+    return Example([f"\n{beginning} {number}.\n"], [DEPTHS[index % len(DEPTHS)]], question, [number], [])
+
+
+def variables(index: int) -> Example:
+    """Return interleaved chains of assignments; all variables of the first chain are asked for."""
+    generator = random.Random(f"variables {index}")
+    names: list[str] = []
+    while len(names) < CHAINS * (HOPS + 1):
+        name = "".join(generator.choices(string.ascii_uppercase, k=5))
+        if name not in names:
+            names.append(name)
+    numbers = generator.sample(range(10_000, 100_000), CHAINS)
+    chains = [names[chain::CHAINS] for chain in range(CHAINS)]
+    assignments = []
+    for chain, number in zip(chains, numbers, strict=True):
+        values = [f"{number}", *(f"VAR {name}" for name in chain[:-1])]
+        assignments.append([f"\nVAR {name} = {value}\n" for name, value in zip(chain, values, strict=True)])
+    order = [chain for chain in range(CHAINS) for _ in range(HOPS + 1)]
+    generator.shuffle(order)
+    statements = [assignments[chain].pop(0) for chain in order]
+    depths = sorted(generator.random() for _ in statements)
+    question = (
+        f"\nQuestion: Which variables have the value {numbers[0]}?\n"
+        f"Answer: The {HOPS + 1} variables with the value {numbers[0]} are:"
+    )
+    others = [name for chain in chains[1:] for name in chain]
+    return Example(statements, depths, question, chains[0], others)
+
+
+MAKERS = {"needle": needle, "variables": variables}
+
+
+def spelled(example: Example) -> str:
+    """Return an example without its text, with the correct answer in brackets."""
+    pieces = [*example.statements, example.question]
+    return "...".join(pieces).strip() + f" [{', '.join(example.correct)}]"
+
+
+class Retrieval:
+    """The share of correct answers to ``count`` examples, each in another part of a text.
+
+    Text, statements, question and answer together have at most L tokens at the context length L.
+    """
+
+    file = "examples.csv"
+    key_columns = ("measured", "block", "length", "tokens", "example")
+    columns = ("depth", "expected", "answer", "correct")
+    summary_name = "accuracy"
+    scored = 1  # predictions of a forward pass; the others are made one by one
+
+    def __init__(self, model: PretrainedModel, text: Text, task: str, count: int):
+        self.model = model
+        self.text = text
+        self.task = task
+        self.count = count
+        self.identity = {"measure": task, "examples": count}
+        self.examples = [MAKERS[task](index) for index in range(count)]
+
+    def key(self, length: int, tokens: int, index: int) -> tuple[int, ...]:
+        """Return what of a window decides its answer."""
+        return length, tokens, index
+
+    def shortest(self) -> tuple[int, str]:
+        """Return the smallest number of tokens of a window, and in words what is allowed."""
+        needed = 1 + max(self._tokens_beside_text(example) for example in self.examples)
+        return needed, f"at least {needed} for measure={self.task} with this tokenizer"
+
+    def prepare(self, longest: int) -> None:
+        """Read and tokenize the parts of the text."""
+        stretches = cut_stretches(self.text, self.model, self.count, longest, self.scored, "examples")
+        self.texts = [stretch.tokens_N.tolist() for stretch in stretches]
+
+    def prompt(self, length: int, tokens: int, index: int) -> list[int]:
+        """Return the last ``tokens`` tokens of an example of ``length`` tokens, less those of its answer.
+
+        A statement stands at its depth, or after the last line that ends at most 5 % of the text before it.
+        """
+        example = self.examples[index]
+        text = self.texts[index][-(length - self._tokens_beside_text(example)) :]
+        line_ends = {token for token in set(text) if "\n" in self.model.tokenizer.decode([token])}
+        context: list[int] = []
+        start = 0
+        for depth, statement in zip(example.depths, example.statements, strict=True):
+            target = round(depth * len(text))
+            earliest = max(start, target - len(text) // 20)
+            stop = target
+            for place in range(target, earliest - 1, -1):
+                if place == start or text[place - 1] in line_ends:
+                    stop = place
+                    break
+            context += text[start:stop] + self._tokenized(statement)
+            start = stop
+        context += text[start:] + self._tokenized(example.question)
+        prefix = self.model.prefix()
+        return prefix + context[-(tokens - self._answer_tokens(example) - len(prefix)) :]
+
+    def _tokenized(self, text: str) -> list[int]:
+        return self.model.tokenizer(text, add_special_tokens=False).input_ids
+
+    def _answer_tokens(self, example: Example) -> int:
+        """Return the number of tokens that an answer may have."""
+        return len(self._tokenized(" " + ", ".join(example.correct))) + SLACK_TOKENS
+
+    def _tokens_beside_text(self, example: Example) -> int:
+        """Return the number of tokens of the prefix, the statements, the question and the answer."""
+        pieces = [*example.statements, example.question]
+        tokens = sum(len(self._tokenized(piece)) for piece in pieces)
+        return len(self.model.prefix()) + tokens + self._answer_tokens(example)
+
+    def measure(self, network: Any, length: int, tokens: int, index: int) -> tuple[tuple[Any, ...], str]:
+        """Return the values of `columns` of an example, and a note on them."""
+        example = self.examples[index]
+        prompt_T = torch.tensor(self.prompt(length, tokens, index), device=network.device)
+        answer = self._answer(network, prompt_T, self._answer_tokens(example))
+        correct = example.is_answer(answer)
+        depth = example.depths[0] if self.task == "needle" else None
+        note = "correct" if correct else "wrong"
+        return (depth, " ".join(example.correct), answer, int(correct)), note
+
+    def _answer(self, network: Any, prompt_T: torch.Tensor, count: int) -> str:
+        """Return at most ``count`` tokens that the model appends, each its most probable one."""
+        from transformers import GenerationConfig
+
+        config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=count,
+            eos_token_id=network.generation_config.eos_token_id,
+            pad_token_id=0,
+        )
+        prompt_BT = prompt_T[None]
+        mask_BT = torch.ones_like(prompt_BT)
+        output_BT = network.generate(prompt_BT, attention_mask=mask_BT, generation_config=config)
+        return self.model.tokenizer.decode(output_BT[0, len(prompt_T) :], skip_special_tokens=True)
+
+    def summary(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the accuracy with Wilson's 95 % interval."""
+        correct = sum(int(row["correct"]) for row in rows)
+        low, high = wilson_interval(correct, len(rows))
+        return {"examples": len(rows), "correct": correct, "accuracy": correct / len(rows),
+                "low": low, "high": high}  # fmt: skip

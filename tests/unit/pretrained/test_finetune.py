@@ -1,0 +1,139 @@
+"""Test the fine-tuning of pretrained models against a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from pe_experiments.pretrained import finetune as finetune_module
+from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained
+from pe_experiments.pretrained.finetune import FinetuneSettings, Windows
+from pe_experiments.tasks.text import Text
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import UserError
+from tests.unit.pretrained.conftest import TRAINED
+from tests.unit.pretrained.test_pretrained import FINETUNE, SETTINGS, opened
+
+pytest.importorskip("transformers")
+
+STEPS = 30
+Evaluate = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def other_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "others.txt"
+    path.write_text("the other theory é € then 7 " * 2500)
+    return path
+
+
+@pytest.fixture
+def evaluate(llama: Path, text: Path, other_text: Path, results: Path) -> Evaluate:
+    """Return a function that evaluates the tiny model before and after fine-tuning."""
+
+    def run(finetune: dict[str, Any] | None = None, **changed: Any) -> Path:
+        paths = {"model": str(llama), "text": str(text), "results_dir": str(results)}
+        options = FINETUNE | {"steps": STEPS, "text": str(other_text)} | (finetune or {})
+        settings = PretrainedSettings.model_validate(SETTINGS | paths | {"finetune": options} | changed)
+        return evaluate_pretrained(settings, Display())
+
+    return run
+
+
+def plain_loop(network: Any, windows: list[torch.Tensor]) -> None:
+    """Train with AdamW, warm-up over a tenth of the steps, and clipped gradients."""
+    parameters = list(network.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.0)
+    for step, tokens_BT in enumerate(windows):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1.0, step / (STEPS // 10))
+        logits_BTV = network(tokens_BT).logits[:, :-1]
+        loss = torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+
+def test_a_rescaled_model_is_finetuned_as_by_a_plain_loop(
+    evaluate: Evaluate, llama: Path, other_text: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    ropes = ["as_is", "truncated", "yarn", "none"]
+    folder = evaluate(rope=ropes)
+    tuned = {path.name.split("-")[0]: path for path in (folder / "finetuned").iterdir()}
+    assert sorted(tuned) == sorted(ropes)
+    model = opened(llama)
+    settings = FinetuneSettings.model_validate(FINETUNE | {"steps": STEPS, "text": str(other_text)})
+    for rope, length in (("yarn", 64), ("truncated", TRAINED)):  # factor 2; 64 is the longest of lengths
+        expected = model.load(model.block(rope, 2.0), "cpu")
+        windows = list(islice(Windows(Text(str(other_text)), model, length, settings), STEPS))
+        plain_loop(expected, windows)
+        loaded = AutoModelForCausalLM.from_pretrained(tuned[rope])
+        assert loaded.config.rope_parameters == expected.config.rope_parameters
+        assert loaded.config.max_position_embeddings == length
+        for name, parameter in loaded.named_parameters():
+            assert torch.allclose(parameter, expected.get_parameter(name), atol=1e-5), name
+        assert len(pd.read_csv(tuned[rope] / "losses.csv")) == STEPS
+    losses = pd.read_csv(folder / "bits_per_byte.csv").set_index(["length", "rope"])["bits_per_byte"]
+    for length in (16, 64):
+        for rope in ropes:
+            assert losses[length, f"{rope}_finetuned"] < losses[length, rope] - 1
+    before = pd.read_csv(
+        evaluate({"steps": 0, "text": None}, rope=["yarn"], factor=2.0) / "bits_per_byte.csv"
+    )
+    assert before["bits_per_byte"].tolist() == losses[:, "yarn"].tolist()
+
+
+def test_a_finetuned_model_is_trained_once(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+    original = finetune_module._fit
+
+    def count(network: Any, windows: Windows, *arguments: Any) -> None:
+        trained.append(windows.length)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        original(network, windows, *arguments)
+
+    monkeypatch.setattr(finetune_module, "_fit", count)
+    fixed = {"length": 64}
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(fixed, rope=["as_is", "linear"])
+    evaluate(fixed, rope=["as_is", "linear"], lengths=[16, 64])
+    evaluate(fixed, rope=["linear"], lengths=[24])
+    assert trained == [64, 64, 64]
+    evaluate({"length": 16}, rope=["as_is", "linear", "truncated"], lengths=[24])  # all are plain RoPE
+    assert trained == [64, 64, 64, 16]
+
+
+def test_without_rotation_positions_have_no_effect(llama: Path) -> None:
+    model = opened(llama)
+    network = model.load(model.block("none", 1.0), "cpu")
+    tokens_BT = torch.arange(40)[None]
+    logits = [
+        network(tokens_BT, position_ids=places).logits for places in (tokens_BT, tokens_BT.flip(1) * 50)
+    ]
+    assert torch.allclose(*logits, atol=1e-5)
+
+
+def test_mistakes_are_named(evaluate: Evaluate, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"text": str(text)}, {}, r"finetune\.text=.*words\.txt is also in text, .*; allowed: other files"),
+        ({"steps": 0}, {}, r"finetune\.text=.* has no effect with finetune\.steps=0"),
+        ({}, {"model": str(tmp_path)}, r"model=.*: a GGUF file cannot be fine-tuned; allowed: safetensors"),
+        ({}, {"dtype": "float16"}, r"dtype=float16: .*; allowed: float32, bfloat16"),
+        ({"length": 100_000}, {}, r"finetune\.text: 77,500 bytes .*; allowed: .* finetune\.length=100000"),
+        ({"learning_rate": 1e30}, {}, r"finetune\.learning_rate=1e\+30: the loss is not finite at step"),
+        ({"batch_size": 10**9}, {}, r"finetune\.length=64: the model needs about .* GB"),
+    ]  # fmt: skip
+    for finetune, changed, message in mistakes:
+        with pytest.raises(UserError, match=message):
+            evaluate(finetune, **changed)

@@ -1,0 +1,218 @@
+"""Test retrieval by pretrained models with hand-made models that read, copy or say nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from pe_experiments.evaluation.curve import wilson_interval
+from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained
+from pe_experiments.pretrained.model import PretrainedModel
+from pe_experiments.pretrained.retrieval import Retrieval
+from pe_experiments.tasks import DEPTHS
+from pe_experiments.tasks.text import Text
+from pe_experiments.terminal.console import Display
+from tests.conftest import Outcome, assert_one_sentence
+from tests.unit.pretrained.conftest import save_llama
+from tests.unit.pretrained.test_pretrained import SETTINGS
+
+pytest.importorskip("transformers")
+
+ORIGINAL = 600  # tokens, which are bytes here
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("models") / "tiny", max_position_embeddings=ORIGINAL)
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("texts") / "lines.txt"
+    path.write_text("".join(f"line {index} of this text ends here.\n" for index in range(4000)))
+    return path
+
+
+def read_needle(prompt: str) -> str:
+    name = re.findall(r"number of (\w+) is$", prompt)[0]
+    return (re.findall(rf"number of {name} is (\d+)", prompt) or ["nothing"])[0]
+
+
+def follow_chain(prompt: str) -> str:
+    number = re.findall(r"with the value (\d+) are:$", prompt)[0]
+    values = {number}
+    for name, value in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", prompt):
+        if value in values:
+            values.add(name)
+    return ", ".join(values - {number})
+
+
+def all_variables(prompt: str) -> str:
+    return " ".join(re.findall(r"VAR (\w+) =", prompt))
+
+
+def chain_and_one_more(prompt: str) -> str:
+    chain = follow_chain(prompt)
+    return f"{chain}, {next(name for name in all_variables(prompt).split() if name not in chain)}"
+
+
+def first_of_the_chain(prompt: str) -> str:
+    number = re.findall(r"with the value (\d+) are:$", prompt)[0]
+    return re.findall(rf"VAR (\w+) = {number}", prompt)[0]
+
+
+class Reader:
+    """Answers a prompt with a function of its text."""
+
+    device = "cpu"
+    generation_config = SimpleNamespace(eos_token_id=None)
+
+    def __init__(self, tokenizer: Any, answer: Callable[[str], str]):
+        self.tokenizer = tokenizer
+        self.answer = answer
+
+    def generate(self, prompt_BT: torch.Tensor, generation_config: Any, **_: Any) -> torch.Tensor:
+        prompt = self.tokenizer.decode(prompt_BT[0])
+        tokens = self.tokenizer(" " + self.answer(prompt)).input_ids[: generation_config.max_new_tokens]
+        return torch.cat([prompt_BT, torch.tensor([tokens], dtype=torch.long)], 1)
+
+
+def copying_model() -> Any:
+    """Return a causal model of transformers that predicts what followed the longest repeated ending."""
+    from transformers import GenerationMixin, LlamaConfig, PreTrainedModel
+    from transformers.modeling_outputs import CausalLMOutput
+
+    class Copying(PreTrainedModel, GenerationMixin):
+        config_class = LlamaConfig
+        device = torch.device("cpu")
+        dtype = torch.float32
+
+        def prepare_inputs_for_generation(
+            self, input_ids: torch.Tensor, attention_mask: Any = None, **_: Any
+        ) -> dict[str, Any]:
+            return {"input_ids": input_ids}  # without a cache
+
+        def forward(self, input_ids: torch.Tensor, **_: Any) -> CausalLMOutput:
+            tokens = input_ids[0].tolist()
+            longest, prediction = 0, 0
+            for place in range(1, len(tokens)):
+                size = 0
+                while size < place and tokens[place - 1 - size] == tokens[-1 - size]:
+                    size += 1
+                if size > longest:
+                    longest, prediction = size, tokens[place]
+            logits = torch.zeros(1, 1, 258)
+            logits[0, 0, prediction] = 1
+            return CausalLMOutput(logits=logits)
+
+    return Copying(LlamaConfig(vocab_size=258))
+
+
+Evaluate = Callable[..., Path]
+
+
+@pytest.fixture
+def evaluate(folder: Path, lines: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """Return a function that evaluates a hand-made model."""
+
+    def run(task: str, network: Any, **changed: Any) -> Path:
+        def load(model: PretrainedModel, *_: Any) -> Any:
+            is_model = isinstance(network, torch.nn.Module)
+            return network if is_model else Reader(model.tokenizer, network)
+
+        monkeypatch.setattr(PretrainedModel, "load", load)
+        paths = {"model": str(folder), "text": str(lines), "results_dir": str(results)}
+        retrieval = {"measure": task, "lengths": [600, 1200], "examples": 10, "rope": ["as_is", "truncated"]}
+        settings = PretrainedSettings.model_validate(SETTINGS | paths | retrieval | changed)
+        return evaluate_pretrained(settings, Display())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "expected"),
+    [
+        ("needle", read_needle, 1.0),
+        ("variables", follow_chain, 1.0),
+        ("variables", chain_and_one_more, 1.0),
+        ("needle", lambda prompt: "", 0.0),
+        ("variables", lambda prompt: "", 0.0),
+        ("needle", lambda prompt: "1234567", 0.0),
+        ("variables", all_variables, 0.0),
+        ("variables", first_of_the_chain, 0.0),
+    ],
+)
+def test_only_complete_answers_are_correct(
+    task: str, answer: Callable[[str], str], expected: float, evaluate: Evaluate
+) -> None:
+    table = pd.read_csv(evaluate(task, answer, rope=["as_is"]) / "accuracy.csv")
+    assert table["accuracy"].tolist() == [expected, expected]
+    assert (table["low"].iloc[0], table["high"].iloc[0]) == wilson_interval(round(10 * expected), 10)
+
+
+def test_a_model_that_copies_finds_each_needle_that_it_reads(evaluate: Evaluate) -> None:
+    folder = evaluate("needle", copying_model())
+    table = pd.read_csv(folder / "accuracy.csv").set_index(["rope", "length"])["accuracy"]
+    assert table["as_is"].tolist() == [1, 1]
+    assert table["truncated"].tolist() == [1, 0.4]  # the last half has the needles at depths of .7 and .9
+    depths = pd.read_csv(folder / "accuracy_by_depth.csv").set_index(["rope", "length", "depth"]).sort_index()
+    assert depths.loc[("truncated", 1200), "accuracy"].tolist() == [0, 0, 0, 1, 1]
+    assert (depths["examples"] == 2).all()
+    examples = pd.read_csv(folder / "examples.csv")
+    found = examples[examples["correct"] == 1]
+    assert len(examples) == 30  # truncated at 600 is as_is
+    assert all(str(row.expected) in row.answer for row in found.itertuples())
+
+
+@pytest.mark.parametrize("task", ["needle", "variables"])
+def test_a_prompt_is_the_text_with_statements_at_their_depths(task: str, folder: Path, lines: Path) -> None:
+    model = PretrainedModel(str(folder), torch.float32, trust=False)
+    model.read()
+    retrieval = Retrieval(model, Text(str(lines)), task, 10)
+    retrieval.prepare(3000)
+    shortest, _ = retrieval.shortest()
+    for index, example in enumerate(retrieval.examples):
+        tokens = retrieval.prompt(3000, 3000, index)
+        longest_answer = len(model.tokenizer(" " + ", ".join(example.correct)).input_ids) + 8
+        assert len(tokens) == 3000 - longest_answer
+        assert retrieval.prompt(3000, 1500, index) == tokens[len(tokens) - (1500 - longest_answer) :]
+        prompt = model.tokenizer.decode(tokens)
+        assert prompt.endswith(example.question)
+        context = prompt.removesuffix(example.question)
+        for depth, statement in zip(example.depths, example.statements, strict=True):
+            assert prompt.count(statement) == 1
+            before, context = context.split(statement)
+            assert before.endswith(".\n") or not before
+            context = before + context
+            assert -0.08 < len(before) / (3000 - shortest) - depth <= 0.08
+        assert context in lines.read_text()
+        retrieval.prompt(shortest, shortest, index)
+    if task == "needle":
+        assert [example.depths for example in retrieval.examples] == [[depth] for depth in DEPTHS] * 2
+
+
+def test_the_command_retrieves_with_a_real_model(
+    script: Callable[..., Outcome], folder: Path, lines: Path, results: Path
+) -> None:
+    arguments = [
+        f"model={folder}", f"text={lines}", "measure=needle", "rope=[as_is,truncated,yarn]",
+        "lengths=[300,900]", "examples=5", f"results_dir={results}", "logger=csv", "device=cpu",
+    ]  # fmt: skip
+    outcome = script("evaluate_pretrained", *arguments)
+    assert outcome.code == 0, outcome.err
+    (out,) = (results / "pretrained_models").iterdir()
+    assert "0.000" in outcome.out
+    page = (out / "report.html").read_text()
+    assert "0.00 [0.00, 0.43]" in page
+    assert "The secret number of" in page
+    assert script("evaluate_pretrained", *arguments).out.startswith("found finished")
+    short = script("evaluate_pretrained", *arguments, "lengths=[64,300]")
+    assert_one_sentence(short, "lengths=64: expected at least 1", "measure=needle")
+    assert_one_sentence(script("evaluate_pretrained", *arguments, "measure=kneedle"), "measure=kneedle")

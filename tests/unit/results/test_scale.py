@@ -1,0 +1,85 @@
+"""Test the decisions about larger models with stand-ins for their scores, and the published runs."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from results.bank.scale import study
+from tests import recomputation
+
+FOLDER = Path(study.__file__).parent
+ENCODINGS = [*study.RECOMMENDED, *study.OTHERS]
+
+
+def stand_in(means: list[float], unlearned: int = 0) -> pd.DataFrame:
+    """Return scores of six cases around the mean of each encoding; KERPLE does not learn the last ones."""
+    rows = []
+    for label, mean in zip(ENCODINGS, means, strict=True):
+        for case, (task, seed) in enumerate(itertools.product(study.TASKS, (0, 1))):
+            learned = label != "kerple_log" or case < 6 - unlearned
+            score = mean + 0.01 * case
+            rows.append([task, label, seed, learned, score, score, score])
+    return pd.DataFrame(rows, columns=["task", "label", "setting", "learned", *study.METRICS])
+
+
+@pytest.mark.parametrize(
+    ("larger", "order", "recommendation"),
+    [
+        ([0.9, 0.8, 0.7, 0.5, 0.3], "holds", "holds"),
+        ([0.8, 0.9, 0.7, 0.5, 0.3], "holds", "holds"),  # rho is 0.9, in floating point a little less
+        ([0.9, 0.5, 0.7, 0.6, 0.3], "is unclear", "does not hold"),
+        ([0.3, 0.5, 0.7, 0.8, 0.9], "changes", "does not hold"),
+    ],
+)
+def test_the_decisions_follow_from_ranks_and_means(
+    larger: list[float], order: str, recommendation: str
+) -> None:
+    smallest = [0.9, 0.8, 0.7, 0.5, 0.3]
+    decision = study.decide(stand_in(smallest), stand_in(larger))
+    rho = stats.spearmanr(smallest, larger).statistic
+    orders = [stats.spearmanr(smallest, permuted).statistic for permuted in itertools.permutations(larger)]
+    assert decision["rho"] == pytest.approx(rho)
+    assert decision["p"] == pytest.approx(np.mean(np.abs(orders) >= abs(rho) - 1e-9))
+    assert (decision["order"], decision["recommendation"]) == (order, recommendation)
+
+
+def test_unlearned_cases_count_as_zero_and_are_left_out_beside_it() -> None:
+    smallest, larger = stand_in([0.9, 0.8, 0.7, 0.5, 0.3]), stand_in([0.9, 0.8, 0.7, 0.5, 0.3], unlearned=4)
+    decision = study.decide(smallest, larger)
+    assert decision["lowest"] == pytest.approx((0.9 + 0.91) / 6)
+    assert (decision["order"], decision["recommendation"]) == ("changes", "does not hold")
+    assert decision["rho, learned cases"] == pytest.approx(1)
+
+
+def test_an_incomplete_size_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {width: stand_in([0.9, 0.8, 0.7, 0.5, 0.3]) for width in (64, 128)}
+    for made, words in ((60, "the order of five encodings holds"), (59, "59 of 60 runs are made")):
+        counts = {64: 60, 128: made, 256: 0}
+        monkeypatch.setattr(study, "load", lambda folder, counts=counts: (counts, scores))
+        answer = study.answer(FOLDER)
+        assert answer.startswith("Not measured (0 of 60 planned runs). At 0.8 million ")
+        assert words in answer
+        decided = study.decision_table(counts, scores).splitlines()
+        assert ("not decided" in decided[2]) == (made < 60)
+        assert "not decided" in decided[3]
+
+
+def test_independent_code_finds_the_published_means_of_the_smallest_size() -> None:
+    runs = recomputation.read_csv(FOLDER / "runs.csv")
+    counts, scores = study.load(FOLDER)
+    larger = [row for row in runs if "model.d_model=" in row["command"]]
+    assert (counts[64], sum(counts.values())) == (len(runs) - len(larger), len(runs))
+    if 64 not in scores:
+        return
+    bank = recomputation.bank_runs(FOLDER, without=("model.d_model=",))
+    means = study.case_means(scores[64])
+    for label in ENCODINGS:
+        by_task = [recomputation.measured(bank[task], "score", as_zero=True)[label] for task in bank]
+        values = [value for by_seed in by_task for value in by_seed.values()]
+        assert means[label] == pytest.approx(np.mean(values))

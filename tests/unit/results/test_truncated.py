@@ -1,0 +1,95 @@
+"""Test the limits of truncated models with simulated predictors that read a window."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from pe_experiments.tasks import IGNORE
+from pe_experiments.tasks.copying import Copy
+from pe_experiments.tasks.local import Lag
+from pe_experiments.tasks.recall import Induction
+from pe_experiments.tasks.state import FlipFlop
+from results.bank.truncated import study
+from tests import recomputation
+
+EXAMPLES = 4_000
+BANK = study.MIRRORED.parent
+
+
+def share_right(task: str, symbols: int, ignore: float, longest: int, length: int) -> float:
+    """Return the exact match of a predictor that sees the last `study.window` tokens of each prefix."""
+    sampler = {
+        "copy": Copy(symbols),
+        "lag": Lag(vocab_size=symbols),
+        "induction": Induction(symbols),
+        "flip_flop": FlipFlop(ignore),
+    }[task]
+    inputs, targets = sampler.sample(length, EXAMPLES, torch.Generator().manual_seed(2))
+    right = 0
+    for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
+        is_right = True
+        for place, answer in enumerate(answers):
+            if answer == IGNORE:
+                continue
+            aligned = task in ("lag", "flip_flop")
+            read = row[: place + 1] if aligned else [*row, "separator", *answers[:place]]
+            first = max(0, len(read) - study.window(task, longest))
+            window = read[first:]
+            guess = 0
+            if task == "copy" and first <= place:
+                guess = row[place]
+            elif task == "lag":
+                guess = window[-4]
+            elif task == "induction":
+                before = window[:-2]  # without the trigger at the end and the separator
+                guess = before[before.index(symbols) + 1] if symbols in before else before[0]
+            elif task == "flip_flop" and 2 in window:
+                last_write = len(window) - 1 - window[::-1].index(2)
+                guess = window[last_write + 1]
+            is_right &= guess == answer
+        right += is_right
+    return right / EXAMPLES
+
+
+@pytest.mark.parametrize("task", study.TASKS)
+@pytest.mark.parametrize(("longest", "length"), [(12, 12), (12, 14), (12, 24), (24, 48), (12, 48)])
+def test_a_predictor_with_a_window_reaches_the_limit(task: str, longest: int, length: int) -> None:
+    """On copying to the length at which the first symbol leaves the window."""
+    limit = study.ceiling(task, 10, 0.8, longest, length)
+    assert share_right(task, 10, 0.8, longest, length) == pytest.approx(limit, abs=0.03)
+
+
+@pytest.mark.parametrize("half", ["v2", "mirrored"])
+def test_the_limits_are_the_same_in_both_halves(half: str) -> None:
+    runs = {row["name"]: row for row in recomputation.read_csv(BANK / half / "runs.csv")}
+    floors = {
+        (row["task"], row["setting"], row["content_length"]): float(row["floor"])
+        for row in recomputation.read_csv(BANK / half / "floors.csv")
+    }
+    limits: dict[str, dict[str, list[tuple[float, float]]]] = {task: {} for task in study.TASKS}
+    trained = {}
+    for row in recomputation.read_csv(BANK / half / "provenance.csv"):
+        trained[row["name"]] = json.loads(row["trained"])["task"] if row["trained"] else None
+    for row in recomputation.read_csv(BANK / half / "curves.csv"):
+        if row["label"] != "rope" or row["task"] not in limits:
+            continue
+        options, longest = trained[row["name"]], int(runs[row["name"]]["max_length"])
+        length = int(row["content_length"])
+        if not longest <= length <= 8 * longest:
+            continue
+        symbols = options.get("vocab_size", options.get("fillers", 0))
+        limit = study.ceiling(row["task"], symbols, options.get("ignore", 0), longest, length)
+        floor = floors[row["task"], row["seed"], row["content_length"]]
+        above = max(0.0, (limit - floor) / (1 - floor))
+        limits[row["task"]].setdefault(row["name"], []).append((np.log2(length), above))
+    published = study.blocks(study.MIRRORED.parent / "truncated")
+    for task, by_run in limits.items():
+        areas = [
+            recomputation.area(*map(list, zip(*sorted(points), strict=True))) for points in by_run.values()
+        ]
+        assert len(areas) == 24  # two learning rates
+        assert np.mean(areas) == pytest.approx(published[f"limit/{task}"])
