@@ -180,7 +180,7 @@ UNNAMED = {
     "WindowOneWider": ["sliding_window: one position too wide"],
     "OddExtraHeads": ["It is almost alibi.", "equal with 4 heads; with 6, logits differ in 2 of 6 heads"],
     "TwoSidedInDecoder": ["t5: two-sided buckets in a decoder"],
-    "RightRope against=new": ["It is rope, compared in"],
+    "RightAlibi against=new": ["It is alibi, compared in"],
     "OwnTableInEveryLayer": ["It is almost t5.", "every layer has parameters of its own"],
 }
 # Implementations whose one defect is reported once, however many checks it breaks.
