@@ -23,7 +23,12 @@ from rich.table import Table
 
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists, refuse_without_effect
+from pe_experiments.configuration.hydra_errors import (
+    explain_error,
+    key_of,
+    refuse_lists,
+    refuse_without_effect,
+)
 from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
@@ -112,13 +117,12 @@ def required(cfg: DictConfig, **examples: str) -> None:
             raise UserError(f"{key} is missing; for example {key}={example}")
 
 
-def find_requested_run(run: str, results_dir: str, keys: Sequence[str]) -> RunDirectory:
+def find_requested_run(run: str, results_dir: str) -> RunDirectory:
     """Return the directory of the run that ``run`` names, as a path or by its name alone.
 
     Args:
         run: the option of the command.
         results_dir: the option, in whose folder ``runs`` a name is looked for.
-        keys: the options that the user set.
 
     Raises:
         UserError: there is no such run, or a path is combined with ``results_dir``.
@@ -126,7 +130,7 @@ def find_requested_run(run: str, results_dir: str, keys: Sequence[str]) -> RunDi
     from pe_experiments.store.directory import find_run  # imports torch
 
     folders = [Path(), Path(results_dir, "runs")]
-    if "results_dir" in keys:
+    if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
         if Path(run).name != run:
             raise UserError(f"run={shown(run)} is a path; results_dir is where a NAME alone is looked for")
         folders = folders[1:]

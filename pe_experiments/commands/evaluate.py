@@ -33,7 +33,7 @@ def run(cfg: DictConfig) -> None:
     settings = validated(EvaluateSettings, {key: requested[key] for key in EvaluateSettings.model_fields})
     from pe_experiments.run import evaluate_run  # imports torch
 
-    directory = find_requested_run(settings.run, settings.results_dir, keys)
+    directory = find_requested_run(settings.run, settings.results_dir)
     run_keys = [key for key in keys if key not in EvaluateSettings.model_fields]
     changes = changed_sections(directory.read_config(), requested, run_keys)
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))

@@ -6,11 +6,9 @@ python scripts/export.py run=results/runs/NAME out=FOLDER push_to_hub=ORG/NAME
 
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, find_requested_run, required
-from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Folder, Repository, Section, resolved, validated
 from pe_experiments.terminal.console import say
 
@@ -29,8 +27,7 @@ class ExportSettings(Section):
 def run(cfg: DictConfig) -> None:
     required(cfg, run="results/runs/NAME", out="FOLDER")
     settings = validated(ExportSettings, resolved(cfg))
-    keys = [key_of(text) for text in HydraConfig.get().overrides.task]
-    directory = find_requested_run(settings.run, settings.results_dir, keys)
+    directory = find_requested_run(settings.run, settings.results_dir)
     from pe_experiments.analysis.model_folder import require_hub, upload_folder, write_model_folder
     from pe_experiments.store.csv_files import read_curve  # imports torch
     from pe_experiments.store.directory import output_folder

@@ -7,12 +7,10 @@ python scripts/show_model.py run=NAME length=40
 from pathlib import Path
 from typing import Annotated
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command, find_requested_run, required
-from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Folder, Length, Section, resolved, validated
 from pe_experiments.terminal.console import say
 
@@ -32,8 +30,7 @@ class ShowModelSettings(Section):
 def run(cfg: DictConfig) -> None:
     required(cfg, run="results/runs/NAME")
     settings = validated(ShowModelSettings, resolved(cfg))
-    keys = [key_of(text) for text in HydraConfig.get().overrides.task]
-    directory = find_requested_run(settings.run, settings.results_dir, keys)
+    directory = find_requested_run(settings.run, settings.results_dir)
     from pe_experiments.analysis.inside import look_inside  # imports torch
     from pe_experiments.analysis.show_model import show_inside
     from pe_experiments.analysis.trained_model import load_model
