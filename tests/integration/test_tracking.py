@@ -264,7 +264,8 @@ def test_the_files_of_a_run_do_not_depend_on_its_loggers(tiny: Tiny, tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore")  # of mlflow
-def test_runs_of_others_on_a_server_stay(tiny: Tiny, tmp_path: Path) -> None:
+def test_runs_of_others_on_a_server_stay(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # of MLflow's artifacts
     client = pytest.importorskip("mlflow.tracking").MlflowClient(server := f"sqlite:///{tmp_path}/shared.db")
     address = f"logger.mlflow.tracking_uri='{server}'"
     for folder in ("mine", "others", "mine"):
