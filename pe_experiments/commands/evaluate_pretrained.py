@@ -2,6 +2,8 @@
 
 python scripts/evaluate_pretrained.py model=FOLDER text=FOLDER 'rope=[as_is,yarn]' 'lengths=[2048,16384]'
 python scripts/evaluate_pretrained.py model=FILE.gguf              on Python's standard library
+python scripts/evaluate_pretrained.py model=FOLDER measure=needle  a fact hidden in the text
+python scripts/evaluate_pretrained.py model=FOLDER text=A finetune.text=B finetune.steps=100
 """
 
 from omegaconf import DictConfig

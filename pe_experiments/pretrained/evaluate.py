@@ -19,7 +19,7 @@ from pe_experiments.configuration.schema import Count, Folder, LoggerConfig, Sec
 from pe_experiments.pretrained import report
 from pe_experiments.pretrained.finetune import FinetuneSettings, finetune
 from pe_experiments.pretrained.loss import Loss
-from pe_experiments.pretrained.model import UNCHANGED, Block, PretrainedModel, Rope
+from pe_experiments.pretrained.model import WITHOUT_FACTOR, Block, PretrainedModel, Rope
 from pe_experiments.pretrained.retrieval import Retrieval, spelled
 from pe_experiments.store.csv_files import read_csv, to_csv
 from pe_experiments.store.directory import output_folder
@@ -218,6 +218,9 @@ def _finetuned_cells(
     ``truncated`` is fine-tuned on windows of the original length, as it reads no longer ones.
     """
     length = settings.finetune.length or cells[0].length
+    if model.table_length and length > model.table_length:
+        reason = f"{model.name} has no RoPE; allowed: at most {model.table_length}"
+        raise UserError(f"finetune.length={length}: {reason}")
     options = settings.finetune.model_dump(exclude={"text", "length"})
     folder_names: dict[str, str] = {}
     finetuned_cells = []
@@ -290,7 +293,7 @@ def _table(
     """Return the summary of every cell, the shortest first; ``by`` a column, one for each of its values."""
     table = []
     for cell, cell_rows in sorted(zip(cells, rows, strict=True), key=lambda pair: pair[0].length):
-        factor = None if cell.rope in UNCHANGED else cell.factor
+        factor = None if cell.rope in WITHOUT_FACTOR else cell.factor
         facts: dict[str, Any] = {"rope": cell.label, "length": cell.length, "factor": factor}
         if by is None:
             table.append(facts | measure.summary(cell_rows))

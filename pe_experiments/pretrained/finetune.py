@@ -38,7 +38,7 @@ class FinetuneSettings(Section):
 
     steps: Annotated[int, Field(ge=0)]
     text: Folder | None
-    length: Count | None
+    length: Annotated[int, Field(ge=2)] | None
     batch_size: Count
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     seed: Seed
@@ -151,7 +151,8 @@ def finetune(
         finally:
             display.stop()
         config = network.config.get_text_config()
-        config.max_position_embeddings = max(config.max_position_embeddings, length)
+        if getattr(config, "max_position_embeddings", length) < length:
+            config.max_position_embeddings = length
         draft = folder.with_suffix(".part")
         shutil.rmtree(draft, ignore_errors=True)
         network.save_pretrained(draft)

@@ -15,6 +15,7 @@ from pe_experiments.terminal.errors import UserError, sentence
 
 Rope = Literal["as_is", "truncated", "linear", "ntk", "yarn", "llama3", "none"]
 UNCHANGED = ("as_is", "truncated")  # which read all tokens, or the last ones of the original length
+WITHOUT_FACTOR = (*UNCHANGED, "none")
 Block = dict[str, Any]  # ``rope_parameters`` of a configuration of transformers
 INSTALL = 'pip install -c constraints.txt -e ".[pretrained]" installs it'
 PICKLES = ("*.bin", "*.pt", "*.pth")

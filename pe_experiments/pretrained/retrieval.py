@@ -18,7 +18,7 @@ from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.tasks.text import Text
 
-SLACK_TOKENS = 8  # that an answer may have more than the shortest correct one
+SLACK_TOKENS = 8  # more tokens of an answer, for an introduction
 CHAINS = 2  # of variables; with a single one every variable of the text would belong to the answer
 HOPS = 4  # a chain has one variable more, as in RULER
 
@@ -29,6 +29,7 @@ class Example(NamedTuple):
     statements: list[str]
     depths: list[float]
     question: str  # ends where the answer begins
+    longest_answer: str  # a correct one, as a model may write it
     correct: list[str]
     wrong: list[str]
 
@@ -46,7 +47,8 @@ def needle(index: int) -> Example:
     number = f"{generator.randrange(100_000, 1_000_000)}"
     beginning = f"The secret number of {name} is"
     question = f"\nQuestion: What is the secret number of {name}?\nAnswer: {beginning}"
-    return Example([f"\n{beginning} {number}.\n"], [DEPTHS[index % len(DEPTHS)]], question, [number], [])
+    statement = f"\n{beginning} {number}.\n"
+    return Example([statement], [DEPTHS[index % len(DEPTHS)]], question, number, [number], [])
 
 
 def variables(index: int) -> Example:
@@ -72,7 +74,8 @@ def variables(index: int) -> Example:
         f"Answer: The {HOPS + 1} variables with the value {numbers[0]} are:"
     )
     others = [name for chain in chains[1:] for name in chain]
-    return Example(statements, depths, question, chains[0], others)
+    longest_answer = ", ".join(f"VAR {name}" for name in chains[0])
+    return Example(statements, depths, question, longest_answer, chains[0], others)
 
 
 MAKERS = {"needle": needle, "variables": variables}
@@ -147,7 +150,7 @@ class Retrieval:
 
     def _answer_tokens(self, example: Example) -> int:
         """Return the number of tokens that an answer may have."""
-        return len(self._tokenized(" " + ", ".join(example.correct))) + SLACK_TOKENS
+        return len(self._tokenized(" " + example.longest_answer)) + SLACK_TOKENS
 
     def _tokens_beside_text(self, example: Example) -> int:
         """Return the number of tokens of the prefix, the statements, the question and the answer."""

@@ -290,6 +290,12 @@ def test_mistakes_are_one_sentence(
         (f"model={broken_models}/bert",): ("bert is not a causal language model", "later token"),
         (f"model={broken_models}/gpt2", "rope=[yarn]"): ("rope=yarn: gpt2 has no RoPE", "allowed: as_is"),
         (f"model={broken_models}/gpt2", "lengths=[64]"): ("lengths=64", "at most 32"),
+        (
+            f"model={broken_models}/gpt2",
+            f"finetune.text={short}",
+            "finetune.steps=1",
+            "finetune.length=64",
+        ): ("finetune.length=64: gpt2 has no RoPE; allowed: at most 32",),
         (f"model={llama}", "lengths=[8]"): ("lengths=8: expected more than scored=8",),
         (f"model={llama}", "rope=[yarm]"): ("rope.0=yarm",),
         (f"model={llama}", f"text={short}", "lengths=[40000]"): (

@@ -51,7 +51,7 @@ def follow_chain(prompt: str) -> str:
     for name, value in re.findall(r"VAR (\w+) = (?:VAR )?(\w+)", prompt):
         if value in values:
             values.add(name)
-    return ", ".join(values - {number})
+    return ", ".join(f"VAR {name}" for name in values - {number})
 
 
 def all_variables(prompt: str) -> str:
@@ -180,7 +180,7 @@ def test_a_prompt_is_the_text_with_statements_at_their_depths(task: str, folder:
     shortest, _ = retrieval.shortest()
     for index, example in enumerate(retrieval.examples):
         tokens = retrieval.prompt(3000, 3000, index)
-        longest_answer = len(model.tokenizer(" " + ", ".join(example.correct)).input_ids) + 8
+        longest_answer = len(model.tokenizer(" " + example.longest_answer).input_ids) + 8
         assert len(tokens) == 3000 - longest_answer
         assert retrieval.prompt(3000, 1500, index) == tokens[len(tokens) - (1500 - longest_answer) :]
         prompt = model.tokenizer.decode(tokens)
