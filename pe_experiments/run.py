@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from pe_experiments.configuration.compose import changed_keys, config_from_python
+from pe_experiments.configuration.compose import config_from_python, given_keys
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.configuration.schema import Config
@@ -43,7 +43,7 @@ from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
 from pe_experiments.training.own_classes import check_own_classes
 
-SIZE = ("parameters", "encoding_parameters")  # entries that loggers show besides the summary
+PARAMETER_COUNTS = ("parameters", "encoding_parameters")  # entries that loggers show besides the summary
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
     """Return a checked configuration, with the settings of the run that it continues."""
     if isinstance(config, DictConfig):
         return Config.checked(inherited(config))
-    return Config.checked(inherited(config_from_python(config), changed_keys(config)))
+    return Config.checked(inherited(config_from_python(config), given_keys(config)))
 
 
 def _untrained_model(run: Run) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
-    with _enough_memory():
+    with _explained_failures():
         optimizer = run.experiment.components["optimizer"].choice
         own = run.identity.classes or run.experiment.metrics
         if own or optimizer not in shipped("optimizer"):
@@ -149,7 +149,7 @@ def _untrained_model(run: Run) -> Backbone:
 
 
 @contextmanager
-def _enough_memory() -> Iterator[None]:
+def _explained_failures() -> Iterator[None]:
     """Turn PyTorch's error for too little memory into one sentence, and an exit of a part into an error."""
     try:
         yield
@@ -190,7 +190,7 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
     with closing(RunWriter(run, directory, display)) as writer:
         try:
             writer.begin_training(device, first_step)
-            with _enough_memory():
+            with _explained_failures():
                 _initialise(run, model, checkpoint, say)
                 if not (checkpoint and checkpoint["finished"]):
                     display.start("training", run.config.training.steps, first_step)
@@ -212,14 +212,14 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
             }
             if last_step > first_step:
                 outcome["seconds_per_step"] = round(seconds / (last_step - first_step), 5)
-            summary |= {key: model_size[key] for key in SIZE}
+            summary |= {key: model_size[key] for key in PARAMETER_COUNTS}
         except Exception as error:
             outcome = training_failure(directory, error)
         result = writer.finish({**run.header, "resumed_from": first_step, **outcome}, summary)
-    final = run.final_directory
-    if directory is not final and run.state in TRAINED:  # a rerun with a result
-        final.replace_by(directory)
-    return Result(run.experiment, final, final, result, "resumed" if first_step else "trained", curve)
+    if run.config.rerun and run.state in TRAINED:
+        run.final_directory.replace_by(directory)
+        directory = run.directory = run.final_directory
+    return Result(run.experiment, directory, directory, result, "resumed" if first_step else "trained", curve)
 
 
 def _initialise(
@@ -325,9 +325,9 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
     model = trained_model(run)
     with closing(RunWriter(run, directory, display)) as writer:
         writer.begin()
-        with _enough_memory():
+        with _explained_failures():
             curve, tables = evaluate_model(experiment, model.to(device), steps, display)
         summary = writer.curve(result["label"], curve, tables)
-        sizes = {key: trained[key] for key in SIZE if key in trained}
+        sizes = {key: trained[key] for key in PARAMETER_COUNTS if key in trained}
         result = writer.finish(result | summary, summary | sizes)
     return Result(experiment, directory, run.directory, result, "evaluated", curve)

@@ -87,7 +87,9 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
         plain = [text for text in overrides if re.fullmatch(r"seed=\d{1,9}|results_dir=/[\w/.-]+", text)]
         others = tuple(text for text in overrides if text not in plain)
         config = copy.deepcopy(composed(others, os.getcwd()))
-        values: dict[str, Any] = dict(text.split("=") for text in (f"results_dir={results}", *plain))
+        values: dict[str, Any] = dict(text.split("=") for text in plain)
+        if not any(text.startswith("results_dir=") for text in overrides):
+            values["results_dir"] = str(results)
         if "seed" in values:
             values["seed"] = int(values["seed"])
         return resolve(Config.checked(config | values))

@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 SUBMITIT = {"timeout_min": 240, "max_num_timeout": 10}
-# Slurm signals a job 30 s before it ends it. The run then writes a checkpoint and is queued again.
+# Slurm signals a job 30 s before it ends it. The run is queued again and resumes from its last checkpoint.
 SLURM = {"slurm_array_parallelism": 64, "slurm_signal_delay_s": 30, "cpus_per_task": 1, "mem_gb": 8}
 LAUNCHERS: dict[str, dict[str, Any]] = {
     "processes": {"jobs": None, "jobs_per_device": 1},  # on this machine

@@ -58,6 +58,12 @@ def write_model_folder(run: Run, model: Backbone, curve: list[Row], folder: Path
         raise UserError(
             f"out={folder}: {present[0]} is not of a shared model; allowed: an empty or a new folder"
         )
+    task = run.experiment.task
+    if task.vocabulary and run.experiment.components["task"].arguments["path"] is not None:
+        raise UserError(
+            f"out={folder}: the tokens of task.path are not shared with a model; allowed: a model that was "
+            f"trained with task.tokenizer=null, or on the default text"
+        )
     draft = folder / f".{WEIGHTS}.tmp"
     save_model(model, str(draft), metadata={"format": "pt", "run": run.identity.hash})
     write_atomically(folder / WEIGHTS, draft.read_bytes())  # which others may read
@@ -80,6 +86,7 @@ def _shared_config(run: Run) -> dict[str, Any]:
     sections["trainer"] = {key: saved["trainer"][key] for key in ("precision", "accumulate_grad_batches")}
     header = {"library_name": LIBRARY, "version": __version__, "numerics": NUMERICS, "run": run.identity.hash}
     content = {**header, "name": run.name, "classes": run.identity.classes, **sections}
+    content["vocabulary"] = experiment.task.vocabulary
     return jsonable(content)
 
 
@@ -173,6 +180,8 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
         component = experiment.components.get(group)
         if component and code_digests(component.own_classes) != recorded:
             raise UserError(f"{option}: {few(sorted(recorded))} changed since the model was trained")
+    if content.get("vocabulary", "") != experiment.task.vocabulary:
+        raise UserError(f"{option}: its tokens are those of another Python's library, the default text")
     check_own_classes(experiment)
     model = experiment.untrained_model()
     weights = folder / WEIGHTS

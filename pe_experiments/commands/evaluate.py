@@ -47,7 +47,11 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
         requested: the configuration of this command.
         keys: of the user's options, such as ``pe`` or ``evaluation.lengths``.
     """
-    from pe_experiments.configuration.parts import section_for_trained_run, with_settings  # imports torch
+    from pe_experiments.configuration.parts import (  # imports torch
+        section_for_trained_run,
+        trainer_for,
+        with_settings,
+    )
 
     changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
     changed: dict[str, Any] = {}
@@ -58,6 +62,8 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
             raise UserError(f"{key} is fixed by the training; {only}")
         if section == "logger":  # nothing of the run's own, which may be a stranger's
             changed[section] = requested[section]
+        elif section == "trainer":
+            changed[section] = trainer_for(saved[section], requested[section], keys)
         else:
             changed[section] = with_settings(saved[section], section, requested, keys)
     if "pe" in keys:

@@ -40,7 +40,7 @@ def run(cfg: DictConfig) -> None:
         require_hub()
     run = finished_run(directory, trust=settings.trust)
     model = trained_model(run)
-    folder = output_folder(settings.out, directory.path.parents[1])
+    folder = output_folder(settings.out, directory.results_dir)
     write_model_folder(run, model, read_curve(directory.curve), folder)
     say(f"model:  {folder}")
     say(

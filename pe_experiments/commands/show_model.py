@@ -39,7 +39,7 @@ def run(cfg: DictConfig) -> None:
     from pe_experiments.analysis.trained_model import load_model
     from pe_experiments.store.directory import output_folder, refuse_among_runs
 
-    results_dir = directory.path.parents[1]
+    results_dir = directory.results_dir
     out = settings.out or results_dir / "models" / directory.name
     refuse_among_runs(out, results_dir)
     trained = load_model(directory.path, settings.trust)

@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.hydra_errors import key_of, refuse_two_encodings
 from pe_experiments.configuration.schema import Config
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, one_line
@@ -24,10 +24,12 @@ from pe_experiments.terminal.errors import UserError, one_line
 def run(cfg: DictConfig) -> float:
     """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
+    overrides = HydraConfig.get().overrides.task
+    refuse_two_encodings(overrides)
     if cfg.get("init_from") is not None:
         from pe_experiments.store.parent import inherited  # imports torch
 
-        config = Config.checked(inherited(cfg, map(key_of, HydraConfig.get().overrides.task)))
+        config = Config.checked(inherited(cfg, map(key_of, overrides)))
     else:
         config = Config.checked(cfg)
     from pe_experiments.run import run_experiment  # imports torch

@@ -18,8 +18,8 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import make_folder, write_atomically
 
-# Columns of runs.csv and the keys of a run's environment that they contain.
 WRITTEN = (".csv", ".tex", ".bib", ".html")  # suffixes of the files of a comparison
+# Columns of runs.csv and the keys of a run's environment that they contain.
 RECORDED = {"version": "pe_experiments", "commit": "commit", "device": "device", "command": "command"}
 
 
@@ -131,12 +131,14 @@ def runs_csv(runs: Runs) -> str:
 
 
 def show(comparison: Comparison) -> None:
-    """Print the table, its caveats, the excluded runs and the written files."""
+    """Print the table, its results and caveats, the excluded runs and the written files."""
     column = "exact_match" if any(protocol.exact for protocol in comparison.protocols) else "loss"
     table = comparison.table.rename(columns={f"{column}_{span}": span for span in SPANS})
     table = table[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
     say(table.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
     say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
+    for title, sentence in comparison.sentences.items():
+        say(f"result: {title}: {sentence}")
     for note in comparison.notes:
         say(f"note: {note}")
     for title, plan in comparison.plans.items():

@@ -37,6 +37,7 @@ EVALUATION = {
 # The first columns of the tables of runs, curves and training.
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend only on the task
+MEASURED_BY = {"depth": ["examples", "exact_match"], "index": ["tokens"]}  # columns of depth.csv, index.csv
 
 
 @dataclass(frozen=True)
@@ -141,8 +142,8 @@ def read_runs(
         environments={name: run.directory.read_environment() for name, run in runs.items()},
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
         text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
-        depth=pd.concat([_depth(run, left_out) for run in runs.values()], ignore_index=True),
-        index=pd.concat([_by_index(run, left_out) for run in runs.values()], ignore_index=True),
+        depth=pd.concat([_by("depth", run, left_out) for run in runs.values()], ignore_index=True),
+        index=pd.concat([_by("index", run, left_out) for run in runs.values()], ignore_index=True),
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -241,8 +242,7 @@ def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -
     if "parent" in config:  # parents that differ only in their seed count as the same encoding
         encoding["parent"] = config["parent"]["family"]
     compared = [protocol, hashed["data"], int(evaluation["examples"])]
-    if "window" in evaluation:
-        compared.append(evaluation["window"])
+    compared += [evaluation[key] for key in ("window", "decoding") if key in evaluation]
     return short_hash(compared), short_hash(encoding)
 
 
@@ -303,20 +303,15 @@ def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
     return _read_table(directory.path / "text.csv", numbers, directory.name, left_out)
 
 
-def _depth(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of ``depth.csv`` of a run and its later evaluations, without damaged files."""
-    paths = [directory.path / "depth.csv" for directory in (run.directory, *run.evaluations)]
-    numbers = ["length", "depth", "examples", "exact_match", "token_accuracy"]
-    table = pd.concat([_read_table(path, numbers, run.directory.name, left_out) for path in paths])
-    return table.drop_duplicates(["length", "depth"]) if len(table) else table
+def _by(column: str, run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
+    """Return the rows by length and ``column`` (depth, index) of a run and its later evaluations.
 
-
-def _by_index(run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of ``index.csv`` of a run and its later evaluations, without damaged files."""
-    paths = [directory.path / "index.csv" for directory in (run.directory, *run.evaluations)]
-    numbers = ["length", "index", "tokens", "token_accuracy"]
+    They are in ``depth.csv`` and ``index.csv``; damaged files are left out.
+    """
+    numbers = ["length", column, "token_accuracy", *MEASURED_BY[column]]
+    paths = [directory.path / f"{column}.csv" for directory in (run.directory, *run.evaluations)]
     table = pd.concat([_read_table(path, numbers, run.directory.name, left_out) for path in paths])
-    return table.drop_duplicates(["length", "index"]) if len(table) else table
+    return table.drop_duplicates(["length", column]) if len(table) else table
 
 
 def _read_table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:

@@ -25,17 +25,19 @@ def best_of_each(runs: Sequence[Any], tuned: Collection[str]) -> tuple[set[str],
     """Return the names of the runs at the best value of each encoding, and how each value was chosen.
 
     ``runs`` are finished runs read by `read_runs`. Runs with the same encoding form a grid if their protocols
-    differ only in tuned options.
+    differ only in tuned options. Several tuned options are chosen together.
     """
     best_names = {run.directory.name for run in runs}
     choices: list[Choice] = []
-    for setting in tuned:
-        table = pd.DataFrame([_grid_row(run, setting) for run in runs])
-        for _, grid in table.groupby(["protocol", "family"], sort=False):
-            if grid["value"].nunique() > 1:
-                choice = choose(grid)
-                choices.append(choice)
-                best_names -= set(grid.loc[grid["value"] != choice["chosen"], "name"])
+    setting = ", ".join(varying([run.saved.trained for run in runs], tuned))
+    if not setting:
+        return best_names, choices
+    table = pd.DataFrame([_grid_row(run, setting) for run in runs])
+    for _, grid in table.groupby(["protocol", "family"], sort=False):
+        if grid["value"].nunique() > 1:
+            choice = choose(grid)
+            choices.append(choice)
+            best_names -= set(grid.loc[grid["value"] != choice["chosen"], "name"])
     return best_names, choices
 
 
@@ -96,9 +98,9 @@ def _as_number(text: str) -> float:
 
 
 def option_value(config: Mapping[str, Any], setting: str) -> str:
-    """Return the value of an option such as ``training.learning_rate`` as text."""
-    section, _, key = setting.partition(".")
-    return str(config[section].get(key))
+    """Return the value of an option such as ``training.learning_rate`` as text; of several, with commas."""
+    paths = [name.partition(".") for name in setting.split(", ")]
+    return ", ".join(str(config[section].get(key)) for section, _, key in paths)
 
 
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:

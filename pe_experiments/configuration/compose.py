@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from types import FunctionType
 from typing import Any
@@ -61,7 +61,7 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
     groups = groups_of("config")
     choices = []
     for key, value in list(settings.items()):
-        if key.partition(".")[0] in ("dry_run", "bank"):
+        if key.partition(".")[0] in ("dry_run", "bank", "sweep"):
             raise UserError(f"{key} is an option of train.py; from Python each call makes one run")
         if key in groups and isinstance(value, str):
             choices.append(f"{key}={settings.pop(key)}")
@@ -116,11 +116,11 @@ def _named_functions(value: Any) -> Any:
     return value
 
 
-def changed_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
+def given_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
     """Yield the keys of a configuration given from Python, joined by dots as in ``training.steps``."""
     for key, value in config.items():
         if isinstance(value, Mapping) and "_target_" not in value:
-            yield from changed_keys(value, *path, str(key))
+            yield from given_keys(value, *path, str(key))
         else:
             yield ".".join([*path, str(key).lstrip("+")])
 
@@ -128,16 +128,3 @@ def changed_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
 OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
     r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
 )
-
-
-def targets(node: Any) -> Iterator[str]:
-    """Yield every ``_target_`` in a configuration, at any depth."""
-    values: Iterable[Any] = ()
-    if isinstance(node, Mapping):
-        if node.get("_target_") is not None:
-            yield str(node["_target_"])
-        values = node.values()
-    elif isinstance(node, list | tuple):
-        values = node
-    for value in values:
-        yield from targets(value)

@@ -73,9 +73,14 @@ class Experiment:
     evaluation_task: Task  # usually the task of the training
     evaluation_component: Component  # which builds the evaluation task
     longest_ids_1P: Tensor | None  # position ids of the longest evaluation; None if they follow from the task
-    other_task: Component | None  # the same if it is not the task of the training
     callbacks: tuple[Component, ...]  # the user's Lightning callbacks
     metrics: dict[str, Callable[..., Any]]  # the user's metrics, by the name of their column
+
+    @property
+    def other_task(self) -> Component | None:
+        """Return the component of the evaluation task if it is not the task of the training."""
+        is_other = self.evaluation_component != self.components["task"]
+        return self.evaluation_component if is_other else None
 
     def untrained_model(self) -> Backbone:
         """Return a new model, with initial weights from random streams of the run's seed."""
@@ -277,7 +282,6 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         evaluation_task=evaluation_task,
         evaluation_component=evaluation_component,
         longest_ids_1P=longest_ids_1P,
-        other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
         metrics=_metrics(evaluation, evaluation_task) if evaluation.metrics or evaluation.save else {},
     )

@@ -51,7 +51,7 @@ def explain_error(
         return UserError("the defaults list of a config file is circular")
     if isinstance(error, ValueError) and not isinstance(error, UserError):
         for text in texts:  # Hydra expects a text for a group
-            if key_of(text) in COMPONENT_GROUPS and text.endswith("=null"):
+            if key_of(text) in groups_of(command) and text.endswith("=null"):
                 return UserError(_takes_one_choice(text))
     if not isinstance(error, HydraException | OmegaConfBaseException | yaml.YAMLError):
         return error
@@ -69,6 +69,16 @@ def refuse_lists(overrides: Iterable[str]) -> None:
     for text in overrides:
         if key_of(text) in COMPONENT_GROUPS and text.partition("=")[2].startswith("["):
             raise UserError(_takes_one_choice(text))
+
+
+def refuse_two_encodings(overrides: Iterable[str]) -> None:
+    """Raise an error for ``pe=rope`` together with ``bank/encoding``, which sets pe."""
+    values = dict(text.partition("=")[::2] for text in overrides)
+    encoding = values.get("bank/encoding", "own")
+    if encoding not in ("own", "null") and ("pe" in values or "positions" in values):
+        key = "pe" if "pe" in values else "positions"
+        hint = "choose it there, or add bank/encoding=own to use pe and positions"
+        raise UserError(f"{key}={values[key]}: bank/encoding={encoding} sets the encoding; {hint}")
 
 
 def refuse_without_effect(overrides: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ from torch import optim
 from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON, OURS
 from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.hints import nearest
-from pe_experiments.configuration.schema import complaint
+from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import Softmax
@@ -283,6 +283,17 @@ def with_settings(
         if key.startswith(f"{name}."):
             changed = _with_value_of(requested[name], changed, key.split(".")[1:])
     return changed
+
+
+def trainer_for(
+    trained: Mapping[str, Any], requested: Mapping[str, Any], keys: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the user's section ``trainer`` with those options of a trained run that belong to its identity.
+
+    Devices and threads are those of the user. ``keys`` are the keys that the user set, whose values stay.
+    """
+    options = [key for key in TRAINER_OPTIONS_IN_IDENTITY if key in trained and f"trainer.{key}" not in keys]
+    return {**requested, **{key: trained[key] for key in options}}
 
 
 def _with_value_of(source: Any, section: dict[str, Any], path: list[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ depth.csv       for tasks with a depth: a row per run, input length and depth
 tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
 """
 
+import ast
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -220,15 +221,25 @@ def published_keys(folder: Path) -> set[str]:
             keys.add(config_key(trained, data))
         for row in grid.to_dict("records"):
             trained, data = by_family[row["family"], row["protocol"]]
-            group, _, setting = row["setting"].partition(".")
-            section = {**trained[group], setting: row["value"]}
-            keys.add(config_key({**trained, group: section, "seed": row["seed"]}, data))
+            config = {**trained, "seed": row["seed"]}
+            for setting, value in zip(row["setting"].split(", "), str(row["value"]).split(", "), strict=True):
+                group, _, key = setting.partition(".")
+                config[group] = {**config[group], key: _parsed(value)}
+            keys.add(config_key(config, data))
     return keys
 
 
 def _choices(grid: pd.DataFrame) -> list[Choice]:
     """Return the choice of each tuned option from the rows of ``tuning.csv``."""
     return [choose(rows) for _, rows in grid.groupby(TUNED, sort=False)]
+
+
+def _parsed(value: str) -> Any:
+    """Return the value of an option that `option_value` gave as text."""
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:

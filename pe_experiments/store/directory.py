@@ -56,6 +56,11 @@ class RunDirectory:
         self._lock_file = path / ".lock"
 
     @property
+    def results_dir(self) -> Path:
+        """Return the folder of results to which the run belongs."""
+        return self.path.absolute().parent.parent
+
+    @property
     def rerun(self) -> RunDirectory:
         """Return the sibling directory in which a rerun trains until it has a result."""
         return RunDirectory(self.path.with_name(f".{self.name}.rerun"))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.parts import trainer_for
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import Identity, identify
-from pe_experiments.store.names import file_digest
+from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
 from pe_experiments.store.trust import refuse_untrusted_code
@@ -49,7 +51,7 @@ def finished_run(
         shown_state = State.INTERRUPTED if state is State.NEW else state
         only = "only a completed run can be evaluated or continued; train it first"
         raise UserError(f"{option}: it is {shown_state}, and {only}")
-    _refuse_edited_code(option, record, identify(experiment), changes)
+    _refuse_edited_code(option, record, saved["pe"], identify(experiment), changes)
     if run.identity.hash != record.hash:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
@@ -65,10 +67,10 @@ def _requested_config(
     config = {key: value for key, value in saved.items() if key not in DERIVED}
     had_none = all(section is None for section in saved["logger"].values())
     here = resolved(compose_config(["logger=none"] if had_none else []))
-    trainer = {key: saved["trainer"][key] for key in TRAINER_OPTIONS_IN_IDENTITY if key in saved["trainer"]}
-    config |= {"logger": here["logger"], "trainer": here["trainer"] | trainer, "study": None}
+    trainer = trainer_for(saved["trainer"], here["trainer"])
+    config |= {"logger": here["logger"], "trainer": trainer, "study": None}
     # As wherever the run is now; the folder may have been moved since.
-    return config | {"results_dir": str(directory.path.parents[1])} | dict(changes)
+    return config | {"results_dir": str(directory.results_dir)} | dict(changes)
 
 
 def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
@@ -79,14 +81,23 @@ def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, A
             raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
 
 
-def _refuse_edited_code(option: str, recorded: Record, current: Identity, changes: Mapping[str, Any]) -> None:
-    """Raise an error if data or classes not replaced by ``changes`` have been edited since training."""
+def _refuse_edited_code(
+    option: str, recorded: Record, encoding: Mapping[str, Any], current: Identity, changes: Mapping[str, Any]
+) -> None:
+    """Raise an error if data or classes not replaced by ``changes`` have been edited since training.
+
+    ``encoding`` is the section of the trained encoding, whose files do not count if it is replaced.
+    """
+    replaced: set[str] = set()
+    if "pe" in changes:
+        values = [value for section in (encoding, changes["pe"]) for _, value in leaves(section)]
+        replaced = {name for value in values for name in (str(value), Path(str(value)).name)}
     digests = [(recorded.data, current.data)]
     for group in {**recorded.classes, **current.classes}.keys() - changes.keys():
         digests.append((recorded.classes.get(group, {}), current.classes.get(group, {})))
     edited = []
     for old, new in digests:
-        edited += [name for name in old | new if old.get(name) != new.get(name)]
+        edited += [name for name in old | new if old.get(name) != new.get(name) and name not in replaced]
     if edited:
         raise UserError(f"{option}: {few(edited)} changed since it was trained; train it again")
 

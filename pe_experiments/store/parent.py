@@ -26,12 +26,12 @@ from pe_experiments.configuration.experiment import Experiment, refuse_other_voc
 from pe_experiments.configuration.parts import (
     load_component,
     section_for_trained_run,
+    trainer_for,
     user_errors,
     with_settings,
 )
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
-    TRAINER_OPTIONS_IN_IDENTITY,
     ParentConfig,
     resolved,
 )
@@ -68,9 +68,7 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     child = dict(requested)
     for section in INHERITED_SECTIONS:
         child[section] = with_settings(saved[section], section, requested, keys)
-    here, trainer = requested["trainer"], saved["trainer"]  # devices depend on the present machine
-    kept = {key: trainer[key] for key in TRAINER_OPTIONS_IN_IDENTITY if key in trainer}
-    child["trainer"] = with_settings(here | kept, "trainer", requested, keys)
+    child["trainer"] = trainer_for(saved["trainer"], requested["trainer"], keys)
     if child["pe"] is requested["pe"]:  # another encoding
         child["pe"] = section_for_trained_run(saved["pe"], requested["pe"], explicit)
     if "seed" not in keys:

@@ -49,8 +49,8 @@ class Record:
             config = without_defaults(self.trained)
         except ForeignCode as error:
             if self.config is None:
-                cure = "was trained by an earlier version of this package; add rerun=true to its command"
-                raise UserError(f"{error}, and the run {cure}") from error
+                problem = f"{error}, and its config.yaml records no identity that can be read without it"
+                raise UserError(f"{problem}; if it is yours, add rerun=true to its command") from error
             config = self.config
         return Identity(config, self.data, self.classes, self.numerics)
 

@@ -6,10 +6,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.compose import OURS, targets
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.schema import Config
-from pe_experiments.store.directory import TRAINED, RunDirectory, State, run_directory, runs_with_same_label
+from pe_experiments.store.directory import (
+    COMPLETED,
+    TRAINED,
+    RunDirectory,
+    State,
+    run_directory,
+    runs_with_same_label,
+)
 from pe_experiments.store.identity import Identity, evaluation_key, identify
 from pe_experiments.store.names import differences, jsonable, short_hash
 from pe_experiments.store.record import Record
@@ -34,8 +40,7 @@ class Run:
         self.identity = identify(self.experiment)
         self.final_directory = self._find_directory()
         self.name = self.final_directory.name
-        rerun = config.rerun and self.final_directory.path.exists()
-        self.directory = self.final_directory.rerun if rerun else self.final_directory
+        self.directory = self.final_directory.rerun if config.rerun else self.final_directory
 
     @classmethod
     def finished(cls, directory: RunDirectory, experiment: Experiment, identity: Identity) -> Run:
@@ -65,7 +70,9 @@ class Run:
         """Return the directory of the curve: that of the run, or of one of its later evaluations."""
         result = self.directory.read_result()
         # An evaluation that also kept its predictions has the same curve.
-        if result is None or result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
+        if result is None or result["status"] != COMPLETED:
+            return self.directory
+        if result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
             return self.directory
         return self.directory.evaluation(short_hash(self.evaluation))
 
@@ -93,10 +100,10 @@ class Run:
     @property
     def saved_config(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
-        config = self.experiment.full_config
         identity = {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")}
-        if any(not OURS.fullmatch(target) for target in targets(config)):
-            identity["config"] = self.identity.config  # readers of the run do not import its classes
+        if self.identity.classes:  # comparisons do not import them
+            identity["config"] = self.identity.config
+        config = self.experiment.full_config
         return {**config, "rerun": False, "derived": self.experiment.derived, "identity": identity}
 
     def difference_to_cached_run(self) -> str:

@@ -39,7 +39,7 @@ MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
 class Loggers:
     """The loggers of a run, or of one of its evaluations, by the names of ``configs/logger``."""
 
-    def __init__(self, run: Run, directory: RunDirectory):
+    def __init__(self, run: Run, directory: RunDirectory, resumed: bool = False):
         config = run.config
         name = run.name
         if directory is not run.directory:
@@ -51,7 +51,7 @@ class Loggers:
         self._has_curve = False
         # W&B is started first, so that the other loggers write nothing if it cannot start.
         if config.logger.wandb and config.logger.wandb.mode:
-            wandb_logger = _wandb_logger(run, directory, self.config)
+            wandb_logger = _wandb_logger(run, directory, self.config, resumed)
             self.loggers["wandb"] = wandb_logger
             self.wandb = wandb_logger.experiment
             self._last_step = int(self.wandb.summary.get("training/step") or 0)
@@ -132,8 +132,13 @@ def upload_command(directory: RunDirectory) -> str | None:
     return f"wandb sync {shlex.quote(os.path.relpath(offline_runs[-1]))}" if offline_runs else None
 
 
-def _wandb_logger(requested: Run, directory: RunDirectory, saved_config: dict[str, Any]) -> WandbLogger:
-    """Return the logger of a W&B run with files in the directory; an earlier offline run is replaced."""
+def _wandb_logger(
+    requested: Run, directory: RunDirectory, saved_config: dict[str, Any], resumed: bool
+) -> WandbLogger:
+    """Return the logger of a W&B run with files in the directory.
+
+    An online run goes on if the training is ``resumed``. Otherwise an earlier run of this id is replaced.
+    """
     experiment = requested.experiment
     config = experiment.config
     settings = config.logger.wandb
@@ -160,7 +165,7 @@ def _wandb_logger(requested: Run, directory: RunDirectory, saved_config: dict[st
         "job_type": job,
         "group": group[-MOST_NAME:],
         "tags": list(dict.fromkeys(tags)),
-        "resume": "allow" if settings.mode == "online" else None,
+        "resume": "allow" if resumed and settings.mode == "online" else None,
     }
     run = _start_wandb(**arguments, config=saved_config, dir=directory.path)
     for key in METRICS:
@@ -230,11 +235,12 @@ def _file_logger(name: str, folder: Path) -> Logger:
 def _mlflow_logger(
     settings: MlflowConfig, name: str, results_dir: Path, tags: dict[str, str] | None
 ) -> MLFlowLogger:
-    """Return the logger of an MLflow run that replaces earlier runs of that name."""
+    """Return the logger of an MLflow run that replaces earlier runs of that name and results folder."""
     _require("mlflow")
     from pytorch_lightning.loggers import MLFlowLogger
 
     results = results_dir.absolute()
+    tags = {**(tags or {}), "results_dir": str(results)}  # a server may hold runs of others
     for package in ("alembic", "mlflow"):
         logging.getLogger(package).setLevel(logging.WARNING)
     with FileLock(results / ".mlflow.lock"):  # so that only one process creates the tables
@@ -253,7 +259,8 @@ def _mlflow_logger(
             raise UserError(f"logger.mlflow.tracking_uri={settings.tracking_uri}: {why}") from error
         same_name = f"attributes.run_name = '{name}'"
         for run in client.search_runs([str(logger.experiment_id)], same_name):
-            if run.info.run_id != run_id:
+            is_own = run.data.tags.get("results_dir") == str(results)
+            if is_own and run.info.run_id != run_id:
                 client.delete_run(run.info.run_id)
     return logger
 

@@ -41,12 +41,12 @@ class RunWriter(Observer):
         self.validation_loss = math.nan  # of the last row that has one
         self.loggers: Loggers | None = None
 
-    def begin(self) -> None:
+    def begin(self, resumed: bool = False) -> None:
         """Write the configuration and start the loggers."""
         write_atomically(
             self.directory.config, yaml.safe_dump(jsonable(self.run.saved_config), sort_keys=False)
         )
-        self.loggers = Loggers(self.run, self.directory)
+        self.loggers = Loggers(self.run, self.directory, resumed)
 
     def begin_training(self, device: str, first_step: int) -> None:
         """Begin, or resume at a step: drop later rows, record the environment, list the run in its study."""
@@ -54,7 +54,7 @@ class RunWriter(Observer):
         rows: list[Row] = []
         if first_step:
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
-        self.begin()
+        self.begin(resumed=first_step > 0)
         write_atomically(directory.metrics, to_csv(METRICS, rows))
         for row in rows:
             self._log(row)

@@ -1,8 +1,4 @@
-"""Execute the runs of a sweep in processes of this machine, as jobs of submitit, or as tasks of Ray.
-
-An executor has three members: `submit` accepts tasks and returns a future for the outcome of each, `stop`
-ends the tasks that are still executed, and `poll_seconds` is the time between two looks at the futures.
-"""
+"""Execute the runs of a sweep in processes of this machine, as jobs of submitit, or as tasks of Ray."""
 
 from __future__ import annotations
 
@@ -19,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
@@ -87,7 +84,7 @@ class Task:
 class Executor(Protocol):
     """Executes tasks in other processes."""
 
-    poll_seconds: float
+    poll_seconds: float  # between two looks at the futures
 
     def submit(self, tasks: Sequence[Task]) -> list[Any]:
         """Return a future for the outcome of each task."""
@@ -101,13 +98,13 @@ class Processes:
 
     poll_seconds = 0.5
 
-    def __init__(self, jobs: int, gpus: Sequence[str] = ()):
+    def __init__(self, workers: Sequence[str | None]):
+        """Create a process for each worker, with the GPU on which its runs compute, or None."""
         from pebble import ProcessPool  # not needed by a single run, which imports this module too
 
-        devices: Sequence[str | None] = gpus or [None]
         self.pools = [
-            ProcessPool(jobs // len(devices), initializer=_start_worker, initargs=(device,), context=SPAWN)
-            for device in devices
+            ProcessPool(count, initializer=_start_worker, initargs=(device,), context=SPAWN)
+            for device, count in Counter(workers).items()
         ]
 
     def submit(self, tasks: Sequence[Task]) -> list[Any]:
@@ -193,7 +190,7 @@ def _end_with(pid: int) -> None:
 def _interrupting(submitit_handler: Any) -> Callable[[int, Any], None]:
     """Return a signal handler that interrupts the run where submitit's handler would end the process.
 
-    The run then saves a checkpoint, as it does after Ctrl-C.
+    The run then ends as after Ctrl-C, and resumes from its last checkpoint.
     """
 
     def handle(number: int, frame: Any) -> None:
@@ -250,14 +247,13 @@ def executor_for(kind: str, settings: LauncherConfig, threads: int, use_gpus: bo
     assert isinstance(settings, ProcessesConfig)
     devices = gpus() if use_gpus else ()
     if devices:
-        devices = devices[: settings.jobs] if settings.jobs else devices
-        return Processes(len(devices) * settings.jobs_per_device, devices)
+        return Processes((devices * settings.jobs_per_device)[: settings.jobs])
     if settings.jobs_per_device > 1:
         raise UserError(
             f"hydra.launcher.jobs_per_device={settings.jobs_per_device}: these runs use no GPU; "
             f"allowed instead: hydra.launcher.jobs"
         )
-    return Processes(settings.jobs or cores_for(threads))
+    return Processes([None] * (settings.jobs or cores_for(threads)))
 
 
 def gpus() -> tuple[str, ...]:

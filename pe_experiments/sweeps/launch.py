@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.configuration.hydra_errors import explain_error, key_of
+from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_two_encodings
 from pe_experiments.configuration.schema import Config, LauncherConfig, validated
 from pe_experiments.store.directory import State
 from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, Task, executor_for
@@ -112,7 +112,7 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
         job = Job(list(overrides))
         jobs.append(job)
         try:
-            _refuse_two_encodings(overrides)
+            refuse_two_encodings(overrides)
             composed = loader.load_sweep_config(launcher.config, list(overrides))
             job.run = Run(_checked(composed, overrides))
             _read_state(job, job.run, published)
@@ -139,16 +139,6 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _refuse_two_encodings(overrides: Sequence[str]) -> None:
-    """Raise an error for ``pe=rope`` together with ``bank/encoding``, which sets pe."""
-    values = dict(text.partition("=")[::2] for text in overrides)
-    encoding = values.get("bank/encoding", "own")
-    if encoding not in ("own", "null") and ("pe" in values or "positions" in values):
-        key = "pe" if "pe" in values else "positions"
-        hint = "choose it there, or add bank/encoding=own to use pe and positions"
-        raise UserError(f"{key}={values[key]}: bank/encoding={encoding} sets the encoding; {hint}")
-
-
 def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[str]]) -> None:
     """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
@@ -158,7 +148,8 @@ def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[
     if study not in published:
         published[study] = _published_keys(*study)
     is_published = not run.identity.classes and run.identity.key in published[study]
-    if is_published and not job.done and not run.config.rerun:
+    sections = {key_of(text).partition(".")[0] for text in job.overrides}
+    if is_published and not job.done and not run.config.rerun and "evaluation" not in sections:
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.run import try_out

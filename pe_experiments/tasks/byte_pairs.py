@@ -37,6 +37,7 @@ class BytePairs:
         levels = library.pre_tokenizers.ByteLevel
         self._tokenizer = library.Tokenizer(library.models.BPE())
         self._tokenizer.pre_tokenizer = levels(add_prefix_space=False)
+        self._tokenizer.decoder = library.decoders.ByteLevel()
         trainer = library.trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=2,
@@ -53,6 +54,11 @@ class BytePairs:
         tokens = sorted(ids, key=ids.__getitem__)  # a character stands for a byte
         self.sizes_V = torch.tensor([len(token) for token in tokens])
         self.digest = hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:16]
+
+    def text(self, token: int) -> str:
+        """Return the characters of a token, with escapes for those that cannot be printed."""
+        text = self._tokenizer.decode([token])
+        return text if text.isprintable() else repr(text)[1:-1]
 
     def encode(self, content: np.ndarray) -> np.ndarray:
         """Return the tokens of bytes, uint16."""

@@ -158,6 +158,8 @@ class Text(Task):
         return [*row[1:], IGNORE]
 
     def symbol_name(self, symbol: int) -> str:
+        if self.byte_pairs:
+            return self.byte_pairs.text(symbol)
         return chr(symbol) if chr(symbol).isprintable() else f"\\x{symbol:02x}"
 
     def for_split(self, split: Split) -> Self:

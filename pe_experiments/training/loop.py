@@ -43,7 +43,7 @@ from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_f
 RECORD_EVERY = 10  # steps between rows of the training curve
 SCORED_STEP = 16  # scored tokens are padded to a multiple of 16, because every new shape sets up kernels
 CHECKPOINT_SECONDS = 3.0  # between checkpoints; a killed run loses about as much work
-CHECKPOINT_SHARE = 0.02  # largest share of the training time for writing checkpoints
+CHECKPOINT_SHARE = 0.02  # largest share of the training time for writing them, so large models write fewer
 NO_CONTEXT = nullcontext()
 KNOWN_WARNINGS = "isinstance.treespec, LeafSpec|`srun` command is available"
 
@@ -391,7 +391,7 @@ def fit(
 
     Raises:
         Diverged: the loss is no longer finite.
-        KeyboardInterrupt: Ctrl-C; the last checkpoint is at most a few seconds old.
+        KeyboardInterrupt: Ctrl-C; the last checkpoint is a few seconds old (see `CHECKPOINT_SHARE`).
     """
     config, training = experiment.config.trainer, experiment.config.training
     callbacks = [

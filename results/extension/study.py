@@ -213,7 +213,8 @@ def normalised_values(bits: pd.DataFrame) -> dict[str, Any]:
     normalised = normalised_bits()
     differences = normalised_comparisons(bits, normalised)
     by_seed = [values.to_numpy() for values in differences.values()]
-    seeds = len(by_seed[0])
+    complete = next(iter(differences.values())).index
+    seeds = len(complete)
     counted = "five seeds" if seeds == len(SEEDS) else f"{seeds} of five seeds"
     results = [(Interval(float(values.mean())) if seeds else Interval(np.nan), np.nan) for values in by_seed]
     if seeds >= FEWEST_SEEDS:
@@ -232,8 +233,11 @@ def normalised_values(bits: pd.DataFrame) -> dict[str, Any]:
     headings = ["model", "normalised", *(f"at {length:,}" for length in LENGTHS)]
     parents = normalised[(*PARENT, TRAINED)] - bits[(*PARENT, TRAINED)]
     tested_against = f"DroPE, normalised, minus ({counted})"
+    sentence = "not measured"
+    if seeds:
+        sentence = normalised_sentence(normalised.loc[complete], bits.loc[complete], results, counted)
     return {
-        "normalised": normalised_sentence(normalised, bits, results, counted) if seeds else "not measured",
+        "normalised": sentence,
         "normalised_seeds": counted,
         "normalised_parents": format_change(t_interval(parents.dropna().to_numpy())),
         "normalised_tests": markdown_table([tested_against, "difference", "p"], lines),
@@ -253,7 +257,7 @@ def normalised_sentence(
     if np.isnan(p):
         return f"{words} ({counted}, not tested)"
     helps = "a significant gain" if against_plain.high < 0 else "no significant gain"
-    good = "as good as" if against_truncated.high < BEHIND else "not as good as"
+    good = "as good as" if against_truncated.high < BEHIND else "not shown to be as good as"
     return (
         f"{words} ({helps}, p = {p_plain:.2g}); it is {good} its parents on their last {TRAINED} bytes "
         f"({against_truncated.estimate:+.2f}, p = {p:.2g}), and at {LONGEST:,} bytes "

@@ -372,6 +372,14 @@ class T5PaperArguments(RightT5):
         self.relative_attention_bias = nn.Embedding(32, shape.num_heads)
 
 
+class TwoSidedInDecoder(T5PaperArguments):
+    causal_only = True
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.one_sided = False
+
+
 class RightKerple(PositionalEncoding):
     def __init__(self, shape: ModelShape):
         super().__init__(shape)

@@ -54,7 +54,6 @@ RECOGNISED = {
     "YarnOfArguments against=rope_yarn": ["It is rope_yarn(factor=4), "],
     "LogNOfQwen against=logn": ["another convention, which is no mistake", "as in Qwen"],
     "StepsOfPositions against=new": ["It equals none of our encodings"],
-    "Window against=sliding_window": ["It is sliding_window(window=4), compared in a decoder and an encoder"],
     "OtherBase": ["It is rope(base=500), "],
     "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
     "RightDeberta against=deberta": ["position to content uses d(i, j) instead of d(j, i)"],
@@ -181,7 +180,7 @@ UNNAMED = {
     "WindowOneWider": ["sliding_window: one position too wide"],
     "OddExtraHeads": ["It is almost alibi.", "equal with 4 heads; with 6, logits differ in 2 of 6 heads"],
     "TwoSidedInDecoder": ["t5: two-sided buckets in a decoder"],
-    "RightRope against=new": ["It is rope, compared in"],
+    "RightAlibi against=new": ["It is alibi, compared in"],
     "OwnTableInEveryLayer": ["It is almost t5.", "every layer has parameters of its own"],
 }
 # Implementations whose one defect is reported once, however many checks it breaks.

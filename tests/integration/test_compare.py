@@ -43,6 +43,7 @@ def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> No
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
     assert f"page: {tmp_path / 'report.html'}" in outcome.out
     assert "No intervals or tests" in outcome.out
+    assert "result: copy, decoder: " in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,18 @@ def test_the_files_of_a_run_do_not_depend_on_its_loggers(tiny: Tiny, tmp_path: P
     assert not (without.path / "wandb").exists()
 
 
+@pytest.mark.filterwarnings("ignore")  # of mlflow
+def test_runs_of_others_on_a_server_stay(tiny: Tiny, tmp_path: Path) -> None:
+    client = pytest.importorskip("mlflow.tracking").MlflowClient(server := f"sqlite:///{tmp_path}/shared.db")
+    address = f"logger.mlflow.tracking_uri='{server}'"
+    for folder in ("mine", "others", "mine"):
+        options = (address, f"results_dir={tmp_path / folder}", "rerun=true")
+        assert run_experiment(tiny("logger=mlflow", *options).config).status == "completed"
+    (experiment,) = [found for found in client.search_experiments() if found.name == "pe_experiments"]
+    runs = client.search_runs([experiment.experiment_id])
+    assert sorted(Path(run.data.tags["results_dir"]).name for run in runs) == ["mine", "others"]
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "trackio"])
 def test_a_logger_that_is_not_installed_is_one_sentence(
     name: str, tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,12 @@ def test_which_layer_does_what(pattern: str, last: str | None, expected: str) ->
     assert "".join(kinds[type(encoding.for_layer(layer))] for layer in range(6)) == expected
 
 
+def test_layers_of_one_kind_share_what_the_encoding_shares() -> None:
+    shape = ModelShape(16, 2, 4, True, 20, 20)
+    encoding = LayerPattern(shape, short=T5Bias, long=Rope, pattern="SSSL")
+    assert encoding.for_layer(0) is encoding.for_layer(1) is encoding.for_layer(2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -15,6 +15,7 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.words import number
 from pe_experiments.published import read_archive, table, with_settings
 from pe_experiments.published.archive import PROVENANCE
+from pe_experiments.published.pages import load_study
 
 MIRRORED = Path(__file__).parents[1] / "mirrored"
 TASKS = ["copy", "lag", "induction", "flip_flop"]
@@ -22,6 +23,7 @@ KEYS = ["task", "setting", "content_length"]
 FARTHEST = 8  # multiples of the training length, to which a score extends
 CASES = len(TASKS) * 12
 NOT_MEASURED = "not measured"
+TRUNCATED = "truncated RoPE"
 
 
 def window(task: str, longest: int) -> int:
@@ -132,6 +134,23 @@ def mean_table(points: pd.DataFrame) -> pd.DataFrame:
     return means
 
 
+def compare_with_truncation(points: pd.DataFrame) -> str:
+    """Return the planned tests of FoX and KERPLE against truncated RoPE."""
+    mirrored = load_study(MIRRORED)
+    by_setting = mirrored.bank.ranking.over_tasks(pd.read_csv(MIRRORED / "scores.csv"))
+    by_setting[TRUNCATED] = scores(points, "truncated").groupby("setting").mean()
+    rows = mirrored.difference_rows(by_setting, [(label, TRUNCATED) for label in mirrored.RECOMMENDED])
+    words = {mirrored.CONFIRMED: "better", mirrored.TIED: "tied", mirrored.REFUTED: "worse"}
+    cells = {
+        "encoding": "`" + rows["encoding"] + "`",
+        "minus truncated RoPE": rows["difference"].map("{:+.2f}".format),
+        "ahead in": [f"{row.ahead} of {row.settings}" for row in rows.itertuples()],
+        "p": rows["p"].map("{:.3f}".format),
+        "so it is": rows["verdict"].map(words),
+    }
+    return table(pd.DataFrame(cells))
+
+
 def blocks(folder: Path) -> dict[str, Any]:
     """Return the table and the numbers, such as ``limit/copy`` and ``limit/mean``."""
     points = read_points(folder)
@@ -149,4 +168,7 @@ def blocks(folder: Path) -> dict[str, Any]:
         "runs": f"{measured} of {CASES}",
         "measured": number(truncated) if measured == CASES else NOT_MEASURED,
         "limits": table(cells),
+        "tests": compare_with_truncation(points)
+        if measured == CASES
+        else f"No test is made before all {CASES} are.",
     }

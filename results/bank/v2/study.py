@@ -245,8 +245,9 @@ def blocks(folder: Path) -> dict[str, Any]:
     values |= text_numbers() | flip_flop_numbers() | cost_numbers()
     truncated, scale = RESULTS / "bank" / "truncated", RESULTS / "bank" / "scale"
     limits = load_study(truncated).blocks(truncated)
-    values |= {f"truncation/{name}": limits[name] for name in limits if name != "limits"}
+    values |= {f"truncation/{name}": limits[name] for name in limits if name not in ("limits", "tests")}
     values["scale"] = load_study(scale).answer(scale)
+    values["newer"] = newer_in_mirrored()
     return values | {
         "runs": len(runs.runs),
         "seconds": (runs.runs["seconds_per_step"] * steps).mean(),
@@ -333,6 +334,16 @@ def half_numbers(together: pd.DataFrame) -> dict[str, Any]:
                     values[f"{half}/copy/kerple_log/{name}/trained to {lengths}, {layers} layers"] = share
     values["mirrored/next"] = ranking.over_tasks(mirrored).mean().drop(["fox", "kerple_log"]).max()
     return values
+
+
+def newer_in_mirrored() -> str:
+    """Return in how many mirrored configurations the newer encodings are complete, or how they compare."""
+    folder = RESULTS / "bank" / "new_mirrored"
+    study = load_study(folder)
+    complete = study.load(folder)["setting"].nunique()
+    if complete < study.CONFIGURATIONS:
+        return f"are complete in {complete} of these so far, without a test"
+    return f"were compared there, too. {study.blocks(folder)['outcome'].removesuffix('.')}"
 
 
 def text_numbers() -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch
 
 from pe_experiments.checking import Subject, small_shape
 from pe_experiments.checking.compare import reference_of
-from pe_experiments.checking.instances import build, draw_inputs
+from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, transformer_xl
 from pe_experiments.encodings.alibi import Alibi
@@ -23,6 +23,8 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_clipped import RopeClipped
 from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLongRope
+from pe_experiments.encodings.scaled_logits import ScalableSoftmax
+from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.encodings.stick_breaking import StickBreaking
@@ -124,6 +126,15 @@ def test_xpos_refuses_positions_that_would_leave_float32() -> None:
         attention_scores(encoding, draw_inputs(encoding.shape, 10, 4096, 0))
 
 
+def test_layers_alternate() -> None:
+    shape = small_shape(num_layers=5)
+    encoding = ByLayer(shape, encodings=[Rope, ScalableSoftmax])
+    kinds = [type(encoding.for_layer(layer)) for layer in range(5)]
+    assert kinds == [Rope, ScalableSoftmax, Rope, ScalableSoftmax, Rope]
+    assert encoding.for_layer(1) is not encoding.for_layer(3)
+    assert len(list(encoding.parameters())) == 2  # no copy is built for a layer that it does not serve
+
+
 def test_a_clamped_parameter_still_has_a_gradient() -> None:
     parameter = torch.nn.Parameter(torch.tensor([-1.0, 0.5]))
     value = clamped(parameter, 0.01)
@@ -194,6 +205,18 @@ def test_only_masking_encodings_mask_however_far_the_key() -> None:
     assert not is_masked(far).any()
     window = SlidingWindow(shape).bias(q, q, at)[0, 0] + 1e4  # whatever the content adds
     assert is_masked(window).tolist() == [[False, True], [True, False]]
+
+
+def test_each_layer_of_a_composition_has_separate_parameters() -> None:
+    shape = small_shape()
+    inputs = draw_inputs(shape, 9, 9, 0)
+    encoding = perturbed(Composition(shape, encodings=[Rope, Shaw]))
+    first, second = (attention_scores(encoding, inputs, layer).nan_to_num() for layer in (0, 1))
+    part: Any = encoding.parts[1]
+    with torch.no_grad():
+        part[1].table_RK.copy_(part[0].table_RK)
+    assert not torch.allclose(first, second)
+    torch.testing.assert_close(attention_scores(encoding, inputs, 1).nan_to_num(), first)
 
 
 def test_a_composition_has_the_limits_of_its_parts_in_every_layer() -> None:

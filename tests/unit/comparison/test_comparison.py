@@ -442,3 +442,19 @@ def test_hostile_labels_are_drawn_and_escaped(folder: Path, tiny: Tiny) -> None:
     assert "<script>alert" not in (out / PAGE).read_text()
     assert "a|b_c%d&amp;e" in (out / PAGE).read_text()
     assert r"a|b\_c\%d\&e" in (out / "table.tex").read_text()
+
+
+def test_two_tuned_options_are_chosen_together(tiny: Tiny) -> None:
+    """The best pair need not hold the value that is best on average over the other option."""
+    losses = {(0.1, 0.0): 1.0, (0.1, 0.5): 9.0, (0.2, 0.0): 4.0, (0.2, 0.5): 3.0}
+    for (rate, decay), loss in losses.items():
+        options = (f"training.learning_rate={rate}", f"training.weight_decay={decay}")
+        write_run(tiny(*options), fading(1, 0), result={"validation_loss": loss})
+    results = Path(tiny().config.results_dir)
+    names = [path.name for path in (results / "runs").iterdir()]
+    tuned = ["training.learning_rate", "training.weight_decay"]
+    write_manifest(results, "both", names, tuned=tuned)
+    runs = read_runs(results, "both")
+    assert [choice["chosen"] for choice in runs.tuning] == ["0.1, 0.0"]
+    (kept,) = runs.saved.values()
+    assert [kept.trained["training"][key.partition(".")[2]] for key in tuned] == [0.1, 0.0]

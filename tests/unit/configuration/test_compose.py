@@ -45,6 +45,7 @@ def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], override
     [
         ({"training": {"step": 10}}, "Did you mean steps?"),
         ({"dry_run": True}, "dry_run is an option of train.py; from Python each call makes one run"),
+        ({"sweep": "first_look"}, "sweep is an option of train.py; from Python each call makes one run"),
         ({"init_from": "somewhere"}, "parent is not a setting; it follows from init_from"),
         ({"optimizer": "sdg"}, "optimizer=sdg is not a choice. Did you mean sgd"),
         ({"optimizer": 5}, "optimizer=5: expected names with values"),

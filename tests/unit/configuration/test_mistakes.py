@@ -20,6 +20,8 @@ MISTAKES = {
     "pe=mine.X pe.slope=1": r"add it with a plus: \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
     "pe=": "pe= is not a choice",
+    "logger=null": "logger takes one choice",
+    "sweep=null": "sweep takes one choice",
     "positional_encoding=alibi": "the encoding is chosen with pe=NAME",
     "sweep=nope": "sweep=nope is not a choice",
     "results_dir=~/x": r"cannot be read; quote special characters, as in 'results_dir=\"~/x\"'",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from pe_experiments.published import read_archive
+from pe_experiments.published.archive import select_runs, write_archive
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag
@@ -93,3 +96,35 @@ def test_the_limits_are_the_same_in_both_halves(half: str) -> None:
         ]
         assert len(areas) == 24  # two learning rates
         assert np.mean(areas) == pytest.approx(published[f"limit/{task}"])
+
+
+def test_published_runs_are_compared_with_fox_and_kerple(tmp_path: Path) -> None:
+    """The published runs of RoPE stand for the truncated ones."""
+    archive = read_archive(study.MIRRORED)
+    rows = recomputation.read_csv(study.MIRRORED / "scores.csv")
+    names = [row["name"] for row in rows if row["label"] == "rope" and row["task"] in study.TASKS]
+    write_archive(select_runs(archive, archive.runs["name"].isin(names[1:])), tmp_path)
+    values = study.blocks(tmp_path)
+    assert (values["runs"], values["measured"]) == ("47 of 48", "not measured")
+    assert "No test" in values["tests"]
+    write_archive(select_runs(archive, archive.runs["name"].isin(names)), tmp_path)
+    values = study.blocks(tmp_path)
+    scores = recomputation.over_tasks(recomputation.bank_runs(study.MIRRORED), study.TASKS, "score")
+    assert values["measured"] == f"{np.mean([*scores['rope'].values()]):.2f}"
+    tests = [recomputation.sign_flip_p(scores[label], scores["rope"]) for label in ("fox", "kerple_log")]
+    adjusted = recomputation.holm([p for _, p, _ in tests])
+    cells = [row.split(" | ") for row in values["tests"].splitlines()[2:]]
+    assert [row[1] for row in cells] == [f"{difference:+.2f}" for difference, _, _ in tests]
+    assert [row[3] for row in cells] == [f"{p:.3f}" for p in adjusted]
+    assert "better" in values["tests"]
+
+
+def test_statements_written_by_hand_about_the_limits_are_true() -> None:
+    limits = study.blocks(study.MIRRORED.parent / "truncated")
+    ranking = recomputation.read_csv(BANK / "v2" / "ranking.csv")
+    for row in ranking:
+        assert (float(row["mean"]) > limits["limit/mean"]) == (row["tied"] == "True")
+    assert max(float(row["exact_match_at_2x"]) for row in ranking) < limits["limit at 2x"]
+    assert limits["limit/lag"] == 1
+    at_training_length = [limits[f"trained/{task}"] for task in ("lag", "induction", "flip_flop")]
+    assert min(at_training_length) > 0.999

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,10 +11,40 @@ import torch
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
+from pe_experiments.store.finished import finished_run
+from pe_experiments.terminal.errors import UserError
+from tests.synthetic import fading, write_run, write_trained_run
 
 Tiny = Callable[..., Experiment]
+
+
+def test_a_diverged_run_is_found_whatever_the_evaluation(tiny: Tiny) -> None:
+    write_run(tiny(), fading(1, 0), status="diverged")
+    result = run_experiment(tiny("evaluation.lengths=[5,7]").config)
+    assert (result.status, result.curve) == ("diverged", [])
+
+
+def test_a_run_is_found_by_its_name_in_its_folder(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_trained_run(tiny())
+    monkeypatch.chdir(run.path.parent)
+    assert load_model(run.name).experiment.label == "sinusoidal"
+
+
+def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Path) -> None:
+    released = tmp_path / "config.json"
+    released.write_text('{"model_type": "llama", "rope_theta": 10000.0, "max_position_embeddings": 64}')
+    rope_hf = {"_target_": "pe_experiments.encodings.rope_hf.RopeHf", "config": str(released)}
+    rope = {"_target_": "pe_experiments.encodings.rope.Rope"}
+    run = write_trained_run(tiny("pe=rope"))
+    assert finished_run(run, {"pe": rope_hf}, trust=True).experiment.components["pe"].cls is RopeHf
+    other = write_trained_run(tiny("pe=rope_hf", f"+pe.config={released}"))
+    released.write_text("{}")
+    assert finished_run(other, {"pe": rope}, trust=True).experiment.components["pe"].cls is Rope
+    with pytest.raises(UserError, match=r"config\.json changed since it was trained"):
+        finished_run(other, trust=True)
 
 
 @pytest.mark.slow

@@ -64,6 +64,22 @@ def test_files_of_others_are_not_overwritten(tiny: Tiny, script: Script, tmp_pat
         assert script("export", f"run={run}", f"out={tmp_path / 'shared'}").code == 0
 
 
+def test_tokens_of_another_text_are_refused(tiny: Tiny, script: Script, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    text = tmp_path / "corpus.txt"
+    text.write_text("".join(f"line {n} of the corpus, word{n % 97}\n" for n in range(4000)))
+    tokens = ("task=text", "task.tokenizer=bpe", "task.vocab_size=300")
+    run = run_experiment(tiny(*tokens, f"task.path={text}").config).directory.path
+    outcome = script("export", f"run={run}", f"out={tmp_path / 'own'}", "trust=true")
+    assert_one_sentence(outcome, "the tokens of task.path are not shared with a model")
+    exported(script, tiny(*tokens), tmp_path / "shared")
+    config = tmp_path / "shared" / "config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps(content | {"vocabulary": "0" * 16}))
+    with pytest.raises(UserError, match="its tokens are those of another Python's library"):
+        load_model(tmp_path / "shared")
+
+
 def test_a_continued_run_keeps_the_length_of_its_parent(tiny: Tiny, script: Script, tmp_path: Path) -> None:
     parent = run_experiment(tiny("pe=rope").config).directory.path
     options = {"init_from": str(parent), "pe": "rope_yarn", "training.max_length": 12, "training.steps": 3}

@@ -156,6 +156,15 @@ def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
     assert finished_run(run).config.logger.used is False
 
 
+def test_devices_are_the_users_and_the_arithmetic_is_the_runs(run: RunDirectory) -> None:
+    edit_config(run, lambda saved: saved["trainer"].update(accelerator="gpu", precision="bf16-mixed"))
+    for typed in ("trainer.threads=1", "trainer=cpu"):
+        trainer = requested(run, typed)["trainer"]
+        assert (trainer["accelerator"] == "gpu", trainer["precision"]) == (False, "bf16-mixed")
+    with pytest.raises(UserError, match=r"trainer\.precision is fixed by the training; allowed: bf16-mixed"):
+        finished_run(run, requested(run, "trainer.precision=32-true"))
+
+
 def test_devices_and_callbacks_that_write_are_not_inherited(run: RunDirectory, tmp_path: Path) -> None:
     edit_config(run, lambda saved: saved["trainer"].update(devices=6, num_nodes=2))
     config = finished_run(run).config

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import RayConfig, SubmititConfig
+from pe_experiments.configuration.schema import ProcessesConfig, RayConfig, SubmititConfig
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.store.directory import State
 from pe_experiments.store.status import Run
@@ -48,6 +48,18 @@ def test_gpus_follow_cuda_visible_devices(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpus() == names
+
+
+@pytest.mark.parametrize(
+    ("jobs", "jobs_per_device", "workers"), [(None, 2, "012012"), (2, 2, "01"), (4, 2, "0120"), (9, 1, "012")]
+)
+def test_runs_share_the_gpus(
+    jobs: int | None, jobs_per_device: int, workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pe_experiments.sweeps.executors.gpus", lambda: tuple("012"))
+    monkeypatch.setattr("pe_experiments.sweeps.executors.Processes", "".join)
+    settings = ProcessesConfig(max_runs=9, jobs=jobs, jobs_per_device=jobs_per_device)
+    assert executor_for("processes", settings, 1, True, tmp_path) == workers
 
 
 @pytest.mark.parametrize("kind", ["slurm", "ray"])

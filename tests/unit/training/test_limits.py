@@ -11,7 +11,7 @@ import pe_experiments.configuration.schema as config
 import pe_experiments.data.batches as data
 from pe_experiments.data import randomness
 from pe_experiments.drawing import run_figure
-from pe_experiments.run import _enough_memory
+from pe_experiments.run import _explained_failures
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.errors import UserError, one_line, shown
 
@@ -25,10 +25,10 @@ def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None
 def test_too_little_memory_is_one_sentence() -> None:
     with (
         pytest.raises(UserError, match=r"too little memory for this run; lower model\.d_model"),
-        _enough_memory(),
+        _explained_failures(),
     ):
         torch.empty(1 << 60)
-    with pytest.raises(RuntimeError, match="another problem"), _enough_memory():
+    with pytest.raises(RuntimeError, match="another problem"), _explained_failures():
         raise RuntimeError("another problem")
 
 
