@@ -25,7 +25,8 @@ def run(cfg: DictConfig) -> float:
     """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
     overrides = HydraConfig.get().overrides.task
-    refuse_two_encodings(overrides)
+    if cfg.bank:
+        refuse_two_encodings(overrides)
     if cfg.get("init_from") is not None:
         from pe_experiments.store.parent import inherited  # imports torch
 

@@ -73,14 +73,10 @@ class Experiment:
     evaluation_task: Task  # usually the task of the training
     evaluation_component: Component  # which builds the evaluation task
     longest_ids_1P: Tensor | None  # position ids of the longest evaluation; None if they follow from the task
+    other_task: Component | None  # the same if it is not the task of the training
     callbacks: tuple[Component, ...]  # the user's Lightning callbacks
+    training_callbacks: tuple[Component, ...]  # those that may change training
     metrics: dict[str, Callable[..., Any]]  # the user's metrics, by the name of their column
-
-    @property
-    def other_task(self) -> Component | None:
-        """Return the component of the evaluation task if it is not the task of the training."""
-        is_other = self.evaluation_component != self.components["task"]
-        return self.evaluation_component if is_other else None
 
     def untrained_model(self) -> Backbone:
         """Return a new model, with initial weights from random streams of the run's seed."""
@@ -135,19 +131,6 @@ class Experiment:
         if self.config.parent:
             label = f"{self.config.parent.label} -> {label}"
         return self.config.label or label
-
-    @property
-    def training_callbacks(self) -> tuple[Component, ...]:
-        """Return the callbacks that may change training: not `WATCHING_CALLBACKS` and ``trains = False``."""
-
-        def only_watches(cls: type) -> bool:
-            return cls.__module__.startswith("pytorch_lightning.") and cls.__name__ in WATCHING_CALLBACKS
-
-        return tuple(
-            callback
-            for callback in self.callbacks
-            if getattr(callback.cls, "trains", True) and not only_watches(callback.cls)
-        )
 
     @cached_property
     def full_config(self) -> dict[str, Any]:
@@ -282,9 +265,18 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         evaluation_task=evaluation_task,
         evaluation_component=evaluation_component,
         longest_ids_1P=longest_ids_1P,
+        other_task=None if evaluation_component == components["task"] else evaluation_component,
         callbacks=callbacks,
+        training_callbacks=tuple(filter(_may_change_training, callbacks)),
         metrics=_metrics(evaluation, evaluation_task) if evaluation.metrics or evaluation.save else {},
     )
+
+
+def _may_change_training(callback: Component) -> bool:
+    """Return False for `WATCHING_CALLBACKS` and for classes with ``trains = False``."""
+    cls = callback.cls
+    only_watches = cls.__module__.startswith("pytorch_lightning.") and cls.__name__ in WATCHING_CALLBACKS
+    return getattr(cls, "trains", True) and not only_watches
 
 
 def _refuse_window(config: Config, positions: PositionPolicy) -> None:

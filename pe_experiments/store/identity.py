@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,13 @@ class Identity:
     classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
     numerics: int
     stem: str = ""  # beginning of the run's name: task, model, label, seed
+    hashed: dict[str, Any] = field(init=False, repr=False)  # everything but the stem
+    hash: str = field(init=False)  # of ``hashed``, 64 hexadecimal digits
 
-    @cached_property
-    def hashed(self) -> dict[str, Any]:
-        """Return everything but the stem."""
-        return {part: getattr(self, part) for part in ("numerics", "config", "data", "classes")}
-
-    @cached_property
-    def hash(self) -> str:
-        """Return the hash of `hashed`, 64 hexadecimal digits."""
-        return full_hash(self.hashed)
+    def __post_init__(self) -> None:
+        parts = ("numerics", "config", "data", "classes")
+        object.__setattr__(self, "hashed", {part: getattr(self, part) for part in parts})
+        object.__setattr__(self, "hash", full_hash(self.hashed))
 
     def name(self, digits: int = 8) -> str:
         """Return the name of the run with this number of digits of its hash."""

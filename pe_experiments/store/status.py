@@ -38,7 +38,11 @@ class Run:
         self.config = config
         self.experiment = resolve(config)
         self.identity = identify(self.experiment)
-        self.final_directory = self._find_directory()
+        for digits in DIGITS:
+            self.final_directory = run_directory(config.results_dir, self.identity.name(digits))
+            is_free = not self.final_directory.config.exists()
+            if is_free or _belongs_to(self.final_directory, self.identity):
+                break
         self.name = self.final_directory.name
         self.directory = self.final_directory.rerun if config.rerun else self.final_directory
 
@@ -52,14 +56,6 @@ class Run:
         run.name = directory.name
         run.directory = run.final_directory = directory
         return run
-
-    def _find_directory(self) -> RunDirectory:
-        """Return the directory of the run; its name gets longer if another run already has the short one."""
-        for digits in DIGITS:
-            directory = run_directory(self.config.results_dir, self.identity.name(digits))
-            if not directory.config.exists() or _belongs_to(directory, self.identity):
-                return directory
-        raise AssertionError("two configurations have the same SHA-256 hash")
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
