@@ -258,6 +258,8 @@ def normalised_sentence(
         return f"{words} ({counted}, not tested)"
     helps = "a significant gain" if against_plain.high < 0 else "no significant gain"
     good = "as good as" if against_truncated.high < BEHIND else "not shown to be as good as"
+    if against_truncated.low > 0:
+        good = "worse than"
     return (
         f"{words} ({helps}, p = {p_plain:.2g}); it is {good} its parents on their last {TRAINED} bytes "
         f"({against_truncated.estimate:+.2f}, p = {p:.2g}), and at {LONGEST:,} bytes "
