@@ -200,33 +200,36 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
             raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
 
 
-def published_keys(folder: Path) -> set[str]:
-    """Return the `config_key` of each published run, including the runs that tuned an option.
+def published_keys(folder: Path) -> dict[str, set[int]]:
+    """Return the evaluated lengths of each published run by its `config_key`; none of a run that diverged.
 
     Runs that tuned an option are listed only in ``tuning.csv``. Apart from this option and the seed they have
-    the configuration of a published run of the same encoding.
+    the configuration, and here the lengths, of a published run of the same encoding.
     """
     if not (folder / PROVENANCE).exists():
-        return set()
+        return {}
     with _valid_study(folder):
         with consistent_files(folder):
             provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
             families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
             grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
-        keys: set[str] = set()
-        by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str]]] = {}
+            curves = pd.read_csv(folder / FILES[1], usecols=["name", "length"])
+        lengths_by_name = curves.groupby("name")["length"].agg(set)
+        lengths_by_key: dict[str, set[int]] = {}
+        by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str], set[int]]] = {}
         for name, *texts in provenance.itertuples(index=False):
             trained, data = map(json.loads, texts)
-            by_family[*families.loc[name]] = trained, data
-            keys.add(config_key(trained, data))
+            lengths = lengths_by_name.get(name, set())
+            by_family[*families.loc[name]] = trained, data, lengths
+            lengths_by_key[config_key(trained, data)] = lengths
         for row in grid.to_dict("records"):
-            trained, data = by_family[row["family"], row["protocol"]]
+            trained, data, lengths = by_family[row["family"], row["protocol"]]
             config = {**trained, "seed": row["seed"]}
             for setting, value in zip(row["setting"].split(", "), str(row["value"]).split(", "), strict=True):
                 group, _, key = setting.partition(".")
                 config[group] = {**config[group], key: _parsed(value)}
-            keys.add(config_key(config, data))
-    return keys
+            lengths_by_key.setdefault(config_key(config, data), lengths)
+    return lengths_by_key
 
 
 def _choices(grid: pd.DataFrame) -> list[Choice]:

@@ -8,7 +8,7 @@ import shlex
 import signal
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 10  # failed runs listed per reason
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
+Published = dict[tuple[str, str], dict[str, set[int]]]  # evaluated lengths by study and key of a run
 LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may launch in several batches
 
 
@@ -105,7 +106,7 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
     from pe_experiments.store.status import Run  # imports torch
 
     loader = launcher.hydra_context.config_loader
-    published: dict[tuple[str, str], Collection[str]] = {}  # keys of published runs by study
+    published: Published = {}
     jobs: list[Job] = []
     display.start("looking up runs", len(job_overrides))
     for overrides in job_overrides:
@@ -139,7 +140,7 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[str]]) -> None:
+def _read_state(job: Job, run: Run, published: Published) -> None:
     """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
@@ -147,9 +148,11 @@ def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[
     study = run.config.results_dir, run.config.study or ""
     if study not in published:
         published[study] = _published_keys(*study)
-    is_published = not run.identity.classes and run.identity.key in published[study]
-    sections = {key_of(text).partition(".")[0] for text in job.overrides}
-    if is_published and not job.done and not run.config.rerun and "evaluation" not in sections:
+    lengths = published[study].get(run.identity.key)
+    is_published = lengths is not None and not run.identity.classes and "window" not in run.evaluation
+    if lengths:  # else it diverged
+        is_published &= lengths.issuperset(run.experiment.evaluation_lengths)
+    if is_published and not job.done and not run.config.rerun:
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.run import try_out
@@ -158,10 +161,10 @@ def _read_state(job: Job, run: Run, published: dict[tuple[str, str], Collection[
         job.reason = job.reason or run.remark
 
 
-def _published_keys(results_dir: str, study: str) -> Collection[str]:
-    """Return the keys of the published runs of a study, or an empty set if it is not published."""
+def _published_keys(results_dir: str, study: str) -> dict[str, set[int]]:
+    """Return the evaluated lengths of the published runs of a study by key."""
     if not (study and Path(results_dir, study, "provenance.csv").exists()):
-        return ()
+        return {}
     from pe_experiments.published.archive import published_keys  # imports pandas
 
     return published_keys(Path(results_dir, study))

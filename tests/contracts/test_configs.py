@@ -188,7 +188,7 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         for row in provenance[["name", "trained", "data"]].itertuples(index=False)
         if "parent" not in json.loads(row.trained)  # presets name no parent
     }
-    assert keys.keys() <= published
+    assert keys.keys() <= published.keys()
     commands = [command for preset in PUBLISHED[study] for command in commands_of(preset)]
     expanded = runs_of(commands, study)
     complete = len(keys) == len({tuple(run) for _, run in expanded})

@@ -153,7 +153,7 @@ def test_a_study_with_code_fills_its_page(
     page = folder / "README.md"
     page.write_text(PAGE)
     regenerate(folder)
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("[!.]*") if path.is_file())
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("[!.]*.*[!c]") if path.is_file())
     assert names == sorted(["README.md", "page.md", "study.py", "words.py", *FILES])
     filled = PAGE.replace("TABLE", "of 3 runs").replace("NUMBER", "0.8")
     assert page.read_text() == filled
