@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,12 @@ PARAMETER_COUNTS = ("parameters", "encoding_parameters")  # entries that loggers
 class Result:
     """The outcome of `run_experiment` or `evaluate_run`."""
 
-    experiment: Experiment
+    experiment: Experiment = field(repr=False)
     directory: RunDirectory  # of the curve: the run's directory or that of one of its evaluations
     run: RunDirectory
-    result: dict[str, Any]  # the content of ``result.json``
+    result: dict[str, Any] = field(repr=False)  # the content of ``result.json``
     done: str  # ``trained``, ``resumed``, ``evaluated`` or ``found`` (already finished)
-    curve: Curve  # rows of ``extrapolation.csv``; empty if the run is not completed
+    curve: Curve = field(repr=False)  # rows of ``extrapolation.csv``; empty if the run is not completed
 
     @property
     def status(self) -> str:
@@ -106,7 +106,7 @@ def evaluate_run(
     Args:
         path: the run's directory.
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer``,
-            ``logger``, or ``task`` to evaluate on another task.
+            ``logger``, or ``task`` to evaluate on another task. An encoding or a task may be given by name.
         display: shows the progress; None shows nothing.
         trust: as in `load_model`.
 
@@ -127,6 +127,8 @@ def try_out(run: Run) -> None:
 
 def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
     """Return a checked configuration, with the settings of the run that it continues."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"{config!r}: expected a mapping such as {{'pe': 'rope', 'training.steps': 100}}")
     if isinstance(config, DictConfig):
         return Config.checked(inherited(config))
     return Config.checked(inherited(config_from_python(config), given_keys(config)))

@@ -38,6 +38,8 @@ class TrainedModel:
     def batch(self, inputs_BN: Tensor) -> Batch:
         """Return the model's inputs (tokens, labels, position ids) for inputs [B, N] of the task."""
         source, task = self.experiment.source, self.experiment.task
+        if not 0 <= int(inputs_BN.min()) <= int(inputs_BN.max()) < task.vocab_size:
+            raise UserError(f"inputs: expected symbols of the task, 0 to {task.vocab_size - 1}")
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
         targets_BM = F.pad(targets_BM, (0, longest - targets_BM.shape[1]), value=IGNORE)

@@ -35,6 +35,7 @@ from pe_experiments.checking.identify import (
 from pe_experiments.checking.instances import small_shape
 from pe_experiments.checking.report import (
     DECODER_ONLY,
+    TO_TELL,
     UNKNOWN,
     format_forms,
     say_combination,
@@ -127,6 +128,8 @@ def check_encoding(settings: CheckSettings) -> Verdict:
     if failed:
         return Verdict.WRONG
     if settings.against != NEW:
+        if verdict is Verdict.UNKNOWN:
+            say(TO_TELL)
         return verdict
     return Verdict.RIGHT if verdict is Verdict.UNKNOWN else Verdict.WRONG
 

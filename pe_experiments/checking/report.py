@@ -18,8 +18,8 @@ from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
 from pe_experiments.terminal.console import say
 
 UNKNOWN = """It equals none of our encodings (with the same arguments or the default ones)
-and none of the known mistakes: it is new, or it has an unknown mistake.
-To tell which, name what it should be: against=rope, with its arguments, or against=new."""
+and none of the known mistakes: it is new, or it has an unknown mistake."""
+TO_TELL = "To tell which, name what it should be: against=rope, with its arguments, or against=new."
 DECODER_ONLY = "In a decoder alone (causal_only = True in its class says that it is meant for no encoder):"
 SPANS = {  # how the text begins if a difference first shows in a span of positions
     DENSE: "",

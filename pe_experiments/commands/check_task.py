@@ -5,12 +5,13 @@ python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 
 from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command
+from pe_experiments.commands.command_line import command, required_choice
 from pe_experiments.configuration.schema import resolved, validated
 
 
 @command("check_task", __doc__)
 def run(cfg: DictConfig) -> None:
+    required_choice("task", "mine.MyTask")
     from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
 
     if not check_task(validated(TaskSettings, resolved(cfg))):

@@ -117,6 +117,12 @@ def required(cfg: DictConfig, **examples: str) -> None:
             raise UserError(f"{key} is missing; for example {key}={example}")
 
 
+def required_choice(group: str, example: str) -> None:
+    """Raise an error if the user did not choose what a command checks, such as ``pe=mine.Recency``."""
+    if group not in {key_of(text).partition(".")[0] for text in HydraConfig.get().overrides.task}:
+        raise UserError(f"{group} is missing; for example {group}={example}")
+
+
 def find_requested_run(run: str, results_dir: str) -> RunDirectory:
     """Return the directory of the run that ``run`` names, as a path or by its name alone.
 

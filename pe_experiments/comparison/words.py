@@ -27,7 +27,7 @@ WORDS = {
     "at_2x": "at twice the training length",
     "extrapolation": "past the training lengths",
 }
-BEST = "{best} has the {highest} mean {metric}, {mean}"
+BEST = "{best} {have} the {highest} mean {metric}, {mean}"
 FEW_SEEDS = BEST + "; with fewer than three seeds differences are not tested."
 TOO_FEW_SEEDS = BEST + "; with {seeds} no difference from the {others} can become significant."
 TIED = BEST + "; no other encoding differs significantly."
@@ -173,8 +173,10 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
         template = BEST + "."
     else:
         template = TOO_FEW_SEEDS if smallest_adjusted_p > ALPHA else TIED
+    equal = [row["encoding"] for row in compared if abs(row[metric] - best[metric]) <= ROUNDING]
     return template.format(
-        best=best["encoding"],
+        best=join_names(equal),
+        have="has" if len(equal) == 1 else "have",
         highest="lowest" if lower else "highest",
         metric=metric_words,
         mean=mean_of_seeds(best, metric),

@@ -5,6 +5,7 @@ What is wrong follows from the attributes of the exception, not from the wording
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -127,12 +128,24 @@ def _takes_one_choice(text: str) -> str:
     return f"{shown(text)}: {group} takes one choice{how}.{nearest('', choices_of(group))}"
 
 
+def _typed_label(group: str, value: str) -> str:
+    """Return how the label of an encoding, such as ``fox(initial_bias=4)+random_subset``, is typed, or ""."""
+    label = re.fullmatch(r"(\w+)(?:\(([^()]*)\))?(?:\+(\w+))?", value.strip("'\""))
+    if group != "pe" or not label or label[1] not in choices_of("pe") or not (label[2] or label[3]):
+        return ""
+    arguments = [f"pe.{argument}" for argument in label[2].split(",")] if label[2] else []
+    positions = [f"positions={label[3]}"] if label[3] else []
+    return f"the label {value} is typed as {' '.join([f'pe={label[1]}', *arguments, *positions])}"
+
+
 def _unknown_choice(file: str, options: Sequence[str] | None, texts: Sequence[str]) -> str:
     """Return the error for a choice ``group/name`` that no config file has."""
     group, _, name = file.rpartition("/")
     for key in map(key_of, texts):
         if file.startswith(f"{key}/"):  # the name may contain a slash
             group, name = key, file.removeprefix(f"{key}/")
+    if typed := _typed_label(group, name):
+        return f"{group}={shown(name)} is not a choice; {typed}"
     choices = list(options or choices_of(group))
     if group == "bank/task":
         return f"task={shown(name)} is not in the bank.{nearest(name, choices)}"
@@ -193,6 +206,8 @@ def _unreadable(text: str) -> str:
     key, equals, value = text.partition("=")
     if not equals or not key:
         return f"{shown(text)!r} is not key=value; for example pe=sinusoidal or training.steps=500"
+    if typed := _typed_label(key, value):
+        return f"{shown(text)!r} cannot be read; {typed}"
     if value.endswith(","):
         return f"{shown(text)!r} ends in a comma; write several values without spaces, as in pe=none,rope"
     quoted = f"""'{key}="{value}"'"""

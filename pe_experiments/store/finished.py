@@ -8,7 +8,7 @@ from typing import Any
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import resolve
-from pe_experiments.configuration.parts import trainer_for
+from pe_experiments.configuration.parts import section_for_trained_run, trainer_for
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
@@ -39,7 +39,7 @@ def finished_run(
     option = f"{key}={directory.path}"
     directory.complete_rerun()
     saved = directory.read_config()
-    changes = dict(changes or {})
+    changes = _with_sections(changes or {}, saved)
     refuse_untrusted_code(option, saved, changes, trust)
     record = Record.of(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
@@ -55,6 +55,17 @@ def finished_run(
     if run.identity.hash != record.hash:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
+
+
+def _with_sections(changes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes with the names of an encoding and a task replaced by their sections."""
+    sections = dict(changes)
+    for group in ("pe", "task"):
+        if isinstance(sections.get(group), str):
+            sections[group] = resolved(compose_config([f"{group}={sections[group]}"]))[group]
+            if group == "pe":
+                sections["pe"] = section_for_trained_run(saved["pe"], sections["pe"], ())
+    return sections
 
 
 def _requested_config(

@@ -95,7 +95,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
 MISTAKES_IN_OTHER_SCRIPTS = {
     "check_encoding pe=rope against=rope against_arguments=5": ["against_arguments=5", "names with values"],
     "check_encoding against_arguments={base:5}": ["against_arguments={base:5}"],
-    "check_encoding against=rop": ["against=rop is not a choice. Did you mean rope"],
+    "check_encoding pe=rope against=rop": ["against=rop is not a choice. Did you mean rope"],
     "check_encoding pe._target_=tests.conftest.Nothing": ["tests.conftest has no PositionalEncoding"],
     "check_encoding pe=rope against=rope +against_arguments.bse=1": ["bse is not an argument of Rope"],
     "benchmark parts=[speed]": ["parts.0=speed: expected small, peers, encodings"],

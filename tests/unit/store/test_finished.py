@@ -65,3 +65,9 @@ def test_answers_agree_with_the_evaluation(tiny: Tiny, settings: tuple[str, ...]
     assert tally(trained.model, [trained.batch(inputs_BN)], experiment.format.eos).exact == right
     if "task=first" in settings:  # so short a training learns only this task
         assert right > 0
+
+
+def test_an_encoding_may_be_named_for_an_evaluation(tiny: Tiny) -> None:
+    run = write_trained_run(tiny("pe=rope", "pe.base=500"))
+    evaluated = finished_run(run, {"pe": "rope_yarn"}).experiment
+    assert evaluated.components["pe"].label == "rope_yarn(base=500)"
