@@ -55,6 +55,9 @@ class RunDirectory:
         self.error_log = path / "error.log"
         self._lock_file = path / ".lock"
 
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
     @property
     def results_dir(self) -> Path:
         """Return the folder of results to which the run belongs."""
