@@ -284,7 +284,8 @@ def by_reason(jobs: Iterable[Job]) -> dict[str, list[Job]]:
 def totals(jobs: Iterable[Job]) -> str:
     """Return the number of jobs in each state, as ``60 runs: 58 finished, 2 failed``."""
     counts = Counter(str(job.state) for job in jobs)
-    return f"{counts.total()} runs: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
+    runs = "1 run" if counts.total() == 1 else f"{counts.total()} runs"
+    return f"{runs}: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
 
 
 def _say_jobs(jobs: Sequence[Job]) -> None:
