@@ -87,7 +87,7 @@ def test_every_engine_gives_the_same_results(engine: str, tmp_path: Path, local:
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 runs: 1 finished" in done.stdout
+    assert "1 run: 1 finished" in done.stdout
     files = {name: content for name, content in everything(tmp_path).items() if name.startswith("runs/")}
     assert len(files) == 2
     assert files.items() <= local.items()

@@ -119,7 +119,7 @@ def test_the_lock_of_a_killed_process_is_released(results: Path, tiny: Tiny) -> 
     wait_for(lambda: "1 remaining" in sweep.stdout, sweep)
     process.kill()
     process.communicate()
-    assert "1 runs: 1 finished" in sweep.end().stdout
+    assert "1 run: 1 finished" in sweep.end().stdout
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_failed_runs_are_named_with_a_command_that_repeats_them(results: Path, s
     assert "error (RuntimeError: too far)" in repeated.out
     rerun = script("train", *arguments[:-1], "pe=tests.integration.user_encodings.Recency", "rerun=true")
     assert (rerun.code, rerun.err) == (0, "")
-    assert "1 runs: 1 finished" in rerun.out
+    assert "1 run: 1 finished" in rerun.out
     assert stamps(results).items() & done.items() != done.items()
 
 
