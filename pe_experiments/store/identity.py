@@ -144,6 +144,8 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
         key["metrics"] = evaluation.metrics
         key["metrics_code"] = code_digests(experiment.metrics.values())
     key["pe"] = encoding.section
+    if files := data_digests([], [encoding]):
+        key["files"] = files
     if encoding.own_classes:
         key["code"] = code_digests(encoding.own_classes)
     return jsonable(key)

@@ -39,9 +39,11 @@ def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Pat
     rope_hf = {"_target_": "pe_experiments.encodings.rope_hf.RopeHf", "config": str(released)}
     rope = {"_target_": "pe_experiments.encodings.rope.Rope"}
     run = write_trained_run(tiny("pe=rope"))
-    assert finished_run(run, {"pe": rope_hf}, trust=True).experiment.components["pe"].cls is RopeHf
+    evaluated = finished_run(run, {"pe": rope_hf}, trust=True)
+    assert evaluated.experiment.components["pe"].cls is RopeHf
     other = write_trained_run(tiny("pe=rope_hf", f"+pe.config={released}"))
-    released.write_text("{}")
+    released.write_text(released.read_text().replace("10000.0", "500.0"))
+    assert finished_run(run, {"pe": rope_hf}, trust=True).evaluation != evaluated.evaluation
     assert finished_run(other, {"pe": rope}, trust=True).experiment.components["pe"].cls is Rope
     with pytest.raises(UserError, match=r"config\.json changed since it was trained"):
         finished_run(other, trust=True)
