@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from results.bank.new import study as new
@@ -62,27 +61,3 @@ def mean_over_tasks(bank: recomputation.Bank) -> recomputation.Values:
         }
         for label in by_task[0]
     }
-
-
-@pytest.mark.slow
-def test_statements_written_by_hand_on_the_page_are_true() -> None:
-    rows = pd.read_csv(NEW / "verdicts.csv").set_index(["encoding", "task", "other"])["verdict"].sort_index()
-    scores, complete = new.load(NEW)
-    assert set(complete) == set(rows.index.unique("encoding"))
-    means = new.summary(scores)
-    gate = "fox(initial_bias=4)"
-    assert list(means.index[:4]) == [gate, "cpb_log", "cope", "fox"]
-    assert set(rows["cpb_log", "mean"]) == set(rows[gate, "mean"]) == {"not separated"}
-    assert rows[gate, "copy", "fox"] == rows[gate, "flip_flop", "kerple_log"] == "better"
-    assert rows[gate, "copy", "kerple_log"] == "not separated"
-    assert "worse" not in set(rows[gate])
-    assert scores.loc[(scores["label"] == gate) & (scores["task"] == "lag"), "learned"].sum() == 9
-    assert set(rows["cpb_log", "lag"]) == set(rows["cpb_linear", "lag"]) == {"better"}
-    assert len(rows["cpb_log", "lag"]) == 12
-    assert rows["cpb_log", "copy", "kerple_log"] == rows["cope", "copy", "kerple_log"] == "worse"
-    assert set(rows["cope", "mean"]) == {"not separated"}
-    assert scores.loc[(scores["label"] == "cope") & (scores["task"] == "lag"), "learned"].sum() == 12
-    assert set(rows["rope_clipped", "mean"]) == set(rows["fope", "mean"]) == {"worse"}
-    against_rope = {task: rows["fope", task, "rope"] for task in new.TASKS}
-    assert against_rope.pop("lag") == "worse"
-    assert set(against_rope.values()) == {"not separated"}
