@@ -21,7 +21,7 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import Config, SubmititConfig
+from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.published.archive import published_keys, read_table
@@ -218,11 +218,3 @@ def test_the_wandb_sweep_composes() -> None:
         for value in entry.get("values", [entry.get("value")]):
             Config.checked(compose_config([f"{key}={value}"]))
     assert (ROOT / sweep.program).exists()
-
-
-def test_the_example_of_a_local_configuration_has_known_keys() -> None:
-    example = OmegaConf.load(CONFIG_DIR / "local.example.yaml")
-    assert set(example.hydra.launcher) <= set(SubmititConfig.model_fields)
-    known = compose_config([])
-    assert set(example) - {"defaults", "hydra"} <= set(known)
-    assert set(example.logger.wandb) <= set(known["logger"]["wandb"])

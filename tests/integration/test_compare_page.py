@@ -146,26 +146,6 @@ def test_the_page_works_from_the_keyboard(page: Any) -> None:
     assert page.locator("#tables table").first.is_visible()
 
 
-def test_hovering_a_mark_shows_encoding_length_seeds_and_interval(page: Any) -> None:
-    mark = page.locator("#curves svg").first.locator("g.series").first.locator("path[transform]").last
-    mark.hover()
-    shown = page.inner_text("#tip")
-    assert "length 48" in shown
-    assert "3 seeds" in shown
-    assert "alibi 0.06 [0.01, 0.73]" in shown
-    assert page.locator("#curves g.series.focus").count() == 2  # in both charts
-
-
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_first_screen_shows_matrix_and_curves(browser: Any, written: Path, size: dict[str, int]) -> None:
-    page = opened(browser, written, size)
-    for part, visible_height in {"h1": 900, "#sentence": 900, "#matrix": 120, "#curves": 900}.items():
-        box = page.locator(part).bounding_box()
-        assert box["y"] + min(box["height"], visible_height) <= size["height"], part
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    page.close()
-
-
 CLIPPED_TEXTS = """() => {
   const clipped = [], width = document.documentElement.clientWidth;
   const style = (node) => getComputedStyle(node);

@@ -48,14 +48,6 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     assert script("train", "--nope").code == 2
 
 
-def test_a_shell_is_completed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    install = script("train", "--shell-completion", "install=bash")
-    assert install.code == 0, install.err
-    assert "complet" in install.out
-    monkeypatch.setenv("COMP_LINE", "train.py pe=rope_y")
-    assert script("train", "--shell-completion", "query=bash").out.strip() == "pe=rope_yarn"
-
-
 @pytest.mark.slow
 def test_hydra_leaves_no_output_directory_unless_asked(tmp_path: Path) -> None:
     done = train_in(tmp_path, *TINY, "pe=none")

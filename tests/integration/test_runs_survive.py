@@ -116,14 +116,6 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     assert "environment.json records both" in remark
 
 
-def test_a_study_that_is_a_file_is_refused_before_training(tiny: Tiny, results: Path) -> None:
-    results.mkdir()
-    (results / "notes").write_text("text")
-    with pytest.raises(UserError, match="notes, or a folder that it is in, is a file"):
-        run_experiment(tiny("study=notes").config)
-    assert not list(results.glob("runs/*"))
-
-
 def test_a_result_without_its_curve_is_a_new_run(tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     assert Run(tiny().config).state is State.FINISHED
@@ -253,16 +245,6 @@ def test_weights_destroyed_by_the_last_update_are_a_divergence(tiny: Tiny) -> No
     options = ("training.learning_rate=1e30", "training.clip_norm=null", "training.warmup_steps=0")
     result = run_experiment(tiny(*options, "training.steps=1", "training.weight_decay=1e30").config)
     assert (result.status, result.result["diverged_at"]) == ("diverged", 1)
-
-
-def test_evaluation_lengths_follow_the_training_length(tiny: Tiny) -> None:
-    experiment = tiny(
-        "task=unique_copy", "task.vocab_size=12", "training.max_length=40", "evaluation.lengths=null"
-    )
-    assert experiment.max_length == 12
-    assert experiment.evaluation_lengths == (3, 6, 9, 12)
-    from_three = tiny("training.min_length=3", "training.max_length=8", "evaluation.lengths=null")
-    assert from_three.evaluation_lengths == (4, 6, 8, 10, 12, 16, 24, 32, 64)
 
 
 @pytest.mark.slow

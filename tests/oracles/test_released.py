@@ -201,62 +201,6 @@ def test_a_block_gives_the_numbers_of_transformers(
         assert_same(rotation(encoding, tokens), rotation_of_transformers(config, None, tokens, head_dim))
 
 
-LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"rope_parameters": {"rope_type": "axial"}}, ["rope_type=axial", "default, linear, dynamic, yarn"]),
-        ({"rope_parameters": {"rope_type": "linear"}}, ["rope_parameters.factor is missing", "linear"]),
-        ({"rope_parameters": {"rope_type": "yarn", "fator": 4.0}}, ["rope_parameters.fator", "mean factor"]),
-        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ['factor="8" must be a number']),
-        (
-            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
-            ["short_factor has 1 numbers", "4 pairs"],
-        ),
-        ({"rope_parameters": LOW_ABOVE_HIGH}, ["low_freq_factor=4.0", "high_freq_factor=1.0"]),
-        ({"config": "no/such/config.json"}, ["config=no/such/config.json cannot be read", "No such file"]),
-        ({"config": "a.json", "rope_parameters": {"factor": 2.0}}, ["give one of them"]),
-    ],
-)
-def test_a_wrong_block_is_one_sentence(arguments: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r".") as raised:
-        RopeHf(shape_of(8, 2), **arguments)
-    for word in words:
-        assert word in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_file_without_usable_rope_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    for text, words in (
-        ("{", "is not JSON"),
-        ("[1]", "must contain a JSON object"),
-        ('{"layer_types": ["x"]}', "layer_types contains x"),
-        ('{"layer_types": ["mamba"]}', "layer_types must contain"),
-        ('{"model_type": "gpt2"}', "models of the type gpt2 have no RoPE"),
-        ('{"model_type": "gptj"}', "rotary_dim needs head_dim"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=words):
-            RopeHf(shape_of(8, 2), config=str(path))
-    path.write_text('{"layer_types": ["full_attention"], "rope_parameters": {"sliding_attention": {}}}')
-    with pytest.raises(ValueError, match="no block for full_attention"):
-        RopeHf(shape_of(8, 2), config=str(path))
-
-
-def test_remarks_name_what_differs_from_the_release(tmp_path: Path) -> None:
-    assert "base 10,000" in RopeHf(shape_of(8, 2)).remark
-    assert RopeHf(shape_of(8, 2), rope_parameters={"rope_theta": 5e5}).remark == ""
-    path = written(tmp_path, FILES["Llama 4 Scout"])
-    assert "first 2 of a pattern of 4 layers" in RopeHf(shape_of(8, 2), config=path).remark
-    path = written(tmp_path, FILES["DeepSeek-V3"])
-    assert "factor from mscale_all_dim" in RopeHf(shape_of(8, 2), config=path).remark
-    path = written(tmp_path, FILES["Kimi Linear 48B"])
-    assert "no layer with attention has RoPE" in RopeHf(shape_of(8, 2), config=path).remark
-
-
 SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
@@ -62,24 +61,6 @@ def assert_close(computed: Any, published: Any) -> None:
         assert computed == pytest.approx(published, abs=2e-3)
     else:
         assert computed == published
-
-
-def test_a_bias_is_shown_by_head_and_distance() -> None:
-    shown = view("alibi")
-    assert (shown["action"], shown["content"], shown["parameters"]) == ("bias", False, 0)
-    for head, line in enumerate(shown["lines"]):
-        assert line == pytest.approx([-(2.0 ** (-2 * (head + 1))) * n for n in range(64)], abs=1e-3)
-    assert "vectors" not in shown
-    assert "channels" not in shown
-
-
-def test_vectors_are_shown_as_they_enter_the_embedding() -> None:
-    shown = view("sinusoidal")
-    assert shown["action"] == "nothing"
-    assert "lines" not in shown
-    assert shown["vectors"][3][:2] == pytest.approx([math.sin(3), math.cos(3)], abs=1e-3)
-    concatenated = build(reference_of("sinusoidal", combine="concat", width=6).build, study.SHAPE)
-    assert len(encoding_view("", "", concatenated)["vectors"][0]) == 6
 
 
 def test_a_view_of_a_table_of_zeros_draws_values_and_leaves_the_table() -> None:

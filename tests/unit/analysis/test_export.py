@@ -98,15 +98,6 @@ def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None
 
 
 @torch.no_grad()
-def test_in_transformers_no_encoding_changes_nothing() -> None:
-    pytest.importorskip("transformers")
-    register_with_transformers("exported none", [perturbed_encoding("none"), perturbed_encoding("none")])
-    tokens = torch.arange(9)[None]
-    exported, eager = (gpt2(name)(tokens).last_hidden_state for name in ("exported none", "eager"))
-    torch.testing.assert_close(exported, eager, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
 def test_in_transformers_heads_may_share_keys() -> None:
     transformers = pytest.importorskip("transformers")
     encoding = perturbed_encoding("rope")
@@ -122,13 +113,3 @@ def test_in_transformers_heads_may_share_keys() -> None:
         inputs.q_BHTK, k_BHTK.repeat_interleave(2, 1), inputs.x_BTD, torch.arange(TOKENS)[None]
     )
     torch.testing.assert_close(weights, attention_weights(encoding, repeated), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [("learned", "Learned acts at the embedding"), ("fox", "FoX needs the hidden state of the layer, which")],
-)
-def test_what_transformers_cannot_serve_is_refused(choice: str, message: str) -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(UserError, match=message):
-        register_with_transformers("refused", [perturbed_encoding(choice)])

@@ -56,19 +56,6 @@ def test_interpolation_stretches_the_table_over_the_row() -> None:
     torch.testing.assert_close(long[1::2], (encoding.table[:-1] + encoding.table[1:]) / 2)
 
 
-def test_beyond_error_refuses_untrained_positions() -> None:
-    encoding = table("error")
-    torch.testing.assert_close(encoding.vectors(IDS[:, :3])[0], encoding.table[[0, 5, 11]])
-    with pytest.raises(ValueError, match=r"position 40 .* 12 trained rows .*beyond=error.*clamp"):
-        encoding.vectors(IDS)
-
-
-@pytest.mark.parametrize("ids", [torch.tensor([[0.5, 1.0]]), torch.tensor([[-1, 0]])])
-def test_fractional_and_negative_ids_are_refused(ids: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"fraction|at least 0"):
-        table("untrained").vectors(ids)
-
-
 def test_interpolation_in_a_batch_goes_by_the_length_of_each_row() -> None:
     model = Transformer(
         9, small_shape(), lambda shape: Learned(shape, beyond="interpolate"), initialisation="pytorch"

@@ -24,7 +24,6 @@ from pe_experiments.evaluation.curve import (
 from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
@@ -51,40 +50,6 @@ def test_metrics_that_the_lengths_do_not_determine_are_none() -> None:
     for metric in ("exact_match_in_distribution", "solved_in_distribution", "horizon"):
         assert beyond[metric] is None
     assert summarise(curve({20: 1.0, 320: 0.5}), 20)["exact_match_extrapolation"] is None  # past 8x
-
-
-def test_a_length_that_several_requests_give_counts_once() -> None:
-    summary = summarise([*curve({9: 1.0}), *curve({9: 1.0}), *curve({18: 0.4})], 20)
-    assert summary["exact_match_in_distribution"] == pytest.approx(0.7)
-
-
-def test_losses_that_are_not_finite_leave_metrics_open() -> None:
-    losses = {9: 1.0, 18: 2.0, 36: math.nan}
-    rows = [row | {"loss": losses[row["content_length"]]} for row in curve({9: 1.0, 18: 1.0, 36: 0.5})]
-    summary = summarise(rows, 18)
-    assert summary["loss_in_distribution"] == 1.5
-    assert (summary["loss_at_2x"], summary["loss_extrapolation"]) == (None, None)
-
-
-@pytest.mark.slow
-def test_a_length_with_one_possible_answer_has_no_score(tiny: Callable[..., Experiment]) -> None:
-    result = run_experiment(
-        tiny("task=sqrt", "training.max_length=8", "evaluation.lengths=[1,2,8,16]").config
-    )
-    assert [row["chance"] for row in result.curve[:2]] == [1.0, 1.0]
-    assert result.status == "completed"
-
-
-def test_the_area_is_over_log_length_from_the_first_length_not_trained_to_8x() -> None:
-    straight_line = summarise(curve({20: 1.0, 40: 0.8, 160: 0.0}), 20)
-    assert straight_line["exact_match_extrapolation"] == pytest.approx(0.4)
-    to_16x = summarise(curve({20: 1.0, 40: 1.0, 80: 1.0, 320: 0.0}), 20)
-    assert to_16x["exact_match_extrapolation"] == pytest.approx((1 + (1 + 0.5) / 2) / 2)
-
-
-def test_the_horizon_of_a_curve_that_stays_above_90_percent_is_censored() -> None:
-    summary = summarise(curve({10: 1.0, 20: 0.95}), 20)
-    assert (summary["horizon"], summary["horizon_censored"]) == (20, True)
 
 
 def test_guessing_scores_zero() -> None:
@@ -287,11 +252,6 @@ def test_a_length_above_the_longest_is_refused(
         tiny(f"task={task}", "training.max_length=9", "evaluation.lengths=[9,131071]")
 
 
-@pytest.mark.parametrize("task", ["even_pairs", "addition_padded"])
-def test_a_task_without_a_longest_input_takes_any_length(tiny: Callable[..., Experiment], task: str) -> None:
-    assert tiny(f"task={task}", "evaluation.lengths=[9,131071]").evaluation_lengths == (9, 131071)
-
-
 def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
     format_ = tiny("task=copy").format
     successor = Successor(format_.vocab_size, format_.eos)
@@ -351,11 +311,3 @@ def test_declared_lengths_leave_room_for_the_longest_answer(
             assert (ids.diff()[: declared - 1] > 0).all()
     assert set(batch.declared_B.tolist()) <= room
     assert (block.lengths_B < block.declared_B).any()
-
-
-def test_batches_are_the_same_for_every_encoding_and_policy(tiny: Callable[..., Experiment]) -> None:
-    reference = TrainingStream(tiny().source, 8, "mixed").batch(5)
-    for overrides in (["pe=learned"], ["pe=none"], ["positions=random_offset"]):
-        batch = TrainingStream(tiny(*overrides).source, 8, "mixed").batch(5)
-        assert torch.equal(batch.tokens_BT, reference.tokens_BT)
-        assert torch.equal(batch.labels_BT, reference.labels_BT)

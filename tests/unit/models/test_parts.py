@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import SIZES
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.mixtures import ByLayer
@@ -240,12 +239,3 @@ def test_every_encoding_with_the_softmax_carries_all_parts(choice: str) -> None:
     logits = model(make, **ALL)(tokens)
     assert logits.isfinite().all()
     assert (logits - plain).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("choice", ["decoder", "llama", "encoder"])
-def test_switched_off_they_are_no_part_of_a_runs_identity(choice: str) -> None:
-    section = {key: value for key, value in shipped("model")[choice].items() if key not in SIZES}
-    written = load_component("model", section).section_without_defaults
-    assert not written.keys() & {"qk_norm", "sinks", "output_gate", "token_shift"}
-    switched = load_component("model", {**section, "sinks": True}).section_without_defaults
-    assert switched == {**written, "sinks": True}

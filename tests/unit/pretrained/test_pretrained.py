@@ -125,13 +125,6 @@ def test_a_truncated_model_reads_the_last_tokens_of_its_original_length(measure:
         measure(rope=["truncated"], lengths=[64], scored=40)
 
 
-def test_a_given_factor_applies_at_every_length(measure: Evaluate) -> None:
-    table = measure(rope=["as_is", "linear"], factor=2.0)
-    assert table.loc[table["rope"] == "linear", "factor"].tolist() == [2, 2, 2]
-    bits = table.pivot(index="length", columns="rope", values="bits_per_byte")
-    assert (bits["as_is"] != bits["linear"]).all()
-
-
 def test_a_scaled_model_keeps_its_scaling(tmp_path: Path) -> None:
     common = {"rope_theta": 500.0, "original_max_position_embeddings": 16}
     scaled = common | {"rope_type": "linear", "factor": 2.0}
@@ -239,16 +232,6 @@ def test_the_command_prints_a_table_and_writes_a_page(
     assert script("evaluate_pretrained", *arguments).out.startswith("found finished")
 
 
-@pytest.mark.slow
-def test_wandb_is_offline_by_default(
-    script: Callable[..., Outcome], llama: Path, text: Path, results: Path
-) -> None:
-    arguments = [f"model={llama}", f"text={text}", "rope=[as_is]", "lengths=[16]", "stretches=1", "scored=8"]
-    outcome = script("evaluate_pretrained", *arguments, f"results_dir={results}", "device=cpu")
-    assert outcome.code == 0, outcome.err
-    assert len(list(results.glob("pretrained_models/*/wandb/offline-run-*/*.wandb"))) == 1
-
-
 @pytest.fixture
 def broken_models(llama: Path, tmp_path: Path) -> Path:
     """A folder of models that cannot be evaluated."""
@@ -319,15 +302,3 @@ def test_mistakes_are_one_sentence(
     monkeypatch.setattr("pe_experiments.pretrained.model.find_spec", lambda name: None)
     outcome = script("evaluate_pretrained", *settings, f"model={llama}")
     assert "transformers is not installed; pip install" in outcome.err
-
-
-def test_weights_that_are_missing_are_named(llama: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = shutil.copytree(llama, tmp_path / "lacking")
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.norm.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    model = opened(folder)
-    with pytest.raises(UserError, match=r"lack 1 weights, such as model\.norm\.weight"):
-        model.load(model.block("as_is", 1.0), "cpu")

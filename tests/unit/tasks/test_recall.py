@@ -62,22 +62,3 @@ def test_links_join_to_one_cycle_and_the_answer_is_so_many_links_away(hops: int)
                 walk.append(leads_to[walk[-1]])
             assert len(walk) == length // 2  # one cycle
             assert walk[hops] == answer
-
-
-def test_the_place_of_a_link_says_nothing_about_the_answer() -> None:
-    inputs, targets = draw(MultiHop(2, variables=6), 13)
-    shares = (inputs[:, :-1] == targets).double().mean(dim=0)
-    torch.testing.assert_close(shares, torch.full((12,), 1 / 6).double(), rtol=0, atol=0.03)
-
-
-@pytest.mark.parametrize(
-    ("task", "lengths"),
-    [
-        (OverwrittenRecall(), [5, 7, 9]),
-        (NoisyRecall(keys=3), [3, 5, 7]),
-        (MultiHop(hops=2, variables=4), [7, 9]),
-        (MultiHop(hops=1, variables=3), [5, 7]),
-    ],
-)
-def test_possible_input_lengths(task: Task, lengths: list[int]) -> None:
-    assert [length for length in range(1, 10) if task.nearest_length(length) == length] == lengths
