@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-import torch
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -27,9 +26,8 @@ from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.published.archive import published_keys, read_table
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.sweeps.launch import _checked
-from pe_experiments.terminal.errors import NotApplicable, UserError
+from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import CONFIG_DIR
-from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer
 from pe_experiments.training.own_classes import _check_model
@@ -59,17 +57,6 @@ def stepped(experiment: Experiment, length: int) -> dict[str, Any]:
     assert any((old != new).any() for old, new in zip(before, model.parameters(), strict=True))
     (row,) = extrapolation_curve(model, source, [length], 20, experiment.max_length)
     return row
-
-
-@pytest.mark.parametrize("choice", WITHOUT_DEVICE)
-def test_a_missing_device_is_one_sentence(
-    choice: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(UserError, match=WITHOUT_DEVICE[choice]) as caught:
-        prepare_device(tiny(choice).config)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow

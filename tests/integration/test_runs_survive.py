@@ -316,9 +316,7 @@ def _replaced(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
 
 
 DAMAGED = {
-    "header": (_replaced(b"step,", b"stpe,"), "metrics.csv is damaged .*delete it to go on"),
     "byte": (_replaced(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
-    "order": (_replaced(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
     "model": (_weights_of_another_model, "last.ckpt contains the weights of another model; delete it"),
 }
 

@@ -55,25 +55,6 @@ def descendants_of(pid: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path, script: Script) -> None:
-    """Killed when one run is finished and others are training."""
-    arguments = ["-m", *TINY, "training.steps=60", *THREE]
-    uninterrupted = tmp_path / "uninterrupted"
-    killed = tmp_path / "killed"
-    assert script("train", *arguments, f"results_dir={uninterrupted}").code == 0
-    process = Started(*TRAIN, *arguments, "hydra.launcher.jobs=1", f"results_dir={killed}", cwd=ROOT)
-    wait_for(lambda: stamps(killed), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.end()
-    before = stamps(killed)
-    assert 1 <= len(before) < 3
-    assert script("train", *arguments, f"results_dir={killed}").code == 0
-    assert stamps(killed).items() >= before.items(), "a finished run was done again"
-    assert everything(killed) == everything(uninterrupted)
-    assert len(everything(uninterrupted)) == 2 * 3 + 2
-
-
-@pytest.mark.slow
 def test_ctrl_c_ends_every_process_and_leaves_runs_that_resume(results: Path, script: Script) -> None:
     arguments = ["-m", *TINY, "training.steps=20000", *THREE, f"results_dir={results}"]
     process = Started(*TRAIN, *arguments, cwd=ROOT)

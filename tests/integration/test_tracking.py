@@ -128,6 +128,23 @@ def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:
     assert record.run_group == run_record(trained).run_group
 
 
+def test_a_wandb_group_holds_the_runs_that_differ_only_in_the_seed(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights & Biases shows the mean of a group, which must not mix training lengths."""
+    groups = []
+
+    def record(**options: Any) -> None:
+        groups.append(options["group"])
+        raise UserError("not started")
+
+    monkeypatch.setattr("pe_experiments.store.tracking._start_wandb", record)
+    for key in ("seed=0", "seed=1", "training.max_length=5"):
+        with pytest.raises(UserError, match="not started"):
+            run_experiment(tiny("logger=wandb", key).config)
+    assert groups[0] == groups[1] != groups[2]
+
+
 def scalars_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     """Steps and values by name, from the event files of TensorBoard."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -201,38 +201,6 @@ def test_a_block_gives_the_numbers_of_transformers(
         assert_same(rotation(encoding, tokens), rotation_of_transformers(config, None, tokens, head_dim))
 
 
-SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, [(Rope, None)] * 3),
-        (SLIDES, [(Rope, 5)] * 3),
-        ({**SLIDES, "use_sliding_window": False}, [(Rope, None)] * 3),
-        ({**SLIDES, "max_window_layers": 2}, [(Rope, None), (Rope, None), (Rope, 5)]),
-        ({**SLIDES, "max_position_embeddings": 5}, [(Rope, None)] * 3),
-        ({**SLIDES, "sliding_window_pattern": 2}, [(Rope, 5), (Rope, None), (Rope, 5)]),
-        ({"no_rope_layers": [0, 1, 1]}, [(PositionalEncoding, None), (Rope, None), (Rope, None)]),
-        ({"no_rope_layer_interval": 2}, [(Rope, None), (PositionalEncoding, None), (Rope, None)]),
-        (
-            {
-                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
-                "rope_parameters": {"sliding_attention": {"rope_theta": 100.0}, "full_attention": None},
-            },
-            [(Rope, None), (PositionalEncoding, None), (PositionalEncoding, None)],
-        ),
-        ({"layer_types": ["linear_attention", "full_attention"]}, [(Rope, None)] * 3),
-    ],
-)
-def test_layers_of_small_files(
-    fields: dict[str, Any], expected: list[tuple[type, int | None]], tmp_path: Path
-) -> None:
-    encoding = RopeHf(shape_of(8, 3), config=written(tmp_path, fields))
-    layers = [parts(encoding.for_layer(layer)) for layer in range(3)]
-    assert [(type(inner), window) for inner, window in layers] == expected
-
-
 def test_the_original_length_is_read_in_order_of_precedence(tmp_path: Path) -> None:
     """The file's, else the block's, else max_position_embeddings; for dynamic NTK always the last."""
     fields: dict[str, Any] = {"max_position_embeddings": 800}

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 import pytest
-import torch
 
 from pe_experiments.analysis.explorer import encoding_view, explorer_page
 from pe_experiments.checking.compare import reference_of
@@ -61,12 +60,6 @@ def assert_close(computed: Any, published: Any) -> None:
         assert computed == pytest.approx(published, abs=2e-3)
     else:
         assert computed == published
-
-
-def test_a_view_of_a_table_of_zeros_draws_values_and_leaves_the_table() -> None:
-    encoding = build(reference_of("t5").build, study.SHAPE)
-    assert torch.tensor(encoding_view("", "", encoding)["lines"]).any()
-    assert not any(parameter.any() for parameter in encoding.parameters())
 
 
 def test_requested_encodings_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:

@@ -140,16 +140,6 @@ def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results
     assert "(standard deviation over seeds 0.071, 1 test)" in plan
 
 
-def test_a_later_evaluation_on_another_number_of_examples_is_not_pooled(folder: Path) -> None:
-    run = min((folder / "runs").iterdir())
-    evaluation = run / "evaluations" / "12345678"
-    evaluation.mkdir(parents=True)
-    result = json.loads((run / "result.json").read_text())
-    result["evaluation"] |= {"examples": 5, "lengths": [200]}
-    (evaluation / "result.json").write_text(json.dumps(result))
-    assert 200 not in set(read_runs(folder).curves["content_length"])
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_figures")
 def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
@@ -302,20 +292,6 @@ def test_every_shipped_encoding_has_a_name_for_papers(group: str) -> None:
     assert printed_name("Recency(slope=0.2)+random_offset") == "Recency (slope=0.2), random offset"
 
 
-def test_times_are_shown_only_if_all_runs_used_the_same_kind_of_machine(folder: Path, tiny: Tiny) -> None:
-    def seconds() -> dict[str, float]:
-        return table_of(folder).set_index("encoding")["seconds_per_step"].dropna().to_dict()
-
-    assert seconds() == {}  # the machines are unknown
-    write_run(tiny("pe=none"), fading(1, 0))
-    paths = sorted(folder.glob("runs/*/environment.json"))
-    for path in paths:
-        path.write_text(json.dumps({"processor": "fast", "device": "cpu", "threads": 1}))
-    assert seconds() == dict.fromkeys(("alibi", "learned", "sinusoidal"), 0.002)  # `none` has one run
-    paths[0].write_text(json.dumps({"processor": "slow", "device": "cpu", "threads": 1}))
-    assert seconds() == {}
-
-
 def test_a_copied_run_counts_once(folder: Path) -> None:
     table = table_of(folder).to_csv()
     run = min((folder / "runs").iterdir())
@@ -338,15 +314,6 @@ def test_runs_of_the_latest_numerics_count(folder: Path, tiny: Tiny, monkeypatch
     assert all(
         f"trained with NUMERICS {NUMERICS}, and " in reason for reason in comparison.runs.left_out.values()
     )
-
-
-def test_a_damaged_evaluation_is_left_out_but_not_its_run(folder: Path) -> None:
-    table = table_of(folder).to_csv()
-    run = min((folder / "runs").iterdir())
-    (run / "evaluations" / "12345678").mkdir(parents=True)
-    (run / "evaluations" / "12345678" / "result.json").write_text("{")
-    assert list(load_runs(folder).left_out) == [f"{run.name}/evaluations/12345678"]
-    assert table_of(folder).to_csv() == table
 
 
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`#"]

@@ -10,13 +10,6 @@ X = torch.tensor([[3, 1, 4], [2, 2, 0]])
 BOS, SEP, EOS, SLOT = 10, 11, 12, 13
 
 
-def test_a_decoder_reads_input_separator_and_answer() -> None:
-    rows = CausalFormat(10, True).lay_out(X, X)
-    assert rows.tokens_BT[0].tolist() == [BOS, 3, 1, 4, SEP, 3, 1, 4]
-    assert rows.labels_BT[0].tolist() == [-100, -100, -100, -100, 3, 1, 4, EOS]
-    assert rows.lengths_B.tolist() == [8, 8]
-
-
 def test_answers_of_different_length_are_padded() -> None:
     rows = CausalFormat(10, True).lay_out(X, torch.tensor([[5, 6, -100], [7, -100, -100]]))
     assert rows.tokens_BT[1].tolist()[:6] == [BOS, 2, 2, 0, SEP, 7]

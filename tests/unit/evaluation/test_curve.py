@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,16 +16,13 @@ from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import (
     depth_rows,
     extrapolation_curve,
-    greedy_answers,
     tally,
     wilson_interval,
 )
 from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:
@@ -148,22 +144,6 @@ class Oracle(torch.nn.Module):
         return torch.nn.functional.one_hot(self.answers, self.head.in_features).float()
 
 
-class Successor(torch.nn.Module):
-    """A model that answers with the token it reads plus 1, with 0 after a mark and EOS after 3."""
-
-    shape = small_shape()
-
-    def __init__(self, vocabulary: int, eos: int):
-        super().__init__()
-        self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
-        torch.nn.init.eye_(self.head.weight)
-        self.eos = eos
-
-    def hidden(self, tokens_BT: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        answers_BT = torch.where(tokens_BT >= 10, 0, tokens_BT + 1).masked_fill(tokens_BT == 3, self.eos)
-        return torch.nn.functional.one_hot(answers_BT.clamp(max=13), 14).float()
-
-
 def test_evaluation_does_not_depend_on_the_batch_size(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,33 +219,6 @@ def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
     drawn = tiny("pe=rope", "positions=random_float", "positions.span=100.0")
     rows = list(extrapolation_curve(drawn.untrained_model(), drawn.source, [4, 40], 20, 6))
     assert [row["untrained_positions"] for row in rows] == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("task", "longest"),
-    [("unique_copy", 80), ("sort", 80), ("associative_recall", 161), ("variable_assignment", None)],
-)
-def test_a_length_above_the_longest_is_refused(
-    tiny: Callable[..., Experiment], task: str, longest: int | None
-) -> None:
-    with pytest.raises(UserError, match=rf"input of length 131071; its longest is {longest or ''}"):
-        tiny(f"task={task}", "training.max_length=9", "evaluation.lengths=[9,131071]")
-
-
-def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
-    format_ = tiny("task=copy").format
-    successor = Successor(format_.vocab_size, format_.eos)
-    rows = format_.lay_out(
-        torch.zeros(3, 4, dtype=torch.long), torch.tensor([[0, 1, 2, 3], [0, 1, 2, 9], [0, 9, 2, 3]])
-    )
-    batch = Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, torch.arange(10)[None])
-    answers = greedy_answers(successor, batch, format_.eos)  # type: ignore[arg-type]
-    assert answers[:, 5:].tolist() == [[0, 1, 2, 3, format_.eos]] * 3
-    counts = tally(successor, [batch], format_.eos, "greedy")  # type: ignore[arg-type]
-    assert (counts.exact, counts.right_tokens, counts.tokens) == (1, 10, 12)
-    assert tally(successor, [batch], format_.eos).right_tokens == 9  # type: ignore[arg-type]
-    torch.nn.init.constant_(successor.head.weight, math.nan)
-    assert (greedy_answers(successor, batch, format_.eos) == IGNORE).all()  # type: ignore[arg-type]
 
 
 def test_training_validation_and_evaluation_share_no_example(tiny: Callable[..., Experiment]) -> None:

@@ -119,11 +119,8 @@ def test_an_edited_metric_is_evaluated_again(
     [
         (f"[{HERE}.first_eror]", ["no function of that name", "first_error"]),
         ("[nowhere.metric]", ["nowhere.metric", "there is no nowhere.py"]),
-        ("[metric]", ["metrics=metric", "my_module.metric"]),
         (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
         (f"[{HERE}.loss]", ["loss is a column of extrapolation.csv"]),
-        (f"[{HERE}.divides_by_mistakes]", ["divides_by_mistakes fails on right answers", "ZeroDivision"]),
-        (f"[{HERE}.loss,{HERE}.loss]", ["two functions have the same name"]),
         (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),
         ("[] evaluation.save=true task=text", ["evaluation.save: Text has no answers"]),
     ],

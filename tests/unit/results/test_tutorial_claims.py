@@ -6,8 +6,6 @@ import pandas as pd
 import pytest
 
 from results.tutorial_claims.audits import NOISE, audit_all
-from results.tutorial_claims.trained import Difference, Differences, judge_differences, over_seeds
-from results.tutorial_claims.untrained import DEPENDS, HOLDS, UNSUPPORTED
 from tests.conftest import ROOT
 
 
@@ -46,30 +44,3 @@ def test_the_published_audits_are_those_of_the_code(audits: pd.DataFrame) -> Non
 )
 def test_known_values(audits: pd.DataFrame, quantity: str, expected: float) -> None:
     assert value(audits, quantity) == pytest.approx(expected, rel=1e-3, abs=NOISE)
-
-
-SEEDS = pd.Series([0.01 * seed for seed in range(5)])
-HIGHER = over_seeds(1 - SEEDS, SEEDS)
-LOWER = over_seeds(SEEDS, 1 - SEEDS)
-EQUAL = over_seeds(pd.Series([1.0] * 3), pd.Series([1.0] * 3))
-
-
-def on_tasks(difference: Difference, count: int) -> Differences:
-    return {f"task {number}": difference for number in range(count)}
-
-
-@pytest.mark.parametrize(
-    ("differences", "verdict"),
-    [
-        ({"a": HIGHER}, HOLDS),
-        (on_tasks(HIGHER, 6), HOLDS),
-        (on_tasks(HIGHER, 7), UNSUPPORTED),  # 7 * 2/252 > 0.05: even perfect separation cannot be significant
-        (on_tasks(HIGHER, 6) | {f"equal {number}": EQUAL for number in range(9)}, HOLDS),  # not tested
-        ({"a": HIGHER, "b": LOWER}, DEPENDS),
-        ({"a": HIGHER, "b": None}, UNSUPPORTED),
-        ({"a, at 2x": HIGHER, "a, past training": HIGHER}, HOLDS),
-        ({"a, at 2x": HIGHER, "a, past training": HIGHER, "b, at 2x": None}, UNSUPPORTED),
-    ],
-)
-def test_a_claim_is_judged_by_its_adjusted_differences(differences: Differences, verdict: str) -> None:
-    assert judge_differences(differences)[1] == verdict

@@ -278,12 +278,13 @@ def test_a_relabelled_or_moved_run_is_cached(tiny: Tiny, results: Path, tmp_path
 
 
 def test_stating_defaults_keeps_the_name_and_no_two_encodings_share_one(tiny: Tiny) -> None:
+    config = tiny("model.d_model=32").config.model_dump()
     names = {}
-    for choice in shipped("pe"):
-        if shipped("pe")[choice]["_target_"] == "???":
+    for choice, section in shipped("pe").items():
+        if section["_target_"] == "???":
             continue
-        experiment = tiny(f"pe={choice}", "model.d_model=32")
-        stated = experiment.config.model_dump() | {"pe": experiment.components["pe"].section}
+        experiment = resolve(Config.checked(config | {"pe": section}))
+        stated = config | {"pe": experiment.components["pe"].section}
         assert name_of(resolve(Config.checked(stated))) == name_of(experiment)
         names[choice] = name_of(experiment)[-8:]
     assert len(set(names.values())) == len(names)

@@ -135,22 +135,3 @@ def test_bytes_have_the_identity_that_they_had(tiny: Tiny, book: Path, experimen
     identity = identify(experiment)
     assert identity.config["task"] == as_bytes.config["task"] | {"tokenizer": "bpe", "vocab_size": 300}
     assert identity.data["task.tokenizer"] == experiment.task.vocabulary
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["task.vocab_size=300"], "vocab_size=300: bytes are 256 symbols; add tokenizer=bpe"),
-        (
-            ["task.tokenizer=bpe", "task.vocab_size=20000"],
-            r"vocab_size=20000 is larger than the training text allows, which gives \d+ tokens; allowed: 256",
-        ),
-        (
-            ["task.column=story"],
-            "column=story: path=.*book.txt is not a folder saved by the library datasets",
-        ),
-    ],
-)
-def test_bad_tokenizers_are_refused(tiny: Tiny, book: Path, options: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=f"^task.*{message}"):
-        tiny("task=text", f"task.path={book}", *options)
