@@ -262,15 +262,8 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     page = (results / "encodings" / "explore-sinusoidal-learned-none.html").read_text()
     assert '"opened":["sinusoidal","learned"]' in page
     assert "no: bad past the training lengths" in " ".join(outcome.out.split())
-    with_argument = script("show_encoding", "pe=learned", "pe.beyond=error", f"results_dir={results}")
-    assert with_argument.code == 0, with_argument.err
-    assert (results / "encodings" / "explore-learned_beyond_error.html").exists()
-    concatenated = script("show_encoding", "pe.combine=concat", "pe.width=100", f"results_dir={results}")
-    assert concatenated.code == 0, concatenated.err
     rotary = script("show_encoding", "encodings=[nope,rope]", f"results_dir={results}")
     assert "rope, head_dim 64" in rotary.out
-    causal = script("show_encoding", "pe=none", "pe._target_=tests.integration.user_encodings.CausalOnly")
-    assert "causal only" in causal.out
     assert_one_sentence(script("show_encoding", "encodings=[sine]"), "Did you mean")
 
 

@@ -14,13 +14,11 @@ from pe_experiments.checking import small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
-from pe_experiments.models import Backbone
-from pe_experiments.terminal.errors import UserError
 
 
 class Periodic(AbsoluteEncoding):
@@ -112,17 +110,3 @@ def test_without_queries_every_visible_key_gets_the_same_weight(
     for weights_HTS in weights_by_layer.values():
         torch.testing.assert_close(weights_HTS, expected_HTS)
     assert torch.equal(network(torch.zeros(1, 5, dtype=torch.long)), logits)
-
-
-class Kernel(Backbone):
-    """A model without softmax attention."""
-
-    def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
-        return x_BTD
-
-
-def test_a_model_that_hides_its_attention_is_refused(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny()
-    model = Kernel(experiment.format.vocab_size, experiment.shape, PositionalEncoding)
-    with pytest.raises(UserError, match="Kernel has no layer whose attention weights can be read"):
-        TrainedModel(experiment, model).attention_weights(torch.tensor([[3, 1, 4]]))

@@ -15,7 +15,6 @@ from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import attention_scores
-from pe_experiments.terminal.errors import UserError
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 64)
 TOKENS = 20
@@ -44,20 +43,6 @@ def test_a_score_mod_gives_the_same_weights(choice: str) -> None:
 def attention_weights(encoding: PositionalEncoding, inputs: Any) -> Tensor:
     scores = attention_scores(encoding, inputs)
     return scores.masked_fill(scores.isnan(), -math.inf).softmax(-1)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ("rope", "Rope does more than add to the logits"),
-        ("fire", "Fire adds no bias that depends on the distance"),
-        ("none", "PositionalEncoding adds no bias"),
-        ("scale_invariant", "the bias of ScaleInvariant depends on content"),
-    ],
-)
-def test_what_is_no_score_mod_is_refused(choice: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        score_mod(perturbed_encoding(choice), 9)
 
 
 def gpt2(name: str) -> Any:

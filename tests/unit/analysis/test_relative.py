@@ -104,13 +104,6 @@ def test_a_clamped_parameter_still_has_a_gradient() -> None:
     assert parameter.grad.tolist() == [1.0, 1.0]
 
 
-def test_visible_keys_are_counted_at_long_lengths() -> None:
-    inputs = draw_inputs(small_shape(), 2500, 2500, 0)
-    visible = torch.ones(1, 2500, 2500, dtype=torch.bool).tril()
-    at = AttentionContext(inputs.positions_BT, inputs.positions_BT, visible)
-    assert torch.equal(at.visible_keys_BT, torch.arange(1, 2501)[None])
-
-
 def test_a_composition_adds_every_bias_and_keeps_the_embedding() -> None:
     shape = small_shape()
     inputs = draw_inputs(shape, 12, 60, 0)

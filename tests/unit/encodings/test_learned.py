@@ -7,7 +7,6 @@ import torch
 
 from pe_experiments.checking import small_shape
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 from pe_experiments.models import Transformer
 
 IDS = torch.tensor([[0, 5, 11, 12, 13, 40]])  # twelve rows are trained: 0 .. 11
@@ -64,12 +63,3 @@ def test_interpolation_in_a_batch_goes_by_the_length_of_each_row() -> None:
     together = model(words, None, torch.tensor([20, 40]))
     torch.testing.assert_close(together[:1, :20], model(words[:1, :20]), rtol=0, atol=1e-5)
     torch.testing.assert_close(together[1:], model(words[1:]), rtol=0, atol=1e-5)
-
-
-def test_concatenation_fills_its_columns() -> None:
-    encoding = Sinusoidal(small_shape(), combine="concat", width=9)
-    assert encoding.position_width == 9
-    joined = encoding.embed(torch.ones(2, 5, 23), torch.arange(5)[None])
-    assert joined.shape == (2, 5, 32)
-    assert (joined[..., :23] == 1).all()
-    torch.testing.assert_close(joined[0, :, 23:], sinusoid_vectors(torch.arange(5), 9, 10_000.0).float())

@@ -48,35 +48,6 @@ def test_metrics_that_the_lengths_do_not_determine_are_none() -> None:
     assert summarise(curve({20: 1.0, 320: 0.5}), 20)["exact_match_extrapolation"] is None  # past 8x
 
 
-def test_guessing_scores_zero() -> None:
-    """Exact match has a chance level only where the answer is one token."""
-
-    def rows(answer_tokens: int) -> list[dict[str, Any]]:
-        points = curve({20: 1.0, 40: 0.5, 160: 0.5})
-        return [{**row, "chance": 0.5, "answer_tokens": answer_tokens} for row in points]
-
-    one_token, many_tokens = summarise(rows(1), 20), summarise(rows(20), 20)
-    assert one_token["exact_match_extrapolation"] == one_token["token_accuracy_extrapolation"] == 0.0
-    assert many_tokens["token_accuracy_extrapolation"] == 0.0
-    assert many_tokens["exact_match_extrapolation"] == 0.5
-    lower = [{**row, "exact_match": 0.25} for row in rows(1)]
-    assert summarise(lower, 20)["exact_match_extrapolation"] == -0.5  # below chance is not cut off
-    assert one_token["exact_match_at_2x"] == 0.5  # a value at one length is as measured
-
-
-def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
-    points = curve({2: 1.0, 5: 0.5, 10: 0.3})
-
-    def mean(*seen: int | None) -> float:
-        rows = [{**row, "seen": n, "examples": 100} for row, n in zip(points, seen, strict=True)]
-        return summarise(rows, 10)["exact_match_in_distribution"]
-
-    assert mean(100, 49, 0) == pytest.approx(0.4)
-    assert mean(100, 50, 0) == pytest.approx(0.3)
-    assert mean(100, 100, 100) == pytest.approx(0.6)  # unless all were
-    assert mean(None, None, None) == pytest.approx(0.6)
-
-
 def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) -> None:
     """The reference lists every input of training and of evaluation."""
     source = tiny("training.max_length=10", "positions=random_offset").source

@@ -22,7 +22,6 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import code_changes
 from pe_experiments.store.status import Run
-from pe_experiments.tasks import text
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, save_checkpoint, write_run
 
@@ -222,25 +221,3 @@ def test_an_accuracy_outside_0_to_1_is_refused(column: str, value: str, tiny: Ti
     set_column(run, column, value)
     with pytest.raises(UserError, match=rf"csv is missing or damaged .*{column}={value}: expected a number"):
         run_experiment(tiny().config)
-
-
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(text, "MOST_ENTRIES", 50)
-    for number in range(10):
-        (tmp_path / f"{number}").mkdir()
-        for page in range(3):
-            (tmp_path / f"{number}" / f"{page}.txt").write_text("x" * 5_000)
-    return tmp_path
-
-
-def test_a_text_folder_with_too_many_files_is_refused(folders: Path) -> None:
-    assert len(text.Text(str(folders)).files) == 30
-    assert len(text.Text(f"{folders}/*/*.txt").files) == 30
-    (folders / "0" / "loop").symlink_to(folders)
-    for path in (str(folders), f"{folders}/**/*.txt", f"{folders}/**"):
-        with pytest.raises(ValueError, match="more than 50 files and folders; name a smaller folder"):
-            text.Text(path)
-    assert len(text.Text(f"{folders}/*/*.txt").files) == 30  # this pattern does not enter the loop
-    shutil.rmtree(folders / "1")
-    assert len(text.Text(f"{folders}/[2-9]/*.txt").files) == 24

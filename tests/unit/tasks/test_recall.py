@@ -27,13 +27,6 @@ def test_the_queried_key_was_written_at_least_twice(pairs: int) -> None:
     assert stale == pytest.approx(1 / 10, abs=0.03)  # the first value is right by chance only
 
 
-@pytest.mark.parametrize(
-    ("row", "depth"), [([0, 4, 1, 3, 0, 5, 0], 1.0), ([0, 4, 0, 5, 1, 3, 0], 0.5), ([1, 4, 1, 5, 1], 1.0)]
-)
-def test_depth_is_where_the_last_value_stands(row: list[int], depth: float) -> None:
-    assert OverwrittenRecall(keys=3, values=3).depth(torch.tensor([row])).tolist() == [depth]
-
-
 @pytest.mark.parametrize("noise", [0.2, 0.8])
 def test_noise_has_the_stated_share_and_leaves_a_pair(noise: float) -> None:
     task = NoisyRecall(keys=20, values=10, fillers=16, noise=noise)

@@ -86,9 +86,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case: str, tiny: Tiny, tmp_pa
     options = (*CASES[case], "training.steps=25")
     whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}").config)
     assert whole.status == "completed", whole.result
-    assert run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom"))).status == "error"
+    failed = run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom")))
+    assert (failed.status, "boom" in failed.result["reason"]) == ("error", True)
+    assert "Traceback" in failed.directory.error_log.read_text()
     resumed = run_experiment(tiny(*options).config)
-    assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 12)
+    assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 12)  # the last recorded step
+    assert not resumed.directory.error_log.exists()
     assert resumed.directory.metrics.read_text() == whole.directory.metrics.read_text()
     assert resumed.directory.curve.read_text() == whole.directory.curve.read_text()
     trained = dict(load_model(resumed.directory.path, trust=True).model.named_parameters())
