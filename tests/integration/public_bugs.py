@@ -343,32 +343,6 @@ class T5PaperArguments(RightT5):
         self.relative_attention_bias = nn.Embedding(32, shape.num_heads)
 
 
-class RightDeberta(PositionalEncoding):
-    """Disentangled attention with index d(i, j) in both terms, as released: no mistake."""
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.span = max(1, shape.train_length // 2)
-        self.rel = nn.Parameter(torch.randn(2 * self.span, shape.d_model))
-        self.wk = nn.Parameter(torch.randn(shape.num_layers, shape.d_model, shape.d_model))
-        self.wq = nn.Parameter(torch.randn(shape.num_layers, shape.d_model, shape.d_model))
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return q * 3**-0.5, k
-
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        heads = (self.shape.num_heads, self.shape.head_dim)
-        scale = (3 * self.shape.head_dim) ** -0.5
-        keys, queries = (
-            (self.rel @ w[at.layer]).unflatten(-1, heads).transpose(0, 1) for w in (self.wk, self.wq)
-        )
-        rows = (self.span - at.relative_positions_BTS).clamp(0, 2 * self.span - 1)
-        size = (*q.shape[:2], -1, -1)
-        c2p = torch.gather(q * 3**0.5 @ keys.mT, -1, rows[:, None].expand(size))
-        p2c = torch.gather(k @ queries.mT, -1, rows.mT[:, None].expand(size)).mT
-        return (c2p + p2c) * scale
-
-
 # Classes that are not encodings.
 
 

@@ -54,7 +54,6 @@ RECOGNISED = {
     "LogNOfQwen against=logn": ["another convention, which is no mistake", "as in Qwen"],
     "OtherBase": ["It is rope(base=500), "],
     "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
-    "RightDeberta against=deberta": ["position to content uses d(i, j) instead of d(j, i)"],
 }
 # Implementations that break the contract.
 BROKEN = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pe_experiments.comparison import compare
-from tests.conftest import ROOT, tiny_in
-from tests.integration.conftest import DESK, PHONE, opened_page
+from tests.conftest import tiny_in
+from tests.integration.conftest import DESK, opened_page
 from tests.synthetic import fading, write_run, write_study
 
 pytestmark = pytest.mark.slow
@@ -144,36 +144,6 @@ def test_the_page_works_from_the_keyboard(page: Any) -> None:
     assert page.locator("#tip").is_hidden()
     page.locator("summary", has_text="Tables").press("Enter")
     assert page.locator("#tables table").first.is_visible()
-
-
-CLIPPED_TEXTS = """() => {
-  const clipped = [], width = document.documentElement.clientWidth;
-  const style = (node) => getComputedStyle(node);
-  const scrolls = (node) =>
-    node && (/auto|scroll/.test(style(node).overflowX) || scrolls(node.parentElement));
-  for (const node of document.querySelectorAll("body *")) {
-    const box = node.getBoundingClientRect(), chart = node.ownerSVGElement?.getBoundingClientRect();
-    const larger = node.scrollWidth > node.clientWidth + 1 || node.scrollHeight > node.clientHeight + 1;
-    const hidden = larger && /hidden|clip/.test(style(node).overflow);
-    const out = box.width && (box.right > width + 1 || box.left < -1) && !scrolls(node.parentElement);
-    const label = node.tagName === "text";
-    const beyond = label && (box.right > chart.right + 1 || box.left < chart.left - 1);
-    const short = label && node.textContent.includes("…");
-    if (hidden || out || beyond || short) clipped.push(node.textContent);
-  }
-  return clipped;
-}"""
-
-
-@pytest.mark.parametrize("study", ["tutorial_claims", "text", "replications/path"])
-def test_no_text_is_clipped_on_a_phone(browser: Any, study: str) -> None:
-    """Wide tables scroll in their frames."""
-    page = opened(browser, ROOT / "results" / study, PHONE)
-    page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
-    assert page.evaluate(CLIPPED_TEXTS) == []
-    heights = page.eval_on_selector_all("#matrix tbody th", "all => all.map(e => e.offsetHeight)")
-    assert max(heights) < 90  # px: names are not broken letter by letter
-    page.close()
 
 
 def test_dark_mode_and_print(browser: Any, written: Path) -> None:

@@ -14,7 +14,6 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import (
-    depth_rows,
     extrapolation_curve,
     tally,
     wilson_interval,
@@ -128,16 +127,6 @@ def test_evaluation_does_not_depend_on_the_batch_size(
         assert row.pop("loss") == pytest.approx(row_in_pieces.pop("loss"), abs=1e-6)
         assert row == row_in_pieces
     assert whole[0]["examples"] == 150
-
-
-def test_examples_are_grouped_by_fifths_of_the_depth() -> None:
-    by_example = torch.tensor([[1, 2, 2], [0, 1, 2], [1, 2, 2], [0, 0, 2]])  # exact, right tokens, tokens
-    rows = depth_rows(9, torch.tensor([0.0, 0.19, 0.2, 1.0]), by_example)
-    assert [tuple(row.values()) for row in rows] == [
-        (9, 0.1, 2, 0.5, 0.75),
-        (9, 0.3, 1, 1.0, 1.0),
-        (9, 0.9, 1, 0.0, 0.0),
-    ]
 
 
 @pytest.mark.parametrize("decoding", ["teacher_forcing", "greedy"])

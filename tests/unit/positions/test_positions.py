@@ -29,13 +29,6 @@ def test_random_offsets_are_uniform_over_the_table() -> None:
     torch.testing.assert_close(starts, torch.full((4,), 0.25), rtol=0, atol=0.03)
 
 
-def test_random_offsets_need_more_ids_than_tokens_and_start_at_zero_in_evaluation() -> None:
-    assert RandomOffset().evaluation_ids(LENGTHS, 5, generator()).tolist() == [[0, 1, 2, 3, 4]]
-    assert RandomOffset().train_positions(12) == 48
-    with pytest.raises(ValueError, match="max_positions=5 is below the 12 tokens"):
-        RandomOffset(5).train_positions(12)
-
-
 def test_subsets_are_sorted_distinct_and_uniform() -> None:
     lengths = torch.tensor([4, 2, 4]).repeat(4000)
     ids = RandomSubset(max_positions=6).training_ids(lengths, 4, generator())
