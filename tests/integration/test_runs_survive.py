@@ -100,7 +100,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
 
 
 KILLS = 5  # one for each command below; before a release of this machinery try 70
-LONGER = (*TINY, "training.steps=200")
+LONGER = (*TINY, "training.steps=100")
 COMMANDS = {
     "run": ("train", *LONGER, "pe=learned", "positions=random_offset"),
     "child": ("train", *LONGER, "init_from={run}", "training.max_length=12"),
