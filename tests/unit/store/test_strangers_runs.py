@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -234,6 +235,19 @@ def test_trust_imports_the_class(run: RunDirectory, marked: Path) -> None:
 def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
     evaluate_run(run.path, requested(run, "pe=evil.Evil"))
     assert marked.exists()
+
+
+def test_trust_is_true_or_false(run: RunDirectory) -> None:
+    for given in ("false", 1):
+        with pytest.raises(UserError, match=f"trust={given}: expected true or false"):
+            load_model(run.path, trust=given)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_is_no_file_is_refused(run: RunDirectory) -> None:
+    run.checkpoint.unlink()
+    os.mkfifo(run.checkpoint)
+    with pytest.raises(UserError, match=r"last.ckpt is damaged \(.*not a regular file"):
+        load_model(run.path)
 
 
 def test_arguments_of_components_are_not_interpolated(marked: Path) -> None:
