@@ -52,11 +52,6 @@ class WrongShapeFar(PositionalEncoding):
         return torch.zeros(keys, keys - 1) if keys > FAR and not self.training else None
 
 
-class EditsPositions(PositionalEncoding):
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> None:
-        at.q_positions_BT.add_(1)
-
-
 class EditsEmbeddings(PositionalEncoding):
     """Right: only the model reads them."""
 

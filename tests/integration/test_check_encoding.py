@@ -284,12 +284,6 @@ def test_an_exception_is_printed_once(script: Script) -> None:
     assert "an encoder" in error
 
 
-@pytest.mark.usefixtures("_comparison_alone")
-def test_a_table_of_other_arguments_is_not_offered_where_there_are_none(script: Script) -> None:
-    assert "It cannot be" not in checked(script, "LearnedSlopes against=alibi").out
-    assert "with other arguments" not in checked(script, "LearnedSlopes against=none").out
-
-
 def test_four_encodings_by_layer_are_checked_in_eight_layers(script: Script) -> None:
     rope = "{_target_: pe_experiments.encodings.rope.Rope, _partial_: true}"
     none = "{_target_: pe_experiments.encodings.base.PositionalEncoding, _partial_: true}"

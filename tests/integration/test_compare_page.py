@@ -144,15 +144,3 @@ def test_the_page_works_from_the_keyboard(page: Any) -> None:
     assert page.locator("#tip").is_hidden()
     page.locator("summary", has_text="Tables").press("Enter")
     assert page.locator("#tables table").first.is_visible()
-
-
-def test_dark_mode_and_print(browser: Any, written: Path) -> None:
-    page = opened(browser, written, color_scheme="dark")
-    lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
-    assert page.locator("body").evaluate(lightness) < 150
-    assert page.locator("body").evaluate(lightness.replace("backgroundColor", "color")) > 500
-    page.emulate_media(media="print")
-    assert page.locator("#matrix-frame").evaluate("e => getComputedStyle(e).overflow") == "visible"
-    assert page.locator("body").evaluate(lightness) > 700
-    assert len(page.pdf()) > 10_000
-    page.close()

@@ -163,14 +163,10 @@ def test_a_combination_that_does_not_apply_is_listed_and_is_no_failure(results: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["importing", "training"])
-def test_workers_end_with_a_killed_launching_process(moment: str, results: Path) -> None:
+def test_workers_end_with_a_killed_launching_process(results: Path) -> None:
     arguments = ["-m", *TINY, "training.steps=100000", "pe=none", f"results_dir={results}"]
     process = Started(*TRAIN, *arguments, cwd=ROOT)
-    if moment == "importing":
-        wait_for(lambda: descendants_of(process.pid), process)
-    else:
-        wait_for(lambda: list(results.glob("runs/*/metrics.csv")), process)
+    wait_for(lambda: list(results.glob("runs/*/metrics.csv")), process)
     workers = descendants_of(process.pid)
     assert any(map(alive, workers))
     process.kill()

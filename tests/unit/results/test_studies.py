@@ -19,7 +19,7 @@ from pe_experiments.published.archive import (
     published_keys,
     write_archive,
 )
-from pe_experiments.published.blocks import NUMBER, fill_project_readme
+from pe_experiments.published.blocks import fill_project_readme
 from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
 from pe_experiments.store.csv_files import METRICS, to_csv
@@ -185,13 +185,6 @@ def test_independent_code_recomputes_the_published_tables() -> None:
 @pytest.mark.parametrize("study", list_studies(RESULTS), ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_pages_figures_and_tables_follow_from_the_csvs_byte_for_byte(study: Path) -> None:
     assert differences(study) == []
-
-
-@pytest.mark.parametrize("page", [ROOT / "README.md", *RESULTS.rglob("README.md")], ids=str)
-def test_no_line_of_a_page_begins_with_the_mark_of_a_number(page: Path) -> None:
-    """Markdown would take the whole line for HTML and show its asterisks and backticks."""
-    for line in page.read_text("utf-8").splitlines():
-        assert not NUMBER.match(line.lstrip(" ->")), line
 
 
 @pytest.mark.slow

@@ -9,11 +9,6 @@ from scipy import stats
 from results.transfer import study as transfer
 
 
-def scores(values: np.ndarray, noise: float, seed: int) -> np.ndarray:
-    """Return noisy scores [C, 1, S]."""
-    return (values[:, None] + noise * np.random.default_rng(seed).normal(size=(len(values), 4)))[:, None]
-
-
 def rank_residuals(x: np.ndarray, given: np.ndarray) -> np.ndarray:
     """Return the residuals of the ranks of ``x`` after a linear fit to those of ``given``."""
     ranks, ranks_given = stats.rankdata(x), stats.rankdata(given)
@@ -23,7 +18,7 @@ def rank_residuals(x: np.ndarray, given: np.ndarray) -> np.ndarray:
 def test_the_p_value_is_that_of_scipy() -> None:
     x, y = np.random.default_rng(2).normal(size=(2, 12))
     x = x + 0.5 * y
-    correlation = transfer.correlate(scores(x, 0, 0), scores(y, 0, 0))
+    correlation = transfer.correlate(*(values[:, None, None].repeat(4, -1) for values in (x, y)))
     expected = stats.spearmanr(x, y, alternative="greater").pvalue
     assert correlation.p == pytest.approx(expected, abs=0.01)
     assert correlation.ceiling == pytest.approx(1)  # without noise a score is perfectly reliable

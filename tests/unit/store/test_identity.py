@@ -195,12 +195,6 @@ def test_a_new_run_says_how_it_differs_from_the_nearest_cached_run(tiny: Tiny) -
     assert Run(tiny("seed=1").config).difference_to_cached_run() == ""
 
 
-def test_a_class_typed_into_a_shell_is_not_tracked() -> None:
-    scope: dict[str, Any] = {"__name__": "a_shell"}
-    exec(SOURCE, scope)
-    assert code_digests([scope["Slope"]]) == {"a_shell.Slope": UNTRACKED}
-
-
 NOTEBOOK = SOURCE.replace("return -self.slope", "return helper() - self.slope").replace(
     "class Base", "def helper():\n    return OFFSET\n\n\nOFFSET = 1.0\n\n\nclass Base"
 )
