@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import config_from_python, given_keys
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import shipped, user_errors
+from pe_experiments.configuration.parts import user_errors
 from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
@@ -41,7 +42,6 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import Diverged, UserError
 from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
-from pe_experiments.training.own_classes import check_own_classes
 
 PARAMETER_COUNTS = ("parameters", "encoding_parameters")  # entries that loggers show besides the summary
 
@@ -137,10 +137,7 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
 def _untrained_model(run: Run) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
     with _explained_failures():
-        optimizer = run.experiment.components["optimizer"].choice
-        own = run.identity.classes or run.experiment.metrics
-        if own or optimizer not in shipped("optimizer"):
-            check_own_classes(run.experiment)
+        check_own_classes(run.experiment)
         model = run.experiment.untrained_model()
     ids_1P = run.experiment.longest_ids_1P
     with user_errors("pe", "fails at the longest evaluation"), torch.no_grad():
