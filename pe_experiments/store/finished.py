@@ -45,7 +45,7 @@ def finished_run(
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    run = Run.finished(directory, experiment, record.trusted_identity())
+    run = Run(experiment.config, experiment, record.trusted_identity(), directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
@@ -369,10 +368,8 @@ def fit(
     device: str,
     checkpoint: Path,
     observer: Observer,
-    *,
     first_step: int = 0,
     run_hash: str = "",
-    loggers: Iterable[Logger] = (),
 ) -> int:
     """Train a model in place and return the last step.
 
@@ -384,10 +381,9 @@ def fit(
         experiment: its configuration and components.
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint: path of the checkpoint, which is read if ``first_step`` is not 0.
-        observer: receives the rows of ``metrics.csv`` and the number of each finished step.
+        observer: receives the rows of ``metrics.csv`` and the number of each finished step; has the loggers.
         first_step: 0, or the step of the checkpoint from which to continue.
         run_hash: identifies the run in its checkpoints.
-        loggers: Lightning's loggers, for the user's callbacks.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -419,7 +415,7 @@ def fit(
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
             default_root_dir=checkpoint.parents[1] / "lightning",
-            logger=list(loggers),
+            logger=list(observer.loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
             profiler=NoProfiler(),

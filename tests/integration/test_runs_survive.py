@@ -226,7 +226,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(tiny: Tiny, monkeypatch: 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise UserError("no such mirror")
 
-    monkeypatch.setattr("pe_experiments.store.writer.Loggers", refuse)
+    monkeypatch.setattr("pe_experiments.store.writer.run_loggers", refuse)
     for override in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(override, "study=s").config)
