@@ -52,7 +52,7 @@ def environment_changes(environment: dict[str, Any], reference: dict[str, Any]) 
     reference_values = dict(leaves(reference))
     return [
         f"{path[-1]} {shown(value)} instead of {shown(reference_values[path])}"
-        for path, value in leaves({key: environment.get(key) for key in COMPARED})
+        for path, value in leaves({key: environment[key] for key in COMPARED if key in environment})
         if path in reference_values and reference_values[path] != value
     ]
 
