@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as pl
+import wandb
 from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
-from pe_experiments.store import tracking
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED, upload_command
@@ -140,7 +140,7 @@ def given_to_wandb(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             arguments.update(options)
             raise UserError("not started")
 
-        monkeypatch.setattr(tracking, "_start_wandb", record)
+        monkeypatch.setattr(wandb, "init", record)
         with pytest.raises(UserError, match="not started"):
             run_experiment(tiny("logger=wandb", *overrides).config)
         return arguments
