@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
@@ -156,15 +156,12 @@ class ForeignCode(UserError):
     """A section names a class from outside the package where none may be imported."""
 
 
-def load_component(
-    group: str, section: dict[str, Any], other_options: Iterable[str] = (), *, only_ours: bool = False
-) -> Component:
+def load_component(group: str, section: dict[str, Any], *, only_ours: bool = False) -> Component:
     """Return the component of a config section after checking its arguments.
 
     Args:
         group: the config group.
         section: ``_target_`` and arguments.
-        other_options: options of other sections, which the error for an unknown argument may suggest.
         only_ours: import no module from outside the package.
 
     Raises:
@@ -186,12 +183,10 @@ def load_component(
     nested = {}
     for name, value in arguments.items():
         if name not in parameters and not signature.takes_any:
-            hint = " It takes no arguments."
-            if parameters:
-                hint = nearest(name, [*parameters, *other_options])
+            problem = f"{group}.{name} is not an argument of {cls.__name__}.{nearest(name, parameters)}"
             if not cls.__module__.startswith("pe_experiments."):
-                hint += f" The class alone is chosen with {group}={target}."
-            raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
+                problem += f" The class alone is chosen with {group}={target}."
+            raise UserError(problem)
         part_group = signature.parts.get(name, group)
         if name in signature.parts and value is not None:
             value = _parts_by_name(part_group, value)
@@ -208,7 +203,7 @@ def load_component(
                 strict = not isinstance(value, list | dict)
                 arguments[name] = types[name].validate_python(value, strict=strict)
             except ValidationError as error:
-                raise complaint(error, BaseModel, f"{group}.{name}") from error
+                raise complaint(error, group, name) from error
         elif isinstance(value, list) and isinstance(getattr(parameters.get(name), "default", None), tuple):
             arguments[name] = tuple(value)
     for name, parameter in parameters.items():
