@@ -163,9 +163,10 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, se
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
     own_code = bool(run.identity.classes)
-    if lengths is not None and not (job.done or run.config.rerun or own_code or "window" in run.evaluation):
-        if not lengths or lengths.issuperset(run.experiment.evaluation_lengths):  # without lengths: diverged
-            job.state = State.PUBLISHED
+    another_run = job.done or run.config.rerun or own_code or "window" in run.evaluation
+    is_evaluated = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)  # none: diverged
+    if lengths is not None and is_evaluated and not another_run:
+        job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.run import try_out
 
