@@ -192,11 +192,11 @@ def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str,
             run = min(at_rates, key=lambda run: float(run["loss_in_distribution"]))
             curve = curves[run["name"]]
             floor = {n: floors[task, setting, n] for n in curve}
-            bank[task][label][setting] = _measures(run, curve, floor)
+            bank[task][label][setting] = measures_of(run, curve, floor)
     return bank
 
 
-def _measures(run: dict[str, str], curve: dict[int, float], floor: dict[int, float]) -> Measures:
+def measures_of(run: dict[str, str], curve: dict[int, float], floor: dict[int, float]) -> Measures:
     first = int(run["max_length"])
     lengths = [n for n in sorted(curve) if first <= n <= 8 * first]
     above = [max(0.0, (curve[n] - floor[n]) / (1 - floor[n])) for n in lengths]

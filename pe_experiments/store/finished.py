@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import resolve
-from pe_experiments.configuration.parts import section_for_trained_run, trainer_for
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
+from pe_experiments.configuration.trained import with_settings
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
@@ -19,7 +20,6 @@ from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
 from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, shown
-from pe_experiments.training.own_classes import check_own_classes
 
 
 def finished_run(
@@ -45,7 +45,7 @@ def finished_run(
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    run = Run.finished(directory, experiment, record.trusted_identity())
+    run = Run(experiment.config, experiment, record.trusted_identity(), directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state
@@ -62,9 +62,8 @@ def _with_sections(changes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict
     sections = dict(changes)
     for group in ("pe", "task"):
         if isinstance(sections.get(group), str):
-            sections[group] = resolved(compose_config([f"{group}={sections[group]}"]))[group]
-            if group == "pe":
-                sections["pe"] = section_for_trained_run(saved["pe"], sections["pe"], ())
+            chosen = resolved(compose_config([f"{group}={sections[group]}"]))
+            sections[group] = with_settings(saved, chosen, [group])[group]
     return sections
 
 
@@ -78,10 +77,9 @@ def _requested_config(
     config = {key: value for key, value in saved.items() if key not in DERIVED}
     had_none = all(section is None for section in saved["logger"].values())
     here = resolved(compose_config(["logger=none"] if had_none else []))
-    trainer = trainer_for(saved["trainer"], here["trainer"])
-    config |= {"logger": here["logger"], "trainer": trainer, "study": None}
-    # As wherever the run is now; the folder may have been moved since.
-    return config | {"results_dir": str(directory.results_dir)} | dict(changes)
+    # The folder may have been moved since.
+    place = {"study": None, "results_dir": str(directory.results_dir)}
+    return with_settings(config, here) | place | dict(changes)
 
 
 def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, Any]) -> None:

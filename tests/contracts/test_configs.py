@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from hydra_plugins.pe_experiments.sweeps import GridSweeper
+from pe_experiments.checking.own_classes import _check_model
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, resolve
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
@@ -30,7 +31,6 @@ from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer
-from pe_experiments.training.own_classes import _check_model
 from tests.conftest import ROOT
 
 GROUPS = ("pe", "positions", "model", "training", "optimizer", "evaluation", "trainer", "logger")

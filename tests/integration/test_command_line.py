@@ -36,12 +36,12 @@ MISTAKES = {
     "experiment=mine": ["experiment is not a setting", "sweep=NAME"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
     "-m pe=none, rope": ["'pe=none,'", "without spaces"],
-    "task.path=x": ["task.path", "task=copy", "task=text has it"],
+    "task.path=x": ["task.path is not a setting", "vocab_size", "is written ++task.path=x"],
     "pe._target_=mine": ["pe._target_=mine", "the module and the class"],
     "pe=custom": ["pe._target_ is missing", "my_module"],
     "~label": ["'label' does not exist"],
     "training.lr=0.1": ["training.lr", "Did you mean training.learning_rate?"],
-    "pe.theta=500000": ["pe.theta", "Did you mean base? Allowed: base,"],
+    "pe.theta=500000": ["pe.theta", "Did you mean pe.base?"],
     "model.num_heads=5": ["model.num_heads=5", "model.d_model=64", "allowed here: 1, 2, 4"],
     "evaluation.lengths=50": ["evaluation.lengths=50", "list"],
     "task=precedence evaluation.lengths=[1]": ["length 1", "shortest is 2"],
@@ -150,7 +150,7 @@ def test_evaluate_measures_a_run_on_another_task(script: Script, results: Path) 
 
 
 EVALUATION_MISTAKES = {
-    "model=encoder": ["model", "only evaluation, logger, pe, task or trainer can"],
+    "model=encoder": ["model is not a setting", "Allowed: pe, task, evaluation"],
     "task=parity": ["task=parity", "symbols are 4", "trained on 10"],
     "task=lag": ["task=lag", "format is aligned", "trained on causal"],
     "+task.k=2": ["task.k is not an argument of Copy"],

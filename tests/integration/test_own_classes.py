@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.checking import CHECKS, Subject
+from pe_experiments.checking import CHECKS, Subject, own_classes
+from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import own_classes
-from pe_experiments.training.own_classes import check_own_classes
 from tests.conftest import ROOT, TINY, Script
 from tests.integration import faulty_encodings
 from tests.processes import Started, wait_for

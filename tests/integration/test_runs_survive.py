@@ -194,7 +194,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(tiny: Tiny, monkeypatch: 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise UserError("no such mirror")
 
-    monkeypatch.setattr("pe_experiments.store.writer.Loggers", refuse)
+    monkeypatch.setattr("pe_experiments.store.writer.run_loggers", refuse)
     for override in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
             run_experiment(tiny(override, "study=s").config)
@@ -228,17 +228,16 @@ def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished = write_run(tiny(), fading(1, 0))
-    save = training.save_atomically
 
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(training, "save_atomically", full)
+    monkeypatch.setattr(training.Checkpointer, "save", full)
     with pytest.raises(UserError, match=r"No space left on device\); finished results are safe"):
         run_experiment(tiny("seed=1").config)
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
     assert run_experiment(tiny().config).done == "found"
-    monkeypatch.setattr(training, "save_atomically", save)
+    monkeypatch.undo()
     monkeypatch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full again after a checkpoint
     with pytest.raises(UserError, match="No space left"):
         run_experiment(tiny("seed=1").config)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as pl
+import wandb
 from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.experiment import Experiment
@@ -138,7 +139,7 @@ def test_a_wandb_group_holds_the_runs_that_differ_only_in_the_seed(
         groups.append(options["group"])
         raise UserError("not started")
 
-    monkeypatch.setattr("pe_experiments.store.tracking._start_wandb", record)
+    monkeypatch.setattr(wandb, "init", record)
     for key in ("seed=0", "seed=1", "training.max_length=5"):
         with pytest.raises(UserError, match="not started"):
             run_experiment(tiny("logger=wandb", key).config)

@@ -43,7 +43,7 @@ def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], override
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"training": {"step": 10}}, "Did you mean steps?"),
+        ({"training": {"step": 10}}, "Did you mean training.steps?"),
         ({"sweep": "first_look"}, "sweep is an option of train.py; from Python each call makes one run"),
         ({"init_from": "somewhere"}, "parent is not a setting; it follows from init_from"),
         ({"optimizer": "sdg"}, "optimizer=sdg is not a choice. Did you mean sgd"),

@@ -20,7 +20,7 @@ from pe_experiments.comparison import load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.environment import code_changes
+from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, save_checkpoint, write_run
@@ -145,7 +145,7 @@ def test_a_bad_directory_is_named_and_the_others_are_compared(bad: str, tiny: Ti
 def test_an_environment_of_odd_types_counts_as_missing(entry: dict[str, object], tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
     run.environment.write_text(json.dumps(json.loads(run.environment.read_text()) | entry))
-    assert code_changes(run.read_environment()) == []
+    assert environment_changes(run.read_environment(), code_versions()) == []
 
 
 def test_a_rerun_replaces_a_link_to_a_run_and_keeps_the_run(tiny: Tiny, tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> Non
     extended = child(run, "pe.base=40000.0").config.pe
     assert extended == run.read_config()["pe"] | {"base": 40000.0}
     assert child(run, "pe=rope_yarn").config.pe["rotary_fraction"] == extended["rotary_fraction"]
-    with pytest.raises(UserError, match=r"parent's pe is written with two plus: \+\+pe.bas"):
-        child(run, "pe.bas=40000.0")
+    with pytest.raises(UserError, match=r"that is not listed is written \+\+pe.rotary_fraction=1"):
+        child(run, "pe.rotary_fraction=1")
+    assert child(run, "++pe.rotary_fraction=1").config.pe["rotary_fraction"] == 1
 
 
 def test_a_child_of_a_run_at_one_length_trains_at_one_length(tiny: Tiny, child: Child) -> None:

@@ -107,12 +107,12 @@ def test_outcomes_are_recorded_and_the_time_left_is_counted_in_steps(
     def first_look(futures: list[Future[Any]]) -> None:
         clock[0] = 30.0
         write_run(experiments[0], fading(1.0, 0.1))
-        futures[0].set_result(Outcome(0.5, lines=("take note",)))
+        futures[0].set_result(Outcome(lines=("take note",)))
         saved_steps(80)
 
     def second_look(futures: list[Future[Any]]) -> None:
         futures[1].set_result(Outcome(error="it is wrong"))
-        futures[2].set_result(Outcome(0.5))  # its worker imported other code than the launching process
+        futures[2].set_result(Outcome())  # its worker imported other code than the launching process
         futures[3].set_exception(RuntimeError("node lost"))
 
     executor = Scripted([starting_up, first_look, second_look])
@@ -127,7 +127,7 @@ def test_outcomes_are_recorded_and_the_time_left_is_counted_in_steps(
         f"{lost.name}: failed (its process ended before the run: node lost)",
         "s 400/400  1 done, 3 failed, 0 s left",
     ]
-    assert (done.state, done.loss) == (State.FINISHED, 0.5)
+    assert done.state is State.FINISHED
     assert executor.stopped == 1
 
 
@@ -142,5 +142,4 @@ def test_a_task_runs_in_the_directory_of_the_sweep(tiny: Tiny, tmp_path: Path) -
         os.chdir(here)
         sys.path[:] = path
     assert outcome.error == ""
-    assert outcome.loss > 0
     assert list((tmp_path / "here" / "runs").iterdir())
