@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-DESK, PHONE = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
+DESK = {"width": 1300, "height": 900}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

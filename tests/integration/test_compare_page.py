@@ -12,7 +12,7 @@ import pytest
 
 from pe_experiments.comparison import compare
 from tests.conftest import tiny_in
-from tests.integration.conftest import DESK, opened_page
+from tests.integration.conftest import opened_page
 from tests.synthetic import fading, write_run, write_study
 
 pytestmark = pytest.mark.slow
@@ -48,13 +48,9 @@ def written(results: Path) -> Path:
     return results / "comparison"
 
 
-def opened(browser: Any, folder: Path, size: dict[str, int] = DESK, **options: Any) -> Any:
-    return opened_page(browser, f"file://{folder / 'report.html'}", "#curves svg", viewport=size, **options)
-
-
 @pytest.fixture
 def page(browser: Any, written: Path) -> Iterator[Any]:
-    report = opened(browser, written)
+    report = opened_page(browser, f"file://{written / 'report.html'}", "#curves svg")
     yield report
     assert report.messages == []
     report.close()

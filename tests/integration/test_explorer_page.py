@@ -9,21 +9,16 @@ import pytest
 
 from pe_experiments.drawing import styles
 from tests.conftest import ROOT
-from tests.integration.conftest import PHONE, opened_page
+from tests.integration.conftest import opened_page
 
 pytestmark = pytest.mark.slow
 
 URL = f"file://{ROOT / 'results' / 'encodings' / 'explore.html'}"
-FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-
-
-def opened(browser: Any, **options: Any) -> Any:
-    return opened_page(browser, URL, "#similarity svg", **options)
 
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    explorer = opened(browser)
+    explorer = opened_page(browser, URL, "#similarity svg")
     yield explorer
     assert explorer.messages == []
     assert [url for url in explorer.requests if not url.startswith("data:")] == [URL]
@@ -83,16 +78,3 @@ def test_trained_models_answer_token_by_token(page: Any) -> None:
     page.keyboard.press("Enter")
     assert page.locator("#answers .input b").count() == 3
     assert "none, length 3: 100 %" in page.inner_text("#map")
-
-
-@pytest.mark.parametrize("color_scheme", ["light", "dark"])
-def test_the_page_fits_a_phone_in_light_and_dark_mode(browser: Any, color_scheme: str) -> None:
-    page = opened(browser, viewport=PHONE, color_scheme=color_scheme)
-    assert page.evaluate(FITS)
-    assert page.locator("#vectors canvas").bounding_box()["y"] < PHONE["height"] * 0.7
-    lightness = "e => getComputedStyle(e).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"
-    assert (page.locator("body").evaluate(lightness) < 150) == (color_scheme == "dark")
-    corner = "e => e.getContext('2d').getImageData(0, 0, 1, 1).data[0]"  # sin 0, the middle of the colours
-    assert (page.locator("#vectors canvas").evaluate(corner) < 100) == (color_scheme == "dark")
-    assert page.messages == []
-    page.close()

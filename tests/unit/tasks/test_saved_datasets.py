@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.identity import identify
-from pe_experiments.tasks.saved_datasets import saved_splits
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError
 
@@ -18,16 +16,6 @@ from pe_experiments.terminal.errors import UserError
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot ")
 Tiny = Callable[..., Experiment]
 ROWS = [f"row {number} of a text" for number in range(8000)]
-
-
-def test_a_dataset_without_its_library_is_refused(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "state.json").write_text("{}")
-    assert saved_splits(str(tmp_path)) == [tmp_path]
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"was saved by the library datasets, which is not installed; inst"):
-        tiny("task=text", f"task.path={tmp_path}")
 
 
 def test_the_rows_of_a_dataset_are_a_text(tiny: Tiny, tmp_path: Path) -> None:
