@@ -129,14 +129,15 @@ def runs_of(commands: Iterable[str], study: str) -> Runs:
 
 
 def with_every_value(runs: Runs) -> Runs:
-    """A subset of the runs in which every override of every command occurs."""
+    """A small subset of the runs in which every override of every command occurs."""
     seen: set[tuple[Sweep, str]] = set()
     chosen = []
-    for sweep, run in runs:
-        overrides = {(sweep, override) for override in run}
-        if overrides - seen:
-            seen |= overrides
-            chosen.append((sweep, run))
+    for fewest in (3, 2, 1):  # first the runs with several overrides that no earlier one has
+        for sweep, run in runs:
+            overrides = {(sweep, override) for override in run}
+            if len(overrides - seen) >= fewest:
+                seen |= overrides
+                chosen.append((sweep, run))
     return chosen
 
 
