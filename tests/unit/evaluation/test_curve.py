@@ -58,6 +58,8 @@ def test_guessing_scores_zero() -> None:
         assert summary["exact_match_extrapolation"] == score
         assert summary["token_accuracy_extrapolation"] == 0.0
         assert summary["exact_match_at_2x"] == 0.5  # as measured
+    one_possible_answer = [row | {"chance": 1.0} for row in curve({20: 1.0, 40: 1.0})]
+    assert summarise(one_possible_answer, 20)["token_accuracy_extrapolation"] is None
 
 
 def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
