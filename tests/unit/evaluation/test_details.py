@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,11 +103,14 @@ def test_an_edited_metric_is_evaluated_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    metric = "def {name}(batch, answers_BT):\n    return [{value}] * len(answers_BT)\n"
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     hashes = []
-    for name, value in (("one_metric", 1), ("other_metric", 2), ("other_metric", 2)):
-        (tmp_path / f"{name}.py").write_text(metric.format(name="value", value=value))
-        result = run_experiment(tiny(f"evaluation.metrics=[{name}.value]").config)
+    for value in (1, 2, 2):
+        metric = f"def value(batch, answers_BT):\n    return [{value}] * len(answers_BT)\n"
+        (tmp_path / "edited_metric.py").write_text(metric)
+        sys.modules.pop("edited_metric", None)
+        importlib.invalidate_caches()
+        result = run_experiment(tiny("evaluation.metrics=[edited_metric.value]").config)
         assert [row["value"] for row in result.curve] == [value] * 3
         hashes.append((result.run.name, result.directory.name, result.done))
     names, directories, done = zip(*hashes, strict=True)
