@@ -240,9 +240,17 @@ def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[s
     """Return the encoding with the highest mean, and its difference from each other and adjusted p."""
     often = often_learned(values, settings)
     best = max(sorted(often), key=lambda name: np.mean(list(often[name].values())).round(12))
-    tests = {name: sign_flip_p(often[best], often[name]) for name in often if name != best}
+    return best, against_others(often, best, settings)
+
+
+def against_others(values: Values, first: str, settings: int = 12) -> dict[str, tuple[float, float]]:
+    """Return difference and adjusted p from each other encoding; all must have learned three quarters."""
+    often = often_learned(values, settings)
+    if first not in often:
+        return {}
+    tests = {name: sign_flip_p(often[first], often[name]) for name in often if name != first}
     adjusted = dict(zip(tests, holm([p for _, p, _ in tests.values()]), strict=True))
-    return best, {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
+    return {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
 
 
 @cache
