@@ -9,32 +9,23 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command, find_requested_run, required, show_result
+from pe_experiments.commands.command_line import RunSettings, command, show_result
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.schema import Config, Folder, Section, resolved, validated
+from pe_experiments.configuration.schema import Config, resolved, validated
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, allowed
-
-
-class EvaluateSettings(Section):
-    """The options of ``configs/evaluate.yaml`` for this command; other options belong to the run."""
-
-    run: Folder
-    results_dir: Folder
-    trust: bool
 
 
 @command("evaluate", __doc__)
 def run(cfg: DictConfig) -> None:
     keys = [key_of(text) for text in HydraConfig.get().overrides.task]
-    required(cfg, run="results/runs/NAME")
     requested = resolved(cfg)
-    settings = validated(EvaluateSettings, {key: requested[key] for key in EvaluateSettings.model_fields})
+    settings = validated(RunSettings, {key: requested[key] for key in RunSettings.model_fields})
     from pe_experiments.run import evaluate_run  # imports torch
 
-    directory = find_requested_run(settings.run, settings.results_dir)
-    run_keys = [key for key in keys if key not in EvaluateSettings.model_fields]
+    directory = settings.directory()
+    run_keys = [key for key in keys if key not in RunSettings.model_fields]
     changes = changed_sections(directory.read_config(), requested, run_keys)
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
+from pe_experiments.configuration.hydra_errors import explain_error, refuse_ignored
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import SIZES
 from pe_experiments.terminal.errors import UserError
@@ -37,7 +37,7 @@ def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictC
         UserError: Hydra cannot compose the configuration.
     """
     overrides = list(overrides)
-    refuse_lists(overrides)
+    refuse_ignored(overrides)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None
     try:

@@ -168,10 +168,6 @@ def load_component(group: str, section: dict[str, Any], *, only_ours: bool = Fal
         ForeignCode: with ``only_ours``, the section names a class from outside the package.
     """
     target = section.get("_target_")
-    if target == "???":
-        raise UserError(
-            f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
-        )
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
     if only_ours and not OURS.fullmatch(target):

@@ -162,10 +162,12 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, se
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
-    own_code = bool(run.identity.classes)
-    if lengths is not None and not (job.done or run.config.rerun or own_code or "window" in run.evaluation):
-        if not lengths or lengths.issuperset(run.experiment.evaluation_lengths):  # without lengths: diverged
-            job.state = State.PUBLISHED
+    if lengths is None or run.identity.classes or "window" in run.evaluation:
+        is_published = False
+    else:  # a published run that diverged has no lengths
+        is_published = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)
+    if is_published and not (job.done or run.config.rerun):
+        job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.run import try_out
 

@@ -47,7 +47,7 @@ MISTAKES = {
     "-m pe=none, rope": ["'pe=none,'", "without spaces"],
     "task.path=x": ["task.path is not a setting", "vocab_size", "is written ++task.path=x"],
     "pe._target_=mine": ["pe._target_=mine", "the module and the class"],
-    "pe=custom": ["pe._target_ is missing", "my_module"],
+    "pe=custom": ["pe._target_=???: expected the module and the class", "my_module"],
     "~label": ["'label' does not exist"],
     "training.lr=0.1": ["training.lr", "Did you mean training.learning_rate?"],
     "pe.theta=500000": ["pe.theta", "Did you mean pe.base?"],
