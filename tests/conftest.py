@@ -80,7 +80,7 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
 
     Experiments that differ in their seed and results directory alone are composed once.
     """
-    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.experiment import Experiment
     from pe_experiments.configuration.schema import Config
 
     def make(*overrides: str) -> Experiment:
@@ -92,7 +92,7 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
             values["results_dir"] = str(results)
         if "seed" in values:
             values["seed"] = int(values["seed"])
-        return resolve(Config.checked(config | values))
+        return Experiment(Config.checked(config | values))
 
     return make
 

@@ -136,7 +136,8 @@ def _exit_code(
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
-        refuse_ignored(sys.argv[1:])
+        if any("=[" in text or text.startswith("hydra.") for text in sys.argv):
+            refuse_ignored(sys.argv[1:])
         application()
         if errors:
             raise errors[0]

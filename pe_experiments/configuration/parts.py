@@ -261,13 +261,13 @@ def load_function(option: str, target: str) -> Callable[..., Any]:
 def _import_class(group: str, target: str) -> type:
     """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
     kind = KINDS.get(group) or _callback_class()
-
-    def is_of_kind(value: Any) -> bool:
-        return isinstance(value, type) and issubclass(value, kind)
-
-    if is_of_kind(FROM_PYTHON.get(target)):
-        return FROM_PYTHON[target]
-    return _imported(f"{group}._target_={target}", target, kind.__name__, is_of_kind)
+    cls = FROM_PYTHON.get(target)
+    if isinstance(cls, type) and issubclass(cls, kind):
+        return cls
+    key = f"{group}._target_={target}"
+    return _imported(
+        key, target, kind.__name__, lambda value: isinstance(value, type) and issubclass(value, kind)
+    )
 
 
 def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> Any:
@@ -370,7 +370,7 @@ def _nested_components(group: str, value: Any, part_group: str | None, only_ours
     """
     group = part_group or group
     items = value if isinstance(value, list) else [value]
-    if part_group:
+    if part_group and value is not None:
         items = [_part_by_name(group, item) for item in items]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
         if "'_target_':" in str(value):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
-from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
 from pe_experiments.configuration.trained import with_settings
 from pe_experiments.models import Backbone
@@ -44,7 +44,7 @@ def finished_run(
     record = Record.of(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
-    experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
+    experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)
     run = Run.finished(directory, experiment, record.trusted_identity())
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.store.directory import (
     COMPLETED,
@@ -36,7 +36,7 @@ class Run:
 
     def __init__(self, config: Config):
         self.config = config
-        self.experiment = resolve(config)
+        self.experiment = Experiment(config)
         self.identity = identify(self.experiment)
         for digits in DIGITS:
             self.final_directory = run_directory(config.results_dir, self.identity.name(digits))

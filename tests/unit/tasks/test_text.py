@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.text import FEWEST_BYTES, MOST_IN_MEMORY, Text
@@ -98,7 +98,7 @@ def test_a_short_folder_says_that_hidden_files_are_not_read(tiny: Tiny, tmp_path
 
 def test_windows_are_256_bytes_unless_another_length_is_given() -> None:
     for overrides, expected in (([], 256), (["training.max_length=128"], 128)):
-        experiment = resolve(Config.checked(compose_config(["task=text", *overrides])))
+        experiment = Experiment(Config.checked(compose_config(["task=text", *overrides])))
         assert list(experiment.train_lengths) == [expected]
     assert compose_config(["task=copy"])["training"]["max_length"] == 20
 
