@@ -148,10 +148,8 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     """Return the checked configuration of a run, without Hydra's own section."""
     from pe_experiments.store.parent import inherited
 
-    OmegaConf.set_struct(composed, False)
-    OmegaConf.set_readonly(composed, False)
-    del composed["hydra"]
-    config = Config.checked(inherited(composed, map(key_of, overrides)))
+    own_keys = [str(key) for key in composed if key != "hydra"]
+    config = Config.checked(inherited(OmegaConf.masked_copy(composed, own_keys), map(key_of, overrides)))
     if config.trainer.devices * config.trainer.num_nodes > 1:
         problem = f"trainer.devices={config.trainer.devices}: a sweep trains each run on one device"
         raise UserError(f"{problem}; run it alone, without -m")
