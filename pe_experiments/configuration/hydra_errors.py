@@ -134,9 +134,9 @@ def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
 def _unknown_key(text: str, error: ConfigKeyError | ConfigAttributeError) -> str:
     """Return the error for a key that the composed configuration does not have."""
     composed: Any = OmegaConf.to_container(error.parent_node._get_root())
-    if not text.startswith("hydra."):
-        composed.pop("hydra")
     section = key_of(text).partition(".")[0]
+    if section != "hydra":
+        composed.pop("hydra", None)
     if section not in {*composed, *COMPONENT_GROUPS}:
         return unknown_key(section, keys_of(composed))
     problem = unknown_key(key_of(text), keys_of(composed))
