@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hints import keys_of
@@ -29,7 +30,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, TRAINED, RunDirectory, State
-from pe_experiments.store.environment import code_changes
+from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.own_code import UNTRACKED
@@ -39,12 +40,9 @@ from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import Diverged, UserError
+from pe_experiments.terminal.errors import Diverged, UserError, few
 from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
-from pe_experiments.training.own_classes import check_own_classes
-
-PARAMETER_COUNTS = ("parameters", "encoding_parameters")  # entries that loggers show besides the summary
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def _untrained_model(run: Run) -> Backbone:
     with _explained_failures():
         optimizer = run.experiment.components["optimizer"].choice
         own = run.identity.classes or run.experiment.metrics
-        if own or optimizer not in shipped("optimizer"):
+        if own or optimizer not in shipped("optimizer"):  # the tests hold shipped classes
             check_own_classes(run.experiment)
         model = run.experiment.untrained_model()
     ids_1P = run.experiment.longest_ids_1P
@@ -183,26 +181,12 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
 def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display) -> Result:
     """Train the model, from its checkpoint if there is one, evaluate it and store the results."""
     directory = run.directory
-    checkpoint = None
-    if directory.checkpoint.exists():
-        checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
-    first_step = checkpoint["global_step"] if checkpoint else 0
-    if first_step:
-        say(f"{run.name}: resuming at step {first_step} of {run.config.training.steps}")
     curve: Curve = []
-    summary = None
-    with closing(RunWriter(run, directory, display)) as writer:
+    with RunWriter(run, directory, display) as writer:
         try:
-            writer.begin_training(device, first_step)
             with _explained_failures():
-                _initialise(run, model, checkpoint, say)
-                if not (checkpoint and checkpoint["finished"]):
-                    display.start("training", run.config.training.steps, first_step)
-                start = time.monotonic()
-                loggers = writer.loggers.loggers.values() if writer.loggers else ()
-                last_step = _train(run, model, checkpoint, device, writer, loggers)
-                seconds = time.monotonic() - start
-                display.stop()
+                last_step = _train(run, model, device, writer)
+                seconds = time.monotonic() - writer.started
                 curve, tables = evaluate_model(run.experiment, model.to(device), last_step, display)
             model_size = describe_model(model)
             summary = writer.curve(run.experiment.label, curve, tables)
@@ -214,54 +198,39 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
                 **model_size,
                 **summary,
             }
-            if last_step > first_step:
-                outcome["seconds_per_step"] = round(seconds / (last_step - first_step), 5)
-            summary |= {key: model_size[key] for key in PARAMETER_COUNTS}
+            if last_step > writer.first_step:
+                outcome["seconds_per_step"] = round(seconds / (last_step - writer.first_step), 5)
+            writer.log_summary(summary | model_size)
         except Exception as error:
             outcome = training_failure(directory, error)
-        result = writer.finish({**run.header, "resumed_from": first_step, **outcome}, summary)
+    result = {**run.header, "resumed_from": writer.first_step, **outcome}
+    directory.write_result(result)
     if run.config.rerun and run.state in TRAINED:
         run.final_directory.replace_by(directory)
         directory = run.directory = run.final_directory
-    return Result(run.experiment, directory, directory, result, "resumed" if first_step else "trained", curve)
+    done = "resumed" if writer.first_step else "trained"
+    return Result(run.experiment, directory, directory, result, done, curve)
 
 
-def _initialise(
-    run: Run, model: Backbone, checkpoint: dict[str, Any] | None, say: Callable[[str], None]
-) -> None:
-    """Load the weights of the checkpoint into the model, or those of the parent run."""
+def _train(run: Run, model: Backbone, device: str, observer: Observer) -> int:
+    """Train the model in place and return the last step.
+
+    Its weights are those of the run's checkpoint, of the parent run, or the initial ones.
+    """
+    from pe_experiments.training.loop import fit  # imports Lightning, which takes seconds
+
     path = run.directory.checkpoint
+    checkpoint = read_checkpoint(path, run.identity.hash) if path.exists() else None
+    first_step = checkpoint["global_step"] if checkpoint else 0
+    observer.begin_training(device, first_step)
     if checkpoint:
         cure = "delete it to train this run from the start, or add rerun=true"
         load_weights(model, checkpoint, path, f"{path} contains the weights of another model; {cure}")
+        if checkpoint["finished"]:
+            return first_step
     elif run.config.init_from:
-        say(copy_parent_weights(model, run.experiment))
-
-
-def _train(
-    run: Run,
-    model: Backbone,
-    checkpoint: dict[str, Any] | None,
-    device: str,
-    observer: Observer,
-    loggers: Iterable[Any],
-) -> int:
-    """Train the model in place, from its checkpoint if there is one; return the last step."""
-    from pe_experiments.training.loop import fit  # imports Lightning, which takes seconds
-
-    first_step = checkpoint["global_step"] if checkpoint else 0
-    if checkpoint and checkpoint["finished"]:
-        return first_step
-    return fit(
-        model,
-        run.experiment,
-        device,
-        run.directory.checkpoint,
-        observer,
-        first_step=first_step,
-        run_hash=run.identity.hash,
-        loggers=loggers,
-    )
+        observer.say(copy_parent_weights(model, run.experiment))
+    return fit(model, run.experiment, device, path, observer, first_step, run.identity.hash)
 
 
 def _is_other_rank(config: Config) -> bool:
@@ -278,11 +247,10 @@ def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
     from pytorch_lightning.loggers.logger import DummyLogger
 
     process.end_with_parent()
-    path = run.directory.checkpoint
-    checkpoint = read_checkpoint(path, run.identity.hash) if path.exists() else None
-    _initialise(run, model, checkpoint, lambda line: None)
+    observer = Observer()
+    observer.loggers = [DummyLogger()] if run.config.logger.used else []
     with suppress(Diverged):  # rank 0 reports it
-        _train(run, model, checkpoint, device, Observer(), [DummyLogger()] if run.config.logger.used else [])
+        _train(run, model, device, observer)
     process.end()
 
 
@@ -297,13 +265,9 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
         with run.evaluation_directory.locked(wait=-1 if wait else 0.2):
             if run.state is State.TO_EVALUATE:  # another process may have evaluated it since
                 return _evaluate_again(run, device, display)
-    for remark in code_changes(run.directory.read_environment()):
-        display.say(f"{run.name}: {remark}")
-    with suppress(UserError, KeyError, TypeError):  # a finished run does not need its config.yaml
-        devices = run.directory.read_config()["trainer"]["devices"]
-        if run.config.trainer.devices != devices:
-            remark = f"trained with trainer.devices={devices}, which does not change a run"
-            display.say(f"{run.name}: {remark}; rerun=true trains again")
+    changes = environment_changes(run.directory.read_environment(), code_versions())
+    if changes:
+        display.say(f"{run.name}: trained with {few(changes)}; rerun=true trains again")
     directory = run.evaluation_directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
@@ -327,11 +291,12 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
         result["label"] += f" on its last {run.evaluation['window']} tokens"
     steps = trained.get("finished_step", run.config.training.steps)
     model = trained_model(run)
-    with closing(RunWriter(run, directory, display)) as writer:
+    with RunWriter(run, directory, display) as writer:
         writer.begin()
         with _explained_failures():
             curve, tables = evaluate_model(experiment, model.to(device), steps, display)
         summary = writer.curve(result["label"], curve, tables)
-        sizes = {key: trained[key] for key in PARAMETER_COUNTS if key in trained}
-        result = writer.finish(result | summary, summary | sizes)
+        writer.log_summary(summary | describe_model(model))
+    result |= summary
+    directory.write_result(result)
     return Result(experiment, directory, run.directory, result, "evaluated", curve)

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 
 from pe_experiments import NUMERICS, __version__
+from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.drawing import markdown_table
@@ -29,7 +30,6 @@ from pe_experiments.store.status import Run
 from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, one_line
 from pe_experiments.terminal.files import read_json, require_file, write_atomically
-from pe_experiments.training.own_classes import check_own_classes
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 LIBRARY = "pe_experiments"

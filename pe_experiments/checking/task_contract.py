@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from pe_experiments.checking.checks import Checks, Measurement
 from pe_experiments.checking.random_draws import watch_random_draws
-from pe_experiments.data.formats import format_for
+from pe_experiments.data.formats import FORMATS, format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
-from pe_experiments.training.own_classes import broken_rule
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
@@ -78,6 +77,35 @@ def _solve(task: Task, inputs: Tensor, width: int) -> Tensor:
     """Return the targets of these inputs, cropped or padded to ``width``."""
     answers = task.solve(inputs)
     return F.pad(answers, (0, width - answers.shape[1]), value=IGNORE)
+
+
+def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
+    """Return the first mistake in examples (shape, dtype, symbol or target), or an empty string."""
+    scored = targets != IGNORE
+    width = task.target_length(length)
+    unknown_formats = set(task.formats) - set(FORMATS)
+    if unknown_formats:
+        return f"formats {allowed(sorted(unknown_formats))}, expected {allowed(FORMATS)}"
+    if inputs.shape != (len(targets), task.input_length(length)):
+        return f"inputs of shape {tuple(inputs.shape)}"
+    if targets.shape != (len(inputs), width):
+        return f"targets of shape {tuple(targets.shape)}, M={width}"
+    if not inputs.dtype == targets.dtype == torch.int64:
+        return f"{inputs.dtype} and {targets.dtype}, expected torch.int64"
+    if not scored.any():
+        return "no target is scored"
+    symbols = torch.cat([inputs.flatten(), targets[scored]])
+    if symbols.min() < 0 or symbols.max() >= task.vocab_size:
+        return f"symbols {int(symbols.min())} to {int(symbols.max())} of {task.vocab_size}"
+    if "aligned" not in task.formats and (scored.long().diff(dim=1) > 0).any():
+        return "targets of -100 before others"
+    answers = task.solve(inputs)
+    if torch.equal(answers, targets):
+        return ""
+    row = 0
+    if answers.shape == targets.shape:
+        row = int((answers != targets).any(dim=1).nonzero()[0])
+    return f"{inputs[row].tolist()} -> {targets[row].tolist()}, and solve says {answers[row].tolist()}"
 
 
 @check("rule", "samples obey the rule", "solve or sample is off by one at an end of the input")
@@ -287,11 +315,12 @@ def ids_precede_answer(task: Task) -> Measurement:
             expected = ids_without_answers[kind]
             if kind not in ("coupling", "abacus") or not ids[0].dtype == ids[1].dtype == torch.int64:
                 return False, f"{kind}: {ids[0].dtype} and {ids[1].dtype}"
+            if not (torch.equal(ids[0], expected[0]) and torch.equal(ids[1], expected[1])):
+                ids_of_task = f"{kind} ids of {type(task).__name__}"
+                return False, f"length {length}: {ids_of_task} depend on the values of its answers"
             largest = max(int(ids[0].max()), int(ids[1].max()), ids.separator)
             if min(ids[0].min(), ids[1].min()) < 0 or largest > most:
                 return False, f"length {length}: {kind} up to {largest}, and 0 to {most} are allowed"
-            if not (torch.equal(ids[0], expected[0]) and torch.equal(ids[1], expected[1])):
-                return False, f"length {length}: {kind} ids change with the answers"
     return bool(kinds) or None, ", ".join(sorted(kinds)) or "it has none"
 
 

@@ -181,10 +181,9 @@ class LoggerConfig(Section):
     trackio: TrackioConfig | None = None
 
     @property
-    def used(self) -> bool:
-        """Return whether any logger is used."""
-        others = (self.csv, self.tensorboard, self.mlflow, self.trackio)
-        return bool(self.wandb and self.wandb.mode) or any(section is not None for section in others)
+    def used(self) -> list[str]:
+        """Return the names of the loggers that are used, W&B first: if it cannot start, none writes."""
+        return [name for name, section in self if section is not None and getattr(section, "mode", True)]
 
 
 class LauncherConfig(Section):

@@ -12,7 +12,7 @@ from rich.table import Table
 from pe_experiments.configuration.schema import LoggerConfig
 from pe_experiments.drawing import GREY, depth_heatmap, drawing, render, styles, text, write_figure
 from pe_experiments.store.csv_files import to_csv
-from pe_experiments.store.tracking import FIGURE, evaluation_loggers
+from pe_experiments.store.tracking import LoggedRun, Loggers
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
 from pe_experiments.terminal.files import read_json, write_atomically
@@ -144,25 +144,12 @@ def log(
 ) -> None:
     """Log the settings, the value of each rescaling at each context length, and the figure."""
     value = _value(facts)
-    for logger in evaluation_loggers(config, folder, results_dir, facts["name"]):
-        logger.log_hyperparams(facts["settings"])
-        for length, values in _by_length(table, value).items():
-            logger.log_metrics({f"{value}/{rope}": number for rope, number in values.items()}, length)
-        _log_figure(logger, folder / f"{value}.png")
-        logger.finalize("success")
-        if hasattr(logger, "close"):
-            logger.close()
-
-
-def _log_figure(logger: Any, path: Path) -> None:
-    """Log a figure to Weights & Biases or MLflow; other loggers ignore it."""
-    if hasattr(logger, "log_image"):  # Weights & Biases
-        import wandb
-
-        logger.log_image(FIGURE, [str(path)])
-        wandb.finish()
-    elif hasattr(logger, "run_id"):  # MLflow
-        logger.experiment.log_artifact(logger.run_id, str(path))
+    loggers = Loggers(config, LoggedRun(facts["name"], folder, results_dir, facts["settings"]))
+    for length, values in _by_length(table, value).items():
+        logged = {f"{value}/{rope}": number for rope, number in values.items()}
+        loggers.log({"length": length, **logged}, length)
+    loggers.summary({}, folder / f"{value}.png")
+    loggers.close(succeeded=True)
 
 
 def show(folder: Path) -> None:

@@ -137,6 +137,7 @@ class RunDirectory:
             command, commit = environment.get("command", []), environment.get("commit")
             words = [*environment.get("libraries", {}).values(), *command]
             is_valid = isinstance(command, list) and isinstance(commit, str | None)
+            is_valid = is_valid and isinstance(environment.get("earlier", []), list)
             return environment if is_valid and all(isinstance(word, str) for word in words) else {}
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
@@ -151,18 +152,6 @@ class RunDirectory:
             return FileLock(self._lock_file, timeout=wait, poll_interval=0.01).acquire()
         except Timeout as error:
             raise InUse(f"{self.path} is in use by another process; wait for it or stop it") from error
-
-    def _create_and_lock(self, wait: float) -> tuple[bool, AcquireReturnProxy]:
-        """Lock the directory, created if necessary; return whether this call created it, and the lock."""
-        while True:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                self.path.mkdir()
-                created = True
-            except FileExistsError:
-                created = False
-            with suppress(FileNotFoundError):  # removed by another process, which failed
-                return created, self.lock(wait)
 
     @property
     def in_use(self) -> bool:
@@ -190,7 +179,12 @@ class RunDirectory:
             if folder.is_symlink():
                 raise UserError(f"{folder} is a link, and no run is written through one; delete it")
         try:
-            created, lock = self._create_and_lock(wait)
+            lock = None
+            while lock is None:
+                created = not self.path.exists()
+                self.path.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # removed by another process, which failed
+                    lock = self.lock(wait)
             with lock:
                 for temporary_file in self.path.glob(".*.tmp"):  # of a killed process
                     temporary_file.unlink()

@@ -14,7 +14,7 @@ import torch
 
 from pe_experiments.store.names import leaves
 from pe_experiments.terminal import process
-from pe_experiments.terminal.errors import printable, shown
+from pe_experiments.terminal.errors import shown
 from pe_experiments.training import matmul
 
 # Entries that are compared when a run resumes, because they may affect results.
@@ -41,50 +41,20 @@ def describe_environment(device: str) -> dict[str, Any]:
     }
 
 
-def resumed_environment(
-    recorded: dict[str, Any], current: dict[str, Any], step: int
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the ``environment.json`` of a run that resumes at a step, and the changes as texts.
-
-    After a change, its entry ``earlier`` lists the previous environments in order.
-    """
-    earlier = recorded["earlier"] if isinstance(recorded.get("earlier"), list) else []
-    previous = {key: value for key, value in recorded.items() if key != "earlier"}
-    changes = []
-    if previous:
-        old_values, new_values = _compared_values(previous), _compared_values(current)
-        for path, value in new_values.items():
-            if path in old_values and old_values[path] != value:
-                changes.append(f"{path[-1]} {shown(value)} instead of {shown(old_values[path])}")
-    if changes:
-        earlier = [*earlier, previous | {"until_step": step}]
-    if earlier:
-        current = current | {"earlier": earlier}
-    return current, changes
-
-
-def _compared_values(environment: dict[str, Any]) -> dict[tuple[str, ...], Any]:
-    return dict(leaves({key: environment.get(key) for key in COMPARED}))
-
-
-def code_changes(environment: dict[str, Any]) -> list[str]:
-    """Return remarks on differences between the code that trained a finished run and the current code."""
-    remarks = []
+def code_versions() -> dict[str, Any]:
+    """Return the entries of `describe_environment` to which a finished run is compared."""
     commit, edited = checkout()
-    trained_commit = environment.get("commit")
-    trained_edited = bool(environment.get("edited"))
-    if trained_commit and commit and (trained_commit, trained_edited) != (commit, edited):
-        trained, current = _revision(trained_commit, trained_edited), _revision(commit, edited)
-        remarks.append(f"trained at commit {trained}, this checkout is {current}; rerun=true trains again")
-    libraries = environment.get("libraries")
-    trained_torch = libraries.get("torch") if isinstance(libraries, dict) else None
-    if trained_torch and trained_torch != torch.__version__:
-        remarks.append(f"trained with PyTorch {shown(trained_torch)}, here is {torch.__version__}")
-    return remarks
+    return {"commit": commit, "edited": edited, "libraries": {"torch": metadata.version("torch")}}
 
 
-def _revision(commit: str, edited: bool) -> str:
-    return printable(f"{commit[:8]} (edited)" if edited else commit[:8])
+def environment_changes(environment: dict[str, Any], reference: dict[str, Any]) -> list[str]:
+    """Describe the values of an environment that may affect results and differ from the reference."""
+    reference_values = dict(leaves(reference))
+    return [
+        f"{path[-1]} {shown(value)} instead of {shown(reference_values[path])}"
+        for path, value in leaves({key: environment[key] for key in COMPARED if key in environment})
+        if path in reference_values and reference_values[path] != value
+    ]
 
 
 @cache

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
@@ -19,7 +20,6 @@ from pe_experiments.store.record import Record
 from pe_experiments.store.status import Run
 from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, shown
-from pe_experiments.training.own_classes import check_own_classes
 
 
 def finished_run(
@@ -45,7 +45,7 @@ def finished_run(
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    run = Run.finished(directory, experiment, record.trusted_identity())
+    run = Run(experiment.config, experiment, record.trusted_identity(), directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state

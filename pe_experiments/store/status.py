@@ -21,7 +21,7 @@ from pe_experiments.store.names import differences, jsonable, short_hash
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
 
-DIGITS = (8, 16, 64)  # of the hash in the name of a run; more if another run has the shorter name
+ALL_DIGITS = 64  # of the hash, in the name of a run if another run has the name with eight digits
 
 
 class Run:
@@ -34,28 +34,24 @@ class Run:
         directory: of the run; with ``rerun=true`` the sibling directory in which it trains again.
     """
 
-    def __init__(self, config: Config):
+    def __init__(
+        self,
+        config: Config,
+        experiment: Experiment | None = None,
+        identity: Identity | None = None,
+        directory: RunDirectory | None = None,
+    ):
+        """Resolve and identify a configuration, or take the parts of a finished run that is opened."""
         self.config = config
-        self.experiment = Experiment(config)
-        self.identity = identify(self.experiment)
-        for digits in DIGITS:
-            self.final_directory = run_directory(config.results_dir, self.identity.name(digits))
-            is_free = not self.final_directory.config.exists()
-            if is_free or _belongs_to(self.final_directory, self.identity):
-                break
+        self.experiment = experiment or Experiment(config)
+        self.identity = identity or identify(self.experiment)
+        if directory is None:
+            directory = run_directory(config.results_dir, self.identity.name())
+            if directory.config.exists() and _is_of_another_run(directory, self.identity):
+                directory = run_directory(config.results_dir, self.identity.name(ALL_DIGITS))
+        self.final_directory = directory
         self.name = self.final_directory.name
         self.directory = self.final_directory.rerun if config.rerun else self.final_directory
-
-    @classmethod
-    def finished(cls, directory: RunDirectory, experiment: Experiment, identity: Identity) -> Run:
-        """Return a finished run for another evaluation; ``experiment`` may differ from the trained one."""
-        run = cls.__new__(cls)
-        run.config = experiment.config
-        run.experiment = experiment
-        run.identity = identity
-        run.name = directory.name
-        run.directory = run.final_directory = directory
-        return run
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
@@ -135,10 +131,9 @@ class Run:
         return jsonable(header)
 
 
-def _belongs_to(directory: RunDirectory, identity: Identity) -> bool:
-    """Return whether a run directory records this identity, or none because it is damaged."""
+def _is_of_another_run(directory: RunDirectory, identity: Identity) -> bool:
+    """Return whether a directory records another identity; it records none if it is damaged."""
     try:
-        recorded = directory.read_config()["identity"].get("hash")
+        return directory.read_config()["identity"].get("hash") not in (None, identity.hash)
     except UserError:
-        return True
-    return recorded in (None, identity.hash)
+        return False

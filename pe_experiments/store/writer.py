@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml  # type: ignore[import-untyped]
 
@@ -14,11 +15,11 @@ from pe_experiments.evaluation.evaluate import Curve, Tables
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
-from pe_experiments.store.environment import describe_environment, resumed_environment
+from pe_experiments.store.environment import describe_environment, environment_changes
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.status import Run
-from pe_experiments.store.tracking import Loggers
+from pe_experiments.store.tracking import Loggers, run_loggers
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import write_atomically
@@ -26,7 +27,7 @@ from pe_experiments.training.observer import Observer
 
 
 class RunWriter(Observer):
-    """Write the files of one training or evaluation. Always call `close`, which ends the loggers.
+    """Write the files of one training or evaluation in a ``with`` block, at whose end the loggers end.
 
     Args:
         run: the requested run.
@@ -39,20 +40,31 @@ class RunWriter(Observer):
         self.directory = directory
         self.display = display
         self.validation_loss = math.nan  # of the last row that has one
-        self.loggers: Loggers | None = None
+        self.first_step = 0
+        self.tracking = Loggers()
+        self.succeeded = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.tracking.close(self.succeeded)
 
     def begin(self, resumed: bool = False) -> None:
         """Write the configuration and start the loggers."""
-        write_atomically(
-            self.directory.config, yaml.safe_dump(jsonable(self.run.saved_config), sort_keys=False)
-        )
-        self.loggers = Loggers(self.run, self.directory, resumed)
+        config = jsonable(self.run.saved_config)
+        write_atomically(self.directory.config, yaml.safe_dump(config, sort_keys=False))
+        if self.run.config.logger.used:
+            self.tracking = run_loggers(self.run, self.directory, config, resumed)
+            self.loggers = list(self.tracking.by_name.values())
 
     def begin_training(self, device: str, first_step: int) -> None:
         """Begin, or resume at a step: drop later rows, record the environment, list the run in its study."""
         directory = self.directory
+        self.first_step = first_step
         rows: list[Row] = []
         if first_step:
+            self.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
         self.begin(resumed=first_step > 0)
         write_atomically(directory.metrics, to_csv(METRICS, rows))
@@ -60,15 +72,20 @@ class RunWriter(Observer):
             self._log(row)
         environment = describe_environment(device)
         if first_step:
-            recorded = directory.read_environment()
-            environment, changes = resumed_environment(recorded, environment, first_step)
-            if changes:
-                both = "environment.json records both"
-                console.say(f"{self.run.name}: resumed in another environment ({', '.join(changes)}); {both}")
+            previous = directory.read_environment()
+            earlier = previous.pop("earlier", [])
+            if changes := environment_changes(environment, previous):
+                earlier = [*earlier, previous | {"until_step": first_step}]
+                remark = f"{self.run.name}: resumed in another environment ({', '.join(changes)})"
+                self.say(f"{remark}; environment.json records both")
+            if earlier:
+                environment["earlier"] = earlier
         write_atomically(directory.environment, json.dumps(environment, indent=2) + "\n")
         directory.error_log.unlink(missing_ok=True)
         directory.result.unlink(missing_ok=True)
         list_run(self.run)
+        self.display.start("training", self.run.config.training.steps, first_step)
+        self.started = time.monotonic()
 
     def metrics(self, row: Row) -> None:
         """Append a row to ``metrics.csv``, log it and show it."""
@@ -79,12 +96,15 @@ class RunWriter(Observer):
 
     def _log(self, row: Row) -> None:
         self.validation_loss = row.get("validation_loss", self.validation_loss)
-        if self.loggers:
-            self.loggers.metrics(row)
+        self.tracking.metrics(row)
 
     def step(self, number: int) -> None:
         """Show the number of finished steps."""
         self.display.step(number)
+
+    def say(self, text: str) -> None:
+        """Print a remark."""
+        console.say(text)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
         """Write the extrapolation curve, further tables and the figures; return the summary of the curve."""
@@ -94,8 +114,7 @@ class RunWriter(Observer):
         experiment = self.run.experiment
         self.directory.refuse_deleted()
         write_curve(self.directory, curve, tables)
-        assert self.loggers
-        self.loggers.curve(curve, tables.get("text", []))
+        self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
         own = bool(experiment.components["pe"].own_classes)
         run_figure(curve, label, task, experiment.max_length, self.directory.figure, own)
@@ -104,17 +123,10 @@ class RunWriter(Observer):
             run_depth_figure(depths, label, task, experiment.max_length, path)
         return summarise(curve, experiment.max_length)
 
-    def finish(self, result: dict[str, Any], summary: Row | None) -> dict[str, Any]:
-        """Close the loggers, write the result and return it; ``summary`` is None if the training failed."""
-        self.close(summary)
-        self.directory.write_result(result)
-        return result
-
-    def close(self, summary: Row | None = None) -> None:
-        """Close the loggers once."""
-        loggers, self.loggers = self.loggers, None
-        if loggers:
-            loggers.close(summary, self.directory.figure)
+    def log_summary(self, summary: Row) -> None:
+        """Log the summary and the figure, which ends a training or an evaluation with success."""
+        self.tracking.summary(summary, self.directory.figure)
+        self.succeeded = True
 
 
 def list_run(run: Run) -> None:
@@ -131,8 +143,8 @@ def training_failure(directory: RunDirectory, error: Exception) -> dict[str, Any
     """
     if isinstance(error, Diverged):
         return {"status": DIVERGED, "reason": str(error), "diverged_at": error.step}
-    directory.refuse_deleted()
     if isinstance(error, UserError) or disk_problem(error):
         raise error
+    directory.refuse_deleted()
     write_atomically(directory.error_log, traceback.format_exc())
     return {"status": ERROR, "reason": f"{type(error).__name__}: {error}"}

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,6 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
-from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
@@ -179,15 +179,15 @@ class MicroBatch(NamedTuple):
     scored: int  # scored tokens of the whole step
 
 
+@dataclass(frozen=True)
 class TrainingParts:
     """The parts of all steps from ``first`` on, for one device; a step has ``accumulated`` batches."""
 
-    def __init__(self, batches: TrainingStream, first: int, accumulated: int, rank: int, world_size: int):
-        self.batches = batches
-        self.first = first
-        self.accumulated = accumulated
-        self.rank = rank
-        self.world_size = world_size
+    batches: TrainingStream
+    first: int
+    accumulated: int
+    rank: int
+    world_size: int
 
     def __iter__(self) -> Iterator[MicroBatch]:
         for step in count(self.first):
@@ -245,7 +245,10 @@ class Recorder(Callback):
         assert module.gradient_norm is not None
         losses = trainer.strategy.reduce(torch.stack(self.losses))  # mean over the devices
         self.losses.clear()
-        raise_if_diverged(losses, trainer)
+        is_finite = losses.isfinite().tolist()
+        if not all(is_finite):
+            batches_since = len(is_finite) - 1 - is_finite.index(False)
+            raise Diverged(step - batches_since // trainer.accumulate_grad_batches)
         row: Row = {
             "step": step,
             "loss": float(losses[-trainer.accumulate_grad_batches :].sum()),
@@ -274,29 +277,15 @@ class Recorder(Callback):
         return metrics | {"token_accuracy": counts.token_accuracy}
 
 
-def raise_if_diverged(losses: Tensor, trainer: pl.Trainer) -> None:
-    """Raise `Diverged` with the step of the first loss that is not finite.
-
-    ``losses`` are the losses of the latest batches, the last one from the present step.
-    """
-    is_finite = losses.isfinite().tolist()
-    if not all(is_finite):
-        batches_since = len(is_finite) - 1 - is_finite.index(False)
-        raise Diverged(trainer.global_step - batches_since // trainer.accumulate_grad_batches)
-
-
 class Checkpointer(Checkpoint):
-    """Save a checkpoint every few seconds, which replaces the last one; at the end save only the weights.
+    """Save a checkpoint every few seconds, which replaces the last one; at the end save only the weights."""
 
-    Args:
-        parts: callbacks and the optimizer. The state of the user's own may be unreadable, which is checked at
-            the first checkpoint.
-    """
-
-    def __init__(self, path: Path, training: TrainingConfig, parts: Sequence[Component] = ()):
+    def __init__(self, path: Path, experiment: Experiment):
         self.path = path
-        self.training = training
+        self.training = experiment.config.training
         self.next_save = time.monotonic() + CHECKPOINT_SECONDS
+        # The state of the user's own classes may be unreadable, which is checked at the first checkpoint.
+        parts = [*experiment.callbacks, experiment.components["optimizer"]]
         self.unchecked_parts = [part for part in parts if part.own_classes]
 
     def on_train_batch_end(
@@ -307,8 +296,7 @@ class Checkpointer(Checkpoint):
         last = trainer.should_stop or trainer.global_step == self.training.steps
         if recorded and not last and trainer.strategy.broadcast(time.monotonic() >= self.next_save):
             started = time.monotonic()
-            save_atomically(trainer, self.path, parts=self.unchecked_parts)
-            self.unchecked_parts = []
+            self.save(trainer)
             seconds = time.monotonic() - started
             self.next_save = time.monotonic() + max(CHECKPOINT_SECONDS, seconds / CHECKPOINT_SHARE)
 
@@ -318,37 +306,33 @@ class Checkpointer(Checkpoint):
             raise Diverged(trainer.global_step)  # in the last update, which no loss follows
         assert isinstance(module, TrainingModule)
         module.finished = True
-        save_atomically(trainer, self.path, weights_only=True)
+        self.save(trainer, weights_only=True)
+
+    def save(self, trainer: pl.Trainer, weights_only: bool = False) -> None:
+        """Save a checkpoint so that a kill at any moment leaves either the old or the new file.
+
+        With ``weights_only`` it lacks the state of the optimizer, two thirds of the file.
+
+        Raises:
+            UserError: the state of a class of the user makes the checkpoint unreadable.
+        """
+        self.path.parent.mkdir(exist_ok=True)
+        draft = self.path.with_suffix(".tmp")
+        try:
+            trainer.save_checkpoint(draft, weights_only=weights_only)
+            if trainer.is_global_zero:
+                if self.unchecked_parts and not weights_only:
+                    _require_readable(draft, self.unchecked_parts)
+                    self.unchecked_parts = []
+                os.replace(draft, self.path)
+        finally:
+            if trainer.is_global_zero:
+                draft.unlink(missing_ok=True)  # exists only after an error, such as a full disk
 
 
 def ends_step(trainer: pl.Trainer, batch_idx: int) -> bool:
     """Return whether the optimizer steps after this batch, the last of ``accumulate_grad_batches``."""
     return (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-
-
-def save_atomically(
-    trainer: pl.Trainer, path: Path, weights_only: bool = False, parts: Sequence[Component] = ()
-) -> None:
-    """Save a checkpoint so that a kill at any moment leaves either the old or the new file.
-
-    Args:
-        weights_only: omit the state of the optimizer, two thirds of the file.
-        parts: classes of the user; with any of them, check that the checkpoint is readable.
-
-    Raises:
-        UserError: the state of a class makes the checkpoint unreadable.
-    """
-    path.parent.mkdir(exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    try:
-        trainer.save_checkpoint(draft, weights_only=weights_only)
-        if trainer.is_global_zero:
-            if parts:
-                _require_readable(draft, parts)
-            os.replace(draft, path)
-    finally:
-        if trainer.is_global_zero:
-            draft.unlink(missing_ok=True)  # exists only after an error, such as a full disk
 
 
 def _require_readable(checkpoint: Path, parts: Sequence[Component]) -> None:
@@ -369,10 +353,8 @@ def fit(
     device: str,
     checkpoint: Path,
     observer: Observer,
-    *,
     first_step: int = 0,
     run_hash: str = "",
-    loggers: Iterable[Logger] = (),
 ) -> int:
     """Train a model in place and return the last step.
 
@@ -384,10 +366,9 @@ def fit(
         experiment: its configuration and components.
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint: path of the checkpoint, which is read if ``first_step`` is not 0.
-        observer: receives the rows of ``metrics.csv`` and the number of each finished step.
+        observer: receives the rows of ``metrics.csv`` and the number of each finished step; has the loggers.
         first_step: 0, or the step of the checkpoint from which to continue.
         run_hash: identifies the run in its checkpoints.
-        loggers: Lightning's loggers, for the user's callbacks.
 
     Raises:
         Diverged: the loss is no longer finite.
@@ -397,7 +378,7 @@ def fit(
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
         Recorder(experiment, observer),
-        Checkpointer(checkpoint, training, [*experiment.callbacks, experiment.components["optimizer"]]),
+        Checkpointer(checkpoint, experiment),
     ]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=f".*({KNOWN_WARNINGS})")
@@ -419,7 +400,7 @@ def fit(
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
             default_root_dir=checkpoint.parents[1] / "lightning",
-            logger=list(loggers),
+            logger=list(observer.loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
             profiler=NoProfiler(),

@@ -20,16 +20,17 @@ LAYERS = (
     ("configuration",),
     ("evaluation",),
     ("training",),
+    ("checking",),
     ("store",),
     ("run",),
-    ("comparison", "checking", "analysis", "pretrained"),
+    ("comparison", "analysis", "pretrained"),
     ("published",),
     ("sweeps",),
     ("bank",),
     ("commands",),
 )
 # Packages of one layer that do not import each other.
-INDEPENDENT = {"comparison", "checking", "analysis", "pretrained"}
+INDEPENDENT = {"comparison", "analysis", "pretrained"}
 TENSORS_ONLY = {"encodings", "tasks", "positions", "data", "models"}
 HARNESS = {"hydra", "omegaconf", "pytorch_lightning", "wandb", "pandas", "pydantic"}
 

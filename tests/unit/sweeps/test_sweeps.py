@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import ProcessesConfig, RayConfig, SubmititConfig
+from pe_experiments.configuration.schema import ProcessesConfig
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.store.directory import State
 from pe_experiments.store.status import Run
@@ -20,7 +20,6 @@ from pe_experiments.sweeps import launch
 from pe_experiments.sweeps.executors import Outcome, Task, executor_for, gpus
 from pe_experiments.sweeps.launch import Job
 from pe_experiments.terminal import console
-from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
@@ -66,18 +65,6 @@ def test_runs_share_the_gpus(
     monkeypatch.setattr("pe_experiments.sweeps.executors.Processes", "".join)
     settings = ProcessesConfig(max_runs=9, jobs=jobs, jobs_per_device=jobs_per_device)
     assert executor_for("processes", settings, tiny().config) == workers
-
-
-@pytest.mark.parametrize("kind", ["slurm", "ray"])
-def test_a_missing_library_is_named_with_its_installation(
-    kind: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    submitit = SubmititConfig(max_runs=9, timeout_min=1, max_num_timeout=1, parameters={})
-    config = submitit if kind == "slurm" else RayConfig(max_runs=9, jobs=1, address=None)
-    for name in ("submitit", "ray"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=rf'hydra/launcher={kind}: .* pip install -e "\.\[cluster\]"'):
-        executor_for(kind, config, tiny().config)
 
 
 class Scripted:

@@ -8,16 +8,17 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from pe_experiments.checking.instances import perturbed, relative_difference
+from pe_experiments.checking.task_contract import CHECKS, broken_rule, draw_examples, possible_lengths
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
-from pe_experiments.data.formats import FORMATS
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import CURVE
 from pe_experiments.evaluation.details import metric_values
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
-from pe_experiments.tasks import IGNORE, Task
+from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, allowed, sentence
 from pe_experiments.training.optimizer import TrainingOptimizer
 
@@ -40,13 +41,13 @@ def check_own_classes(experiment: Experiment) -> None:
     """
     own_groups = {group for group, component in experiment.components.items() if component.own_classes}
     if "task" in own_groups:
-        _refuse_wrong_answers(experiment.task, experiment.train_lengths)
+        _check_task(experiment.task, experiment.train_lengths)
     if experiment.evaluation_component.own_classes:
-        _refuse_wrong_answers(experiment.evaluation_task, experiment.evaluation_lengths)
+        _check_task(experiment.evaluation_task, experiment.evaluation_lengths)
     if own_groups:
         _check_model(experiment)
     if experiment.components["optimizer"].choice not in shipped("optimizer"):
-        _refuse_optimizer(experiment)
+        _check_optimizer(experiment)
     if experiment.metrics:
         _check_metrics(experiment)
 
@@ -56,7 +57,10 @@ def _check_model(experiment: Experiment) -> None:
     source = experiment.source
     with user_errors("task, positions or training.batch_size", "make no batch"):
         batch = experiment.batches.batch(0)
-        _refuse_revealing_ids(source)
+    if source.positions.task_ids:
+        ids = CHECKS["position_ids"](source.task)
+        if ids.holds is False:
+            raise UserError(f"task: {ids.measured}")
     longest = experiment.evaluation_task.nearest_length(max(experiment.evaluation_lengths)) or 0
     last_block = (experiment.config.evaluation.examples - 1) // BLOCK_EXAMPLES
     with user_errors("evaluation", "makes no examples"):
@@ -85,7 +89,7 @@ def _check_metrics(experiment: Experiment) -> None:
             metric_values(name, metric, batch, batch.labels_BT)
 
 
-def _refuse_optimizer(experiment: Experiment) -> None:
+def _check_optimizer(experiment: Experiment) -> None:
     """Raise an error if a step of the optimizer needs more than gradients, such as a closure."""
     component = experiment.components["optimizer"]
     try:
@@ -99,65 +103,17 @@ def _refuse_optimizer(experiment: Experiment) -> None:
         ) from error
 
 
-def _refuse_wrong_answers(task: Task, lengths: Sequence[int]) -> None:
+def _check_task(task: Task, lengths: Sequence[int]) -> None:
     """Raise an error if examples of a task break a rule (`broken_rule`) or do not follow from their seed."""
     short = [length for length in lengths if length <= SOLVED_LENGTH] or lengths[:1]
-    for length in sorted({task.nearest_length(length) or 0 for length in short} - {0}):
+    for length in possible_lengths(task, short):
         with user_errors("task", f"fails at length {length}"), suppress(NotImplementedError):
-            examples = task.sample(length, ROWS, torch.Generator().manual_seed(length))
-            again = task.sample(length, ROWS, torch.Generator().manual_seed(length))
+            examples = draw_examples(task, length, ROWS, seed=length)
             mistake = broken_rule(task, length, *examples)
-            if not all(map(torch.equal, examples, again)):
+            if not all(map(torch.equal, examples, draw_examples(task, length, ROWS, seed=length))):
                 mistake = "two calls with the same generator give different examples; draw from it alone"
             if mistake:
                 raise ValueError(f"{type(task).__name__} at length {length}: {mistake}")
-
-
-def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str:
-    """Return the first mistake in examples (shape, dtype, symbol or target), or an empty string."""
-    scored = targets != IGNORE
-    width = task.target_length(length)
-    unknown_formats = set(task.formats) - set(FORMATS)
-    if unknown_formats:
-        return f"formats {allowed(sorted(unknown_formats))}, expected {allowed(FORMATS)}"
-    if inputs.shape != (len(targets), task.input_length(length)):
-        return f"inputs of shape {tuple(inputs.shape)}"
-    if targets.shape != (len(inputs), width):
-        return f"targets of shape {tuple(targets.shape)}, M={width}"
-    if not inputs.dtype == targets.dtype == torch.int64:
-        return f"{inputs.dtype} and {targets.dtype}, expected torch.int64"
-    if not scored.any():
-        return "no target is scored"
-    symbols = torch.cat([inputs.flatten(), targets[scored]])
-    if symbols.min() < 0 or symbols.max() >= task.vocab_size:
-        return f"symbols {int(symbols.min())} to {int(symbols.max())} of {task.vocab_size}"
-    if "aligned" not in task.formats and (scored.long().diff(dim=1) > 0).any():
-        return "targets of -100 before others"
-    answers = task.solve(inputs)
-    if torch.equal(answers, targets):
-        return ""
-    row = 0
-    if answers.shape == targets.shape:
-        row = int((answers != targets).any(dim=1).nonzero()[0])
-    return f"{inputs[row].tolist()} -> {targets[row].tolist()}, and solve says {answers[row].tolist()}"
-
-
-def _refuse_revealing_ids(source: Source) -> None:
-    """Raise an error if the position ids of a task depend on its answers."""
-    task = source.task
-    if not source.positions.task_ids:
-        return
-    inputs_BN, targets_BM = task.sample(max(source.train_lengths), ROWS, torch.Generator().manual_seed(0))
-    changed_BM = torch.where(targets_BM == IGNORE, IGNORE, (targets_BM + 1) % task.vocab_size)
-    ids = task.position_ids(inputs_BN, targets_BM)
-    changed_ids = task.position_ids(inputs_BN, changed_BM)
-    for kind in set(ids) & set(source.positions.task_ids):
-        pairs = zip(ids[kind], changed_ids[kind], strict=True)
-        if not all(torch.equal(torch.as_tensor(first), torch.as_tensor(second)) for first, second in pairs):
-            raise UserError(
-                f"task: the {kind} ids of {type(task).__name__} depend on the values of its answers; they "
-                f"may depend only on the inputs and the number of targets"
-            )
 
 
 def _require_finite(model: Backbone, batch: Batch, where: str) -> None:
@@ -174,14 +130,12 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
         return
     # At initialisation attention adds little to the logits, and a gate may be closed.
     initialise_backbone(model, "pytorch", model.shape.num_layers, source.seed)
-    generator = torch.Generator().manual_seed(source.seed)
-    for parameter in model.encodings.parameters():
-        noise = 0.1 * torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(torch.where(parameter == 0, noise.to(parameter.dtype), parameter))
+    perturbed(model.encodings, by=0.1)
     cuts_B = 1 + torch.arange(ROWS) * (batch.lengths_B - 2).clamp(min=0) // (ROWS - 1)
     unchanged_BT = torch.arange(batch.tokens_BT.shape[1]) < cuts_B[:, None]
     vocabulary = source.format.vocab_size
     tokens_BT = batch.tokens_BT
+    generator = torch.Generator().manual_seed(source.seed)
     others_BT = (tokens_BT + torch.randint(1, vocabulary, tokens_BT.shape, generator=generator)) % vocabulary
     changed = batch._replace(tokens_BT=torch.where(unchanged_BT, tokens_BT, others_BT))
     results = []
@@ -192,11 +146,12 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
     names = allowed(dict.fromkeys(type(part).__name__ for part in encodings))
     if not torch.equal(logits, repeated):
         raise ValueError(f"{names}: two equal calls give different results; draw from torch alone")
-    difference = (logits - changed_logits)[unchanged_BT].abs().max() / logits.abs().max()
+    largest = float(logits.abs().max())
+    difference = relative_difference(changed_logits[unchanged_BT], logits[unchanged_BT], largest)
     if difference > LOOK_AHEAD:
         raise ValueError(
             f"{names} looks ahead: in a decoder, later tokens change earlier predictions (by "
-            f"{float(difference):.1g} of the largest logit); if this is intended, set looks_ahead = True"
+            f"{difference:.1g} of the largest logit); if this is intended, set looks_ahead = True"
         )
 
 
