@@ -160,7 +160,7 @@ def test_a_value_of_a_type_that_no_configuration_has_is_refused(run: RunDirector
 
 
 def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
-    assert finished_run(run).config.logger.used is False
+    assert not finished_run(run).config.logger.used
 
 
 def test_devices_are_the_users_and_the_arithmetic_is_the_runs(run: RunDirectory) -> None:
