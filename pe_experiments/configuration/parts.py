@@ -274,7 +274,7 @@ def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> 
     """Import what an option names, as error messages show it in ``key``, if it is of the kind that fits."""
     module_name, _, name = target.rpartition(".")
     if not module_name:
-        raise UserError(f"{key}: expected the module and the {kind}, such as my_module.{target}")
+        raise UserError(f"{key}: expected the module and the name of the {kind}, as my_module.NAME")
     with user_errors(key, f"names {module_name}, whose import fails"):
         try:
             module = importlib.import_module(module_name)
@@ -393,8 +393,7 @@ def _part_by_name(group: str, value: Any) -> Any:
     if isinstance(value, str):
         choices = shipped(group)
         name = ALIASES.get(value, value)
-        if name not in choices and "." not in name:
-            example = "" if choices else " Expected the module and the class, such as my_module.MyClass."
-            raise UserError(f"{group}={value} is not a choice.{example or nearest(name, choices)}")
+        if choices and name not in choices and "." not in name:
+            raise UserError(f"{group}={value} is not a choice.{nearest(name, choices)}")
         value = choices.get(name, {"_target_": name})
     return {"_partial_": True, **value} if isinstance(value, dict) else value
