@@ -51,7 +51,6 @@ class Task:
 
     config: Config
     command: list[str]  # executes only this run
-    full_error: bool = False  # print tracebacks
     directory: str = field(default_factory=os.getcwd)
     # The user's encodings may be in the working directory, other modules on the original path.
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
@@ -75,7 +74,7 @@ class Task:
             except (Exception, SystemExit) as caught:  # other runs must continue
                 error = sentence(caught)
                 not_applicable = isinstance(caught, NotApplicable)
-                if self.full_error:
+                if os.environ.get(process.FULL_ERROR) == "1":
                     traceback.print_exc()
         return Outcome(error, not_applicable, tuple(output.getvalue().splitlines()))
 

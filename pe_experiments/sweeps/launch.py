@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import signal
 import time
@@ -198,11 +197,10 @@ def _config_flags(config: DictConfig) -> list[str]:
 
 def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Sequence[Any]) -> None:
     """Submit all runs; update jobs, display and reports until every future is done."""
-    full_error = os.environ.get(process.FULL_ERROR) == "1"
     display = Lines()
     steps = {job: job.run.config.training.steps for job in jobs if job.run}
     try:
-        tasks = {job: Task(job.run.config, job.command, full_error) for job in jobs if job.run}
+        tasks = {job: Task(job.run.config, job.command) for job in jobs if job.run}
         futures = dict(zip(tasks, executor.submit(list(tasks.values())), strict=True))
         display.start(title, sum(steps.values()), sum(map(_saved_steps, jobs)))
         last_read = time.monotonic()
