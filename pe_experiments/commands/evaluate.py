@@ -40,12 +40,12 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
     """
     from pe_experiments.configuration.trained import with_settings  # imports torch
 
-    changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
-    fixed = [key for key in keys if key.partition(".")[0] not in changeable]
-    if fixed:
-        raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(changeable)}")
-    changed = with_settings(saved, requested, keys)
-    return {key.partition(".")[0]: changed[key.partition(".")[0]] for key in keys}
+    changeable = groups_of("evaluate").keys() & Config.model_fields.keys()
+    sections = {key.partition(".")[0] for key in keys}
+    if fixed := sorted(sections - changeable):
+        raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(sorted(changeable))}")
+    merged = with_settings(saved, requested, keys)
+    return {section: merged[section] for section in sections}
 
 
 if __name__ == "__main__":
