@@ -23,10 +23,13 @@ def run(cfg: DictConfig) -> None:
     requested = resolved(cfg)
     settings = validated(RunSettings, {key: requested[key] for key in RunSettings.model_fields})
     from pe_experiments.run import evaluate_run  # imports torch
+    from pe_experiments.store.record import Record
 
     directory = settings.directory()
+    saved = directory.read_config()
+    Record.of(directory, saved)  # refuses a damaged configuration
     run_keys = [key for key in keys if key not in RunSettings.model_fields]
-    changes = changed_sections(directory.read_config(), requested, run_keys)
+    changes = changed_sections(saved, requested, run_keys)
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))
 
 

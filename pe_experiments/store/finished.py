@@ -75,7 +75,8 @@ def _requested_config(
     Loggers, devices and callbacks are those of the user, not of the run, which may come from a stranger.
     """
     config = {key: value for key, value in saved.items() if key not in DERIVED}
-    had_none = all(section is None for section in saved["logger"].values())
+    logger = saved.get("logger")
+    had_none = isinstance(logger, Mapping) and all(section is None for section in logger.values())
     here = resolved(compose_config(["logger=none"] if had_none else []))
     # The folder may have been moved since.
     place = {"study": None, "results_dir": str(directory.results_dir)}
