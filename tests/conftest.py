@@ -80,7 +80,7 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
 
     Experiments that differ in their seed, results directory and shipped encoding alone are composed once.
     """
-    from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.experiment import Experiment
     from pe_experiments.configuration.parts import shipped
     from pe_experiments.configuration.schema import Config
 
@@ -97,7 +97,7 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
             values["seed"] = int(values["seed"])
         if "pe" in values:
             values["pe"] = copy.deepcopy(shipped("pe")[values["pe"]])
-        return resolve(Config.checked(config | values))
+        return Experiment(Config.checked(config | values))
 
     return make
 

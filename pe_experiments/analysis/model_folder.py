@@ -17,7 +17,7 @@ from safetensors.torch import load_model, save_model
 
 from pe_experiments import NUMERICS, __version__
 from pe_experiments.checking.own_classes import check_own_classes
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.drawing import markdown_table
 from pe_experiments.models import Backbone
@@ -175,7 +175,7 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
         why = one_line(f"{type(error).__name__}: {error}")
         raise UserError(f"{option}: its {CONFIG} is not that of a shared model ({why})") from error
     refuse_untrusted_code(option, config, {}, trust)
-    experiment = resolve(Config.checked(config))
+    experiment = Experiment(Config.checked(config))
     for group, recorded in classes.items():
         component = experiment.components.get(group)
         if component and code_digests(component.own_classes) != recorded:

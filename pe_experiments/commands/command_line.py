@@ -23,13 +23,9 @@ from rich.table import Table
 
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import (
-    explain_error,
-    key_of,
-    refuse_lists,
-    refuse_without_effect,
-)
+from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_ignored
 from pe_experiments.configuration.hydra_versions import MAIN
+from pe_experiments.configuration.schema import Folder, Section
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
@@ -38,6 +34,27 @@ from pe_experiments.terminal.files import CONFIG_DIR
 if TYPE_CHECKING:  # imports torch
     from pe_experiments.run import Result
     from pe_experiments.store.directory import RunDirectory
+
+
+class RunSettings(Section):
+    """Options of a command that reads a finished run."""
+
+    run: Folder
+    results_dir: Folder
+    trust: bool
+
+    def directory(self) -> RunDirectory:
+        """Return the directory of the run, given by its path or by its name in ``results_dir/runs``."""
+        from pe_experiments.store.directory import find_run  # imports torch
+
+        folders = [Path(), Path(self.results_dir, "runs")]
+        if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
+            if Path(self.run).name != self.run:
+                how = "is a path; results_dir is where a NAME alone is looked for"
+                raise UserError(f"run={shown(self.run)} {how}")
+            folders = folders[1:]
+        return find_run("run", self.run, folders)
+
 
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
 
@@ -56,6 +73,8 @@ def command(
         renamed: options whose names are config groups of other commands, and how Hydra reads them.
     """
     primary = config or name
+    names = {key: option for option, key in renamed.items()}
+    example = str(usage).partition("\n\n")[2].partition("\n")[0]
 
     def decorate(main: Callable[[DictConfig], Any]) -> Callable[[], NoReturn]:
         errors: list[Exception] = []  # of a single run; Hydra would print them itself
@@ -63,8 +82,9 @@ def command(
         @wraps(main)
         def job(cfg: DictConfig) -> Any:
             try:
-                if any("=[" in text for text in HydraConfig.get().overrides.task):
-                    refuse_lists(HydraConfig.get().overrides.task)
+                missing = [str(key) for key in cfg if OmegaConf.is_missing(cfg, key)]
+                if missing:
+                    raise UserError(f"{names.get(missing[0], missing[0])} is missing, as in {example}")
                 return main(cfg)
             except Exception as error:
                 if HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -82,7 +102,8 @@ def command(
             try:
                 folder = os.getcwd()
             except FileNotFoundError:
-                process.leave(_complain("the working directory was deleted; change to one that exists"))
+                complain("the working directory was deleted; change to one that exists")
+                process.leave(1)
             process.set_up([*process.typed_command(name), *arguments])
             signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers
             if folder not in sys.path:
@@ -91,8 +112,9 @@ def command(
                 typed = " ".join(process.typed_command(name))
                 say(help_text(primary, str(usage).replace(f"python scripts/{name}.py", typed)))
                 process.leave(process.exit_code)
-            if any(text.startswith("sweep=") for text in arguments):
-                _choose_multirun()
+            has_preset = any(re.match(r"sweep=(?!null$)\S", text) for text in arguments)
+            if has_preset and not any(text.startswith("hydra.mode=") for text in arguments):
+                sys.argv.append("hydra.mode=MULTIRUN")  # Hydra 1.4 reads its mode before it reads the preset
             for option, key in renamed.items():
                 sys.argv[1:] = [re.sub(f"^{option}=", f"{key}=", text) for text in sys.argv[1:]]
             with process.hydra_raises() as full_error:
@@ -103,44 +125,10 @@ def command(
     return decorate
 
 
-def _choose_multirun() -> None:
-    """Let `sweep=NAME` run many; Hydra 1.4 reads its mode before it reads the preset."""
-    presets = [text for text in sys.argv[1:] if re.match(r"sweep=(?!null$)\S", text)]
-    if presets and not any(text.startswith("hydra.mode=") for text in sys.argv):
-        sys.argv.append("hydra.mode=MULTIRUN")
-
-
-def required(cfg: DictConfig, **examples: str) -> None:
-    """Raise an error with an example if one of these options of a command is missing."""
-    for key, example in examples.items():
-        if OmegaConf.is_missing(cfg, key):
-            raise UserError(f"{key} is missing; for example {key}={example}")
-
-
 def required_choice(group: str, example: str) -> None:
     """Raise an error if the user did not choose what a command checks, such as ``pe=mine.Recency``."""
     if group not in {key_of(text).partition(".")[0] for text in HydraConfig.get().overrides.task}:
         raise UserError(f"{group} is missing; for example {group}={example}")
-
-
-def find_requested_run(run: str, results_dir: str) -> RunDirectory:
-    """Return the directory of the run that ``run`` names, as a path or by its name alone.
-
-    Args:
-        run: the option of the command.
-        results_dir: the option, in whose folder ``runs`` a name is looked for.
-
-    Raises:
-        UserError: there is no such run, or a path is combined with ``results_dir``.
-    """
-    from pe_experiments.store.directory import find_run  # imports torch
-
-    folders = [Path(), Path(results_dir, "runs")]
-    if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
-        if Path(run).name != run:
-            raise UserError(f"run={shown(run)} is a path; results_dir is where a NAME alone is looked for")
-        folders = folders[1:]
-    return find_run("run", run, folders)
 
 
 def _exit_code(
@@ -148,14 +136,16 @@ def _exit_code(
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
-        if any(text.startswith("hydra.") for text in sys.argv):
-            refuse_without_effect(sys.argv[1:])
+        if any("=[" in text or text.startswith("hydra.") for text in sys.argv):
+            refuse_ignored(sys.argv[1:])
         application()
         if errors:
             raise errors[0]
         return process.exit_code
     except KeyboardInterrupt:
-        return _complain(_interrupted(primary), code=130)
+        how = "; the same command resumes from the last checkpoint" if primary == "config" else ""
+        complain(f"interrupted{how}")
+        return 130
     except SystemExit as stop:  # raised by Hydra after its message
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException as error:
@@ -165,18 +155,9 @@ def _exit_code(
         if isinstance(error, BrokenPipeError) and reader_left():
             return process.exit_code
         explanation = explain_error(error, sys.argv[1:], primary)
-        if isinstance(explanation, UserError | OSError):
-            return _complain(sentence(explanation))
-        return _complain(_unexpected(error))
-
-
-def _interrupted(primary: str) -> str:
-    """Return the message after Ctrl-C, with the command that resumes."""
-    if primary == "evaluate_pretrained":
-        return "interrupted; the same command resumes with the rows already measured"
-    if primary != "config":
-        return "interrupted"
-    return "interrupted; the same command resumes from the last checkpoint"
+        expected = isinstance(explanation, UserError | OSError)
+        complain(one_line(sentence(explanation) if expected else _unexpected(error)))
+        return 1
 
 
 def _unexpected(error: BaseException) -> str:
@@ -185,12 +166,6 @@ def _unexpected(error: BaseException) -> str:
     with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
         log.write("".join(traceback.format_exception(error)).encode(errors="backslashreplace"))
     return f"{type(error).__name__}: {error}{place}; traceback in {log.name}"
-
-
-def _complain(text: str, code: int = 1) -> int:
-    """Print an error message and return the exit code."""
-    complain(one_line(text))
-    return code
 
 
 def help_text(name: str, usage: str) -> str:

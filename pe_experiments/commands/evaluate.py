@@ -9,33 +9,27 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command, find_requested_run, required, show_result
+from pe_experiments.commands.command_line import RunSettings, command, show_result
 from pe_experiments.configuration.groups import groups_of
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.schema import Config, Folder, Section, resolved, validated
+from pe_experiments.configuration.schema import Config, resolved, validated
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError, allowed
-
-
-class EvaluateSettings(Section):
-    """The options of ``configs/evaluate.yaml`` for this command; other options belong to the run."""
-
-    run: Folder
-    results_dir: Folder
-    trust: bool
 
 
 @command("evaluate", __doc__)
 def run(cfg: DictConfig) -> None:
     keys = [key_of(text) for text in HydraConfig.get().overrides.task]
-    required(cfg, run="results/runs/NAME")
     requested = resolved(cfg)
-    settings = validated(EvaluateSettings, {key: requested[key] for key in EvaluateSettings.model_fields})
+    settings = validated(RunSettings, {key: requested[key] for key in RunSettings.model_fields})
     from pe_experiments.run import evaluate_run  # imports torch
+    from pe_experiments.store.record import Record
 
-    directory = find_requested_run(settings.run, settings.results_dir)
-    run_keys = [key for key in keys if key not in EvaluateSettings.model_fields]
-    changes = changed_sections(directory.read_config(), requested, run_keys)
+    directory = settings.directory()
+    saved = directory.read_config()
+    Record.of(directory, saved)  # refuses a damaged configuration
+    run_keys = [key for key in keys if key not in RunSettings.model_fields]
+    changes = changed_sections(saved, requested, run_keys)
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))
 
 
@@ -49,12 +43,12 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
     """
     from pe_experiments.configuration.trained import with_settings  # imports torch
 
-    changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
-    fixed = [key for key in keys if key.partition(".")[0] not in changeable]
-    if fixed:
-        raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(changeable)}")
-    changed = with_settings(saved, requested, keys)
-    return {key.partition(".")[0]: changed[key.partition(".")[0]] for key in keys}
+    changeable = groups_of("evaluate").keys() & Config.model_fields.keys()
+    sections = {key.partition(".")[0] for key in keys}
+    if fixed := sorted(sections - changeable):
+        raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(sorted(changeable))}")
+    merged = with_settings(saved, requested, keys)
+    return {section: merged[section] for section in sections}
 
 
 if __name__ == "__main__":

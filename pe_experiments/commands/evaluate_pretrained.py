@@ -11,15 +11,12 @@ from omegaconf import DictConfig
 from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import resolved, validated
 from pe_experiments.terminal.console import Lines
-from pe_experiments.terminal.errors import UserError
 
 
 @command("evaluate_pretrained", __doc__, renamed={"model": "path"})
 def run(cfg: DictConfig) -> None:
     settings = resolved(cfg)
     settings["model"] = settings.pop("path")
-    if settings["model"] == "???":
-        raise UserError("model is missing; for example model=FOLDER, which holds config.json and safetensors")
     from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained  # imports torch
     from pe_experiments.pretrained.report import show
 

@@ -8,26 +8,22 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from pe_experiments.commands.command_line import command, find_requested_run, required
-from pe_experiments.configuration.schema import Folder, Repository, Section, resolved, validated
+from pe_experiments.commands.command_line import RunSettings, command
+from pe_experiments.configuration.schema import Folder, Repository, resolved, validated
 from pe_experiments.terminal.console import say
 
 
-class ExportSettings(Section):
+class ExportSettings(RunSettings):
     """The options of ``configs/export.yaml``."""
 
-    run: Folder
     out: Folder
     push_to_hub: Repository | None
-    results_dir: Folder
-    trust: bool
 
 
 @command("export", __doc__)
 def run(cfg: DictConfig) -> None:
-    required(cfg, run="results/runs/NAME", out="FOLDER")
     settings = validated(ExportSettings, resolved(cfg))
-    directory = find_requested_run(settings.run, settings.results_dir)
+    directory = settings.directory()
     from pe_experiments.analysis.model_folder import require_hub, upload_folder, write_model_folder
     from pe_experiments.store.csv_files import read_curve  # imports torch
     from pe_experiments.store.directory import output_folder

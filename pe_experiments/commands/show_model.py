@@ -10,27 +10,23 @@ from typing import Annotated
 from omegaconf import DictConfig
 from pydantic import Field
 
-from pe_experiments.commands.command_line import command, find_requested_run, required
-from pe_experiments.configuration.schema import Folder, Length, Section, resolved, validated
+from pe_experiments.commands.command_line import RunSettings, command
+from pe_experiments.configuration.schema import Folder, Length, resolved, validated
 from pe_experiments.terminal.console import say
 
 
-class ShowModelSettings(Section):
+class ShowModelSettings(RunSettings):
     """The options of ``configs/show_model.yaml``."""
 
-    run: Folder
     length: Length | None
     examples: Annotated[int, Field(ge=1, le=10_000)]
     out: Folder | None
-    results_dir: Folder
-    trust: bool
 
 
 @command("show_model", __doc__)
 def run(cfg: DictConfig) -> None:
-    required(cfg, run="results/runs/NAME")
     settings = validated(ShowModelSettings, resolved(cfg))
-    directory = find_requested_run(settings.run, settings.results_dir)
+    directory = settings.directory()
     from pe_experiments.analysis.inside import look_inside  # imports torch
     from pe_experiments.analysis.show_model import show_inside
     from pe_experiments.analysis.trained_model import load_model

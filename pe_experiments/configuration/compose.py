@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, refuse_lists
+from pe_experiments.configuration.hydra_errors import explain_error, refuse_ignored
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import SIZES
 from pe_experiments.terminal.errors import UserError
@@ -22,8 +22,7 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are computed, not configured
 REPLACED = ("pe", "positions", "task", "model", "optimizer")  # groups whose class decides the arguments
-CLASSES_FROM_PYTHON: dict[str, type] = {}  # by their name in ``_target_``
-FUNCTIONS_FROM_PYTHON: dict[str, FunctionType] = {}  # by their name in ``evaluation.metrics``
+FROM_PYTHON: dict[str, Any] = {}  # classes and functions by their name in ``_target_`` and ``metrics``
 
 
 def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictConfig:
@@ -37,7 +36,7 @@ def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictC
         UserError: Hydra cannot compose the configuration.
     """
     overrides = list(overrides)
-    refuse_lists(overrides)
+    refuse_ignored(overrides)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None
     try:
@@ -72,7 +71,7 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
     for key in sorted(settings, key=lambda key: "." in key):  # whole sections first
         try:
             value = settings[key]
-            _set(config, key, _plain(_named_functions(value) if key.startswith("evaluation") else value))
+            _set(config, key, _plain(value, functions=key.startswith("evaluation")))
         except (OmegaConfBaseException, AttributeError) as error:
             problem = str(error).splitlines()[0]
             raise UserError(f"{key}: {problem}; allowed: numbers, texts, lists and mappings") from error
@@ -90,30 +89,21 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
         OmegaConf.update(config, key, value, merge=True, force_add=True)
 
 
-def _plain(value: Any) -> Any:
-    """Return a value given from Python as YAML could hold it; a class becomes its section."""
-    if isinstance(value, type):
+def _plain(value: Any, functions: bool) -> Any:
+    """Return a value given from Python as YAML could hold it: a class becomes its section.
+
+    With ``functions`` (``evaluation.metrics``) a function becomes its name. Both are looked up in
+    `FROM_PYTHON`, because they may not be importable, for example in a notebook.
+    """
+    if isinstance(value, type) or (functions and isinstance(value, FunctionType)):
         name = f"{value.__module__}.{value.__qualname__}"
-        CLASSES_FROM_PYTHON[name] = value  # it may not be importable, for example in a notebook
-        return {"_target_": name}
+        FROM_PYTHON[name] = value
+        return {"_target_": name} if isinstance(value, type) else name
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, functions) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain(item, functions) for item in value]
     return fspath(value) if isinstance(value, PathLike) else value
-
-
-def _named_functions(value: Any) -> Any:
-    """Return the section ``evaluation``, or a part of it, with functions (``metrics``) replaced by names."""
-    if isinstance(value, Mapping):
-        return {key: _named_functions(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_named_functions(item) for item in value]
-    if isinstance(value, FunctionType):
-        name = f"{value.__module__}.{value.__qualname__}"
-        FUNCTIONS_FROM_PYTHON[name] = value
-        return name
-    return value
 
 
 OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning

@@ -1,9 +1,9 @@
-"""Turn a validated configuration into an experiment with its components and derived values."""
+"""Build the parts of a validated configuration and derive values from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -58,25 +58,89 @@ WATCHING_CALLBACKS = {
 IGNORED_ARGUMENTS = ("attention_implementation",)  # arguments of a model that do not change its results
 
 
-@dataclass(frozen=True)
 class Experiment:
-    """A validated configuration with its components and derived values; `resolve` creates it."""
+    """The parts of a validated configuration, each built once and checked with the others.
 
-    config: Config
-    components: dict[str, Component]
-    task: Task
-    positions: PositionPolicy
-    format: Format
-    shape: ModelShape
-    train_lengths: tuple[int, ...]
-    evaluation_lengths: tuple[int, ...]
-    evaluation_task: Task  # usually the task of the training
-    evaluation_component: Component  # which builds the evaluation task
-    longest_ids_1P: Tensor | None  # position ids of the longest evaluation; None if they follow from the task
-    other_task: Component | None  # the same if it is not the task of the training
-    callbacks: tuple[Component, ...]  # the user's Lightning callbacks
-    training_callbacks: tuple[Component, ...]  # those that may change training
-    metrics: dict[str, Callable[..., Any]]  # the user's metrics, by the name of their column
+    Args:
+        config: a validated configuration.
+        other_task: the section of a task on which to evaluate instead of the task of the training.
+
+    Attributes:
+        components: by config group.
+        shape: of the model, which its encodings are built for.
+        other_task: the evaluation task, if it is not that of the training.
+        evaluation_component: builds ``evaluation_task``, which is usually the task of the training.
+        longest_ids_1P: position ids of the longest evaluation; None if they follow from the task.
+        callbacks: the user's Lightning callbacks.
+        training_callbacks: those that may change training.
+        metrics: the user's metrics, by the name of their column.
+
+    Raises:
+        UserError: a part cannot be built, or the parts do not fit together.
+    """
+
+    def __init__(self, config: Config, other_task: dict[str, Any] | None = None):
+        self.config = config
+        components = {group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK}
+        model = {"_target_": config.model.target, **(config.model.model_extra or {})}
+        components["model"] = load_component("model", model)
+        components["optimizer"] = load_component("optimizer", config.optimizer)
+        self.components = components
+        self.callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
+        self.training_callbacks = tuple(filter(_may_change_training, self.callbacks))
+        self.task: Task = components["task"].build()
+        self.positions: PositionPolicy = components["positions"].build()
+        stop = config.training.stop_at_exact_match
+        if stop is not None and not self.task.exact:
+            problem = f"exact match is not measured on {type(self.task).__name__}; allowed: null"
+            raise NotApplicable(f"training.stop_at_exact_match={stop}: {problem}")
+        with user_errors("task"):
+            self.format: Format = format_for(self.task, config.model.causal)
+            if not config.model.causal and (why := self.task.decoder_only):
+                problem = f"{type(self.task).__name__} needs a decoder, because {why}"
+                raise NotApplicable(f"task: {problem}")
+        self.train_lengths = _train_lengths(config.training, self.task)
+        train_length = max(
+            self.format.tokens(self.task.input_length(length), self.task.target_length(length))
+            for length in self.train_lengths
+        )
+        with user_errors("positions"):
+            self.positions.check(self.task, self.train_lengths)
+            train_positions = self.positions.train_positions(train_length)
+        self.shape = ModelShape(
+            **{key: getattr(config.model, key) for key in SIZES},
+            train_length=train_length,
+            train_positions=train_positions,
+            parent_length=config.parent.length if config.parent else None,
+        )
+        self.other_task = load_component("task", other_task) if other_task else None
+        if self.other_task == components["task"]:
+            self.other_task = None
+        self.evaluation_component = self.other_task or components["task"]
+        self.evaluation_task = self.task
+        if self.other_task:
+            self.evaluation_task = self.other_task.build()
+            with user_errors(f"task={self.other_task.choice}"):
+                refuse_misfit(format_for(self.evaluation_task, config.model.causal), self.format)
+                refuse_other_vocabulary(self.evaluation_task, self.task)
+                self.positions.check(self.evaluation_task, [shortest_length(self.evaluation_task)])
+        self.evaluation_lengths = evaluation_lengths(
+            config.evaluation.lengths, self.train_lengths, self.evaluation_task
+        )
+        window = config.evaluation.window
+        if window is not None:
+            _refuse_window(config, self.positions)
+        self.longest_ids_1P: Tensor | None = None
+        if not self.positions.task_ids:
+            with user_errors("positions"):  # too few ids would be found only after the training
+                content = self.evaluation_task.nearest_length(max(self.evaluation_lengths)) or 1
+                task = self.evaluation_task
+                tokens = self.format.tokens(task.input_length(content), task.target_length(content))
+                tokens_1 = torch.tensor([tokens if window is None else min(tokens, window + 1)])
+                self.longest_ids_1P = self.positions.evaluation_ids(tokens_1, train_length, torch.Generator())
+        self.metrics: dict[str, Callable[..., Any]] = {}
+        if config.evaluation.metrics or config.evaluation.save:
+            self.metrics = _metrics(config.evaluation, self.evaluation_task)
 
     def untrained_model(self) -> Backbone:
         """Return a new model, with initial weights from random streams of the run's seed."""
@@ -190,89 +254,17 @@ def trained_sections(config: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
-def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experiment:
-    """Return the experiment of a configuration.
-
-    Args:
-        config: a validated configuration.
-        other_task: the section of a task on which to evaluate instead of the task of the training.
+def _may_change_training(callback: Component) -> bool:
+    """Return False for `WATCHING_CALLBACKS` and for classes with ``trains = False``.
 
     Raises:
-        UserError: a part cannot be built, or the parts do not fit together.
+        UserError: the callback is one of Lightning that acts at the ends of epochs.
     """
-    components = {group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK}
-    model = {"_target_": config.model.target, **(config.model.model_extra or {})}
-    components["model"] = load_component("model", model)
-    components["optimizer"] = load_component("optimizer", config.optimizer)
-    callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
-    for callback in callbacks:
-        for cls in callback.cls.__mro__:
-            name = cls.__name__
-            if name in EPOCH_CALLBACKS and cls.__module__.startswith("pytorch_lightning."):
-                why = "acts at the ends of epochs, and a training is one epoch"
-                raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {EPOCH_CALLBACKS[name]}")
-    task = components["task"].build()
-    positions = components["positions"].build()
-    if config.training.stop_at_exact_match is not None and not task.exact:
-        setting = f"training.stop_at_exact_match={config.training.stop_at_exact_match}"
-        raise NotApplicable(f"{setting}: exact match is not measured on {type(task).__name__}; allowed: null")
-    with user_errors("task"):
-        layout = format_for(task, config.model.causal)
-        if not config.model.causal and (why := task.decoder_only):
-            raise NotApplicable(f"task: {type(task).__name__} needs a decoder, because {why}")
-    train_lengths = _train_lengths(config.training, task)
-    train_length = max(layout.tokens(task.input_length(n), task.target_length(n)) for n in train_lengths)
-    with user_errors("positions"):
-        positions.check(task, train_lengths)
-        train_positions = positions.train_positions(train_length)
-    sizes = {key: getattr(config.model, key) for key in SIZES}
-    parent_length = config.parent.length if config.parent else None
-    shape = ModelShape(
-        **sizes, train_length=train_length, train_positions=train_positions, parent_length=parent_length
-    )
-    evaluation_component = load_component("task", other_task) if other_task else components["task"]
-    evaluation_task = task
-    if evaluation_component != components["task"]:
-        evaluation_task = evaluation_component.build()
-        with user_errors(f"task={evaluation_component.choice}"):
-            refuse_misfit(format_for(evaluation_task, config.model.causal), layout)
-            refuse_other_vocabulary(evaluation_task, task)
-            positions.check(evaluation_task, [shortest_length(evaluation_task)])
-    lengths = evaluation_lengths(config.evaluation.lengths, train_lengths, evaluation_task)
-    if config.evaluation.window is not None:
-        _refuse_window(config, positions)
-    longest_ids_1P = None
-    if not positions.task_ids:
-        with user_errors("positions"):  # too few ids would be found only after the training
-            content = evaluation_task.nearest_length(max(lengths)) or 1
-            inputs, targets = evaluation_task.input_length(content), evaluation_task.target_length(content)
-            tokens = layout.tokens(inputs, targets)
-            if config.evaluation.window is not None:
-                tokens = min(tokens, config.evaluation.window + 1)
-            tokens_1 = torch.tensor([tokens])
-            longest_ids_1P = positions.evaluation_ids(tokens_1, train_length, torch.Generator())
-    evaluation = config.evaluation
-    return Experiment(
-        config=config,
-        components=components,
-        task=task,
-        positions=positions,
-        format=layout,
-        shape=shape,
-        train_lengths=train_lengths,
-        evaluation_lengths=lengths,
-        evaluation_task=evaluation_task,
-        evaluation_component=evaluation_component,
-        longest_ids_1P=longest_ids_1P,
-        other_task=None if evaluation_component == components["task"] else evaluation_component,
-        callbacks=callbacks,
-        training_callbacks=tuple(filter(_may_change_training, callbacks)),
-        metrics=_metrics(evaluation, evaluation_task) if evaluation.metrics or evaluation.save else {},
-    )
-
-
-def _may_change_training(callback: Component) -> bool:
-    """Return False for `WATCHING_CALLBACKS` and for classes with ``trains = False``."""
+    for cls in callback.cls.__mro__:
+        name = cls.__name__
+        if name in EPOCH_CALLBACKS and cls.__module__.startswith("pytorch_lightning."):
+            why = "acts at the ends of epochs, and a training is one epoch"
+            raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {EPOCH_CALLBACKS[name]}")
     cls = callback.cls
     only_watches = cls.__module__.startswith("pytorch_lightning.") and cls.__name__ in WATCHING_CALLBACKS
     return getattr(cls, "trains", True) and not only_watches
@@ -289,7 +281,7 @@ def _refuse_window(config: Config, positions: PositionPolicy) -> None:
 
 def _metrics(evaluation: EvaluationConfig, task: Task) -> dict[str, Callable[..., Any]]:
     """Return the functions of ``evaluation.metrics`` by name."""
-    if not task.exact and (evaluation.save or evaluation.metrics):
+    if not task.exact:
         option = "evaluation.save" if evaluation.save else "evaluation.metrics"
         raise NotApplicable(f"{option}: {type(task).__name__} has no answers to keep or measure")
     functions = [load_function("evaluation.metrics", name) for name in evaluation.metrics]

@@ -15,24 +15,20 @@ ALSO_CALLED = {
     "lr": "learning_rate",
     "hidden_size": "d_model",
     "encoding": "pe",
-    "scheme": "pe",
     "positional_encoding": "pe",
     "dataset": "task",
-    "tasks": "task",
     "seeds": "seed",
     "max_steps": "steps",
     "max_epochs": "steps",
+    "gradient_clip_val": "clip_norm",
     "rotary": "rope",
     "rotary_embedding": "rope",
     "llama": "rope",
-    "llama3": "rope_llama3",
     "absolute": "sinusoidal",
     "vaswani": "sinusoidal",
     "bert": "learned",
     "gpt2": "learned",
     "relative": "shaw",
-    "yarn": "rope_yarn",
-    "ntk": "rope_ntk",
     "xl": "transformer_xl",
     "swa": "sliding_window",
     "pi": "rope_linear",
@@ -43,7 +39,7 @@ FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "t
          "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
 RESUMES = "an interrupted run resumes from its last checkpoint when its command is repeated"
 PARALLEL = "a sweep trains hydra.launcher.jobs=N runs at a time, by default one per core"
-# Hints for keys that users of other Hydra and Lightning projects try first.
+# What takes the place of keys that users of other Hydra and Lightning projects try first.
 HINTS = {
     "experiment": "a prepared sweep is chosen with sweep=NAME",
     "ckpt_path": RESUMES,
@@ -51,16 +47,10 @@ HINTS = {
     "ckpt": RESUMES,
     "resume_from_checkpoint": RESUMES,
     "wandb": "options of Weights & Biases are logger.wandb.mode, project, entity and tags",
-    "logger.project": "write logger.wandb.project=NAME",
-    "trainer.gradient_clip_val": "gradients are clipped by training.clip_norm",
-    "trainer.max_epochs": "a training is one epoch of training.steps steps",
-    "trainer.max_steps": "the length of a training is training.steps",
     "trainer.fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
     "fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
     **dict.fromkeys(("n_jobs", "jobs", "num_jobs", "workers", "num_workers", "parallel"), PARALLEL),
     **dict.fromkeys((f"hydra.launcher.{key}" for key in ("n_jobs", "num_jobs", "workers")), PARALLEL),
-    "positional_encoding": "the encoding is chosen with pe=NAME",
-    "dataset": "the task is chosen with task=NAME",
 }
 
 
@@ -78,9 +68,11 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     section, dot, name = key.rpartition(".")
     others = [other for other in known if not f"{other}.".startswith(f"{key}.")]
     names = {other: other.rpartition(".")[2] for other in others}
-    similar = difflib.get_close_matches(ALSO_CALLED.get(name, name), set(names.values()), 1, 0.85)
-    if similar:
-        meant = [other for other in others if names[other] == similar[0]]
+    similar = [ALSO_CALLED.get(name, name)]
+    if similar[0] not in names.values():
+        similar = difflib.get_close_matches(name, set(names.values()), 1, 0.85)
+    meant = [other for other in others if names[other] in similar]
+    if meant:
         return f"{problem}. Did you mean {errors.allowed(meant)}?"
     within = f"{section}{dot}"
     siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
@@ -90,7 +82,8 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
 def nearest(word: str, options: Iterable[str]) -> str:
     """Return the end of an error message: `` Did you mean a?`` if an option is similar, then the options."""
     ordered = sorted(options, key=lambda option: (FIRST.index(option) if option in FIRST else 99, option))
-    return errors.nearest(ALSO_CALLED.get(word, word), ordered)
+    synonym = ALSO_CALLED.get(word, word)
+    return errors.nearest(synonym if synonym in ordered else word, ordered)
 
 
 def keys_of(config: Mapping[str, Any], *above: str) -> Iterator[str]:

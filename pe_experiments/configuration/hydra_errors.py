@@ -64,11 +64,16 @@ def explain_error(
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
 
 
-def refuse_lists(overrides: Iterable[str]) -> None:
-    """Raise an error for ``pe=[rope,none]``, of which Hydra would silently take the last choice."""
-    for text in overrides:
-        if key_of(text) in COMPONENT_GROUPS and text.partition("=")[2].startswith("["):
+def refuse_ignored(overrides: Iterable[str]) -> None:
+    """Raise an error for what Hydra would ignore: all choices but the last, and options without effect."""
+    values = {key_of(text): text for text in overrides}
+    for key, text in values.items():
+        if key in COMPONENT_GROUPS and text.partition("=")[2].startswith("["):
             raise UserError(_takes_one_choice(text))
+        others = WITHOUT_EFFECT.get(key, ())
+        if others and values.keys().isdisjoint(others):
+            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
 
 
 def refuse_two_encodings(overrides: Iterable[str]) -> None:
@@ -79,16 +84,6 @@ def refuse_two_encodings(overrides: Iterable[str]) -> None:
         key = "pe" if "pe" in values else "positions"
         hint = "choose it there, or add bank/encoding=own to use pe and positions"
         raise UserError(f"{key}={values[key]}: bank/encoding={encoding} sets the encoding; {hint}")
-
-
-def refuse_without_effect(overrides: Iterable[str]) -> None:
-    """Raise an error for an option of Hydra that would be ignored silently."""
-    keys = set(map(key_of, overrides))
-    for key in sorted(keys & WITHOUT_EFFECT.keys()):
-        others = WITHOUT_EFFECT[key]
-        if keys.isdisjoint(others):
-            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
-            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
 
 
 def key_of(text: str) -> str:
@@ -139,9 +134,9 @@ def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
 def _unknown_key(text: str, error: ConfigKeyError | ConfigAttributeError) -> str:
     """Return the error for a key that the composed configuration does not have."""
     composed: Any = OmegaConf.to_container(error.parent_node._get_root())
-    if not text.startswith("hydra."):
-        composed.pop("hydra")
     section = key_of(text).partition(".")[0]
+    if section != "hydra":
+        composed.pop("hydra", None)
     if section not in {*composed, *COMPONENT_GROUPS}:
         return unknown_key(section, keys_of(composed))
     problem = unknown_key(key_of(text), keys_of(composed))

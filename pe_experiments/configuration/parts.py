@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
-from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON, OURS
+from pe_experiments.configuration.compose import FROM_PYTHON, OURS
 from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
@@ -35,9 +35,14 @@ from pe_experiments.terminal.errors import UserError, error_place
 from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
-KINDS: dict[str, type] = {"pe": PositionalEncoding, "positions": PositionPolicy, "task": Task}
-KINDS |= {"model": Backbone, "optimizer": optim.Optimizer}
-KINDS |= {"model.attention": Softmax}
+KINDS: dict[str, type] = {
+    "pe": PositionalEncoding,
+    "positions": PositionPolicy,
+    "task": Task,
+    "model": Backbone,
+    "optimizer": optim.Optimizer,
+    "model.attention": Softmax,
+}
 # How many arguments are not configured but passed to `build`.
 LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1, "model.attention": 1}
 # Arguments that take parts, by annotation, and the group of these parts, which may be given by name alone.
@@ -168,10 +173,6 @@ def load_component(group: str, section: dict[str, Any], *, only_ours: bool = Fal
         ForeignCode: with ``only_ours``, the section names a class from outside the package.
     """
     target = section.get("_target_")
-    if target == "???":
-        raise UserError(
-            f"{group}._target_ is missing; {group}=custom needs it, as {group}._target_=my_module.MyClass"
-        )
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
     if only_ours and not OURS.fullmatch(target):
@@ -187,10 +188,7 @@ def load_component(group: str, section: dict[str, Any], *, only_ours: bool = Fal
             if not cls.__module__.startswith("pe_experiments."):
                 problem += f" The class alone is chosen with {group}={target}."
             raise UserError(problem)
-        part_group = signature.parts.get(name, group)
-        if name in signature.parts and value is not None:
-            value = _parts_by_name(part_group, value)
-        if components := _nested_components(part_group, value, only_ours):
+        if components := _nested_components(group, value, signature.parts.get(name), only_ours):
             nested[name] = components
             # Default arguments are included, so that equivalent configurations are equal.
             sections = [
@@ -255,51 +253,40 @@ def load_function(option: str, target: str) -> Callable[..., Any]:
     Raises:
         UserError: the module cannot be imported or has no such function.
     """
-    module_name, _, name = target.rpartition(".")
-    key = f"{option}={target}"
-    if target in FUNCTIONS_FROM_PYTHON:
-        return FUNCTIONS_FROM_PYTHON[target]
-    if not module_name:
-        raise UserError(f"{key}: expected the module and the function, such as my_module.{target}")
-    module = _import_module(key, module_name)
-    functions = {key: value for key, value in vars(module).items() if inspect.isfunction(value)}
-    if name not in functions:
-        raise UserError(f"{key}: {module_name} has no function of that name.{nearest(name, functions)}")
-    return functions[name]
+    if target in FROM_PYTHON:
+        return FROM_PYTHON[target]
+    return _imported(f"{option}={target}", target, "function", inspect.isfunction)
 
 
 def _import_class(group: str, target: str) -> type:
     """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
-    module_name, _, name = target.rpartition(".")
-    key = f"{group}._target_={target}"
     kind = KINDS.get(group) or _callback_class()
-    if target in CLASSES_FROM_PYTHON and issubclass(CLASSES_FROM_PYTHON[target], kind):
-        return CLASSES_FROM_PYTHON[target]
+    cls = FROM_PYTHON.get(target)
+    if isinstance(cls, type) and issubclass(cls, kind):
+        return cls
+    key = f"{group}._target_={target}"
+    return _imported(
+        key, target, kind.__name__, lambda value: isinstance(value, type) and issubclass(value, kind)
+    )
+
+
+def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> Any:
+    """Import what an option names, as error messages show it in ``key``, if it is of the kind that fits."""
+    module_name, _, name = target.rpartition(".")
     if not module_name:
-        raise UserError(
-            f"{key}: expected the module and the class, such as {group}._target_=my_module.{kind.__name__}"
-        )
-    module = _import_module(key, module_name)
-    classes = {
-        attribute: value
-        for attribute, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, kind)
-    }
-    if name not in classes:
-        raise UserError(f"{key}: {module_name} has no {kind.__name__} of that name.{nearest(name, classes)}")
-    return classes[name]
-
-
-def _import_module(key: str, name: str) -> ModuleType:
-    """Import a module that an option names, which error messages show as ``key``."""
-    with user_errors(key, f"names {name}, whose import fails"):
+        raise UserError(f"{key}: expected the module and the name of the {kind}, as my_module.NAME")
+    with user_errors(key, f"names {module_name}, whose import fails"):
         try:
-            return importlib.import_module(name)
+            module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
-            if error.name != name.partition(".")[0]:
+            if error.name != module_name.partition(".")[0]:
                 raise
             where = f"there is no {error.name}.py or package in {Path.cwd()}, and no installed one"
             raise UserError(f"{key}: {where}") from error
+    members = {attribute: value for attribute, value in vars(module).items() if fits(value)}
+    if name not in members:
+        raise UserError(f"{key}: {module_name} has no {kind} of that name.{nearest(name, members)}")
+    return members[name]
 
 
 def _callback_class() -> type:
@@ -372,23 +359,19 @@ def _short(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _parts_by_name(group: str, value: Any) -> Any:
-    """Return the argument of a part with names replaced by sections: ``rope`` or ``mine.MyEncoding``."""
-    if isinstance(value, list):
-        return [_parts_by_name(group, item) for item in value]
-    if isinstance(value, str):
-        choices = shipped(group)
-        name = ALIASES.get(value, value)
-        if name not in choices and "." not in name:
-            example = "" if choices else " Expected the module and the class, such as my_module.MyClass."
-            raise UserError(f"{group}={value} is not a choice.{example or nearest(name, choices)}")
-        value = choices.get(name, {"_target_": name})
-    return {"_partial_": True, **value} if isinstance(value, dict) else value
+def _nested_components(group: str, value: Any, part_group: str | None, only_ours: bool) -> list[Component]:
+    """Return the components that an argument holds: a section or a list of sections, else an empty list.
 
-
-def _nested_components(group: str, value: Any, only_ours: bool) -> list[Component]:
-    """Return the components of an argument that is a nested section or a list of such, else an empty list."""
+    Args:
+        group: of the component with this argument.
+        value: of the argument.
+        part_group: the group of its parts, which may be given by name, if the argument is annotated so.
+        only_ours: as in `load_component`.
+    """
+    group = part_group or group
     items = value if isinstance(value, list) else [value]
+    if part_group and value is not None:
+        items = [_part_by_name(group, item) for item in items]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
         if "'_target_':" in str(value):
             raise UserError(f"{group}: nested parts must be arguments or items of a list, not deeper")
@@ -403,3 +386,14 @@ def _nested_components(group: str, value: Any, only_ours: bool) -> list[Componen
             raise UserError(f"{group}: {name} inside a part needs _partial_: true; it is built for the model")
         components.append(component)
     return components
+
+
+def _part_by_name(group: str, value: Any) -> Any:
+    """Return the section of a part given by name, ``rope`` or ``mine.MyEncoding``, or as a section."""
+    if isinstance(value, str):
+        choices = shipped(group)
+        name = ALIASES.get(value, value)
+        if choices and name not in choices and "." not in name:
+            raise UserError(f"{group}={value} is not a choice.{nearest(name, choices)}")
+        value = choices.get(name, {"_target_": name})
+    return {"_partial_": True, **value} if isinstance(value, dict) else value

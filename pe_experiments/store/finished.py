@@ -8,7 +8,7 @@ from typing import Any
 
 from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import DERIVED, compose_config
-from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
 from pe_experiments.configuration.trained import with_settings
 from pe_experiments.models import Backbone
@@ -44,7 +44,7 @@ def finished_run(
     record = Record.of(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
-    experiment = resolve(Config.checked(_requested_config(saved, changes, directory)), other_task)
+    experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)
     run = Run(experiment.config, experiment, record.trusted_identity(), directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
@@ -75,7 +75,8 @@ def _requested_config(
     Loggers, devices and callbacks are those of the user, not of the run, which may come from a stranger.
     """
     config = {key: value for key, value in saved.items() if key not in DERIVED}
-    had_none = all(section is None for section in saved["logger"].values())
+    logger = saved.get("logger")
+    had_none = isinstance(logger, Mapping) and all(section is None for section in logger.values())
     here = resolved(compose_config(["logger=none"] if had_none else []))
     # The folder may have been moved since.
     place = {"study": None, "results_dir": str(directory.results_dir)}

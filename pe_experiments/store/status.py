@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.store.directory import (
     COMPLETED,
@@ -43,7 +43,7 @@ class Run:
     ):
         """Resolve and identify a configuration, or take the parts of a finished run that is opened."""
         self.config = config
-        self.experiment = experiment or resolve(config)
+        self.experiment = experiment or Experiment(config)
         self.identity = identity or identify(self.experiment)
         if directory is None:
             directory = run_directory(config.results_dir, self.identity.name())

@@ -51,7 +51,6 @@ class Task:
 
     config: Config
     command: list[str]  # executes only this run
-    full_error: bool = False  # print tracebacks
     directory: str = field(default_factory=os.getcwd)
     # The user's encodings may be in the working directory, other modules on the original path.
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
@@ -75,7 +74,7 @@ class Task:
             except (Exception, SystemExit) as caught:  # other runs must continue
                 error = sentence(caught)
                 not_applicable = isinstance(caught, NotApplicable)
-                if self.full_error:
+                if os.environ.get(process.FULL_ERROR) == "1":
                     traceback.print_exc()
         return Outcome(error, not_applicable, tuple(output.getvalue().splitlines()))
 
@@ -222,18 +221,21 @@ SCHEMAS: dict[str, type[LauncherConfig]] = {
 }  # fmt: skip
 
 
-def executor_for(kind: str, settings: LauncherConfig, threads: int, use_gpus: bool, folder: Path) -> Executor:
-    """Return the executor of ``hydra/launcher=KIND`` for runs with so many threads each."""
+def executor_for(kind: str, settings: LauncherConfig, config: Config) -> Executor:
+    """Return the executor of ``hydra/launcher=KIND`` for runs with the threads and device of this one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs_of_cores = max(1, cores // config.trainer.threads)
     try:
         if isinstance(settings, SubmititConfig):
-            return Submitit(settings, "slurm" if kind == "slurm" else "local", folder)
+            log_folder = Path(config.results_dir).absolute() / ".launched"
+            return Submitit(settings, "slurm" if kind == "slurm" else "local", log_folder)
         if isinstance(settings, RayConfig):
-            return Ray(settings, settings.jobs or cores_for(threads))
+            return Ray(settings, settings.jobs or jobs_of_cores)
     except ModuleNotFoundError as error:
         hint = 'install it with pip install -e ".[cluster]"'
         raise UserError(f"hydra/launcher={kind}: {error.name} is not installed; {hint}") from error
     assert isinstance(settings, ProcessesConfig)
-    devices = gpus() if use_gpus else ()
+    devices = gpus() if config.trainer.accelerator in ("auto", "gpu") else ()
     if devices:
         return Processes((devices * settings.jobs_per_device)[: settings.jobs])
     if settings.jobs_per_device > 1:
@@ -241,7 +243,7 @@ def executor_for(kind: str, settings: LauncherConfig, threads: int, use_gpus: bo
             f"hydra.launcher.jobs_per_device={settings.jobs_per_device}: these runs use no GPU; "
             f"allowed instead: hydra.launcher.jobs"
         )
-    return Processes([None] * (settings.jobs or cores_for(threads)))
+    return Processes([None] * (settings.jobs or jobs_of_cores))
 
 
 def gpus() -> tuple[str, ...]:
@@ -251,9 +253,3 @@ def gpus() -> tuple[str, ...]:
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return tuple(visible.split(",")[:count] if visible else map(str, range(count)))
-
-
-def cores_for(threads: int) -> int:
-    """Return how many runs with this number of threads fit the cores of this machine."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // threads)

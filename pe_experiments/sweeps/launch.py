@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import signal
 import time
@@ -18,7 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_two_encodings
-from pe_experiments.configuration.schema import Config, LauncherConfig, validated
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State
 from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, Task, executor_for
 from pe_experiments.terminal import process
@@ -40,6 +39,7 @@ class Job:
     """One run of a sweep."""
 
     overrides: list[str]  # arguments of train.py for this run alone
+    flags: Sequence[str] = ()  # of the sweep's command, which select the user's config files
     run: Run | None = None  # None if the configuration is invalid
     state: State = State.FAILED
     reason: str = ""  # why it failed or does not apply
@@ -66,11 +66,12 @@ class Job:
         result = self.run.directory.read_result() or {}
         return math.inf if self.state is State.DIVERGED else result.get("validation_loss", math.nan)
 
-    def command(self, flags: Sequence[str]) -> list[str]:
-        """Return the command that executes only this run; ``flags`` select the user's config files."""
+    @property
+    def command(self) -> list[str]:
+        """Return the command that executes only this run."""
         has_preset = any(text.startswith("sweep=") for text in self.overrides)
         mode = ["hydra.mode=RUN"] if has_preset else []
-        return [*process.typed_command("train"), *flags, *mode, *self.overrides]
+        return [*process.typed_command("train"), *self.flags, *mode, *self.overrides]
 
 
 def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Sequence[JobReturn]:
@@ -101,20 +102,19 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
         say("nothing was run (dry_run=true)")
     else:
         title = str(config.get("study") or "sweep")
-        flags = _config_flags(config)
         if ready := sum(job.done or job.state is State.PUBLISHED for job in jobs):
             say(f"{title}: {ready} of {len(jobs)} runs are finished already")
         for reason, invalid in by_reason(job for job in jobs if job.run is None).items():
             say(f"{title}: {len(invalid)} of {len(jobs)} runs cannot start: {reason}")
         pending = [job for job in jobs if job.pending]
         if pending:
-            _execute(pending, flags, _executor(launcher.kind, settings, pending[0]), title, reports)
-        _say_outcome(jobs, flags)
+            assert pending[0].run
+            executor = executor_for(launcher.kind, settings, pending[0].run.config)
+            _execute(pending, executor, title, reports)
+        _say_outcome(jobs)
     process.exit_code |= any(job.state is State.FAILED and not (dry_run and job.pending) for job in jobs)
-    returns = [JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED) for job in jobs]
-    for job, job_return in zip(jobs, returns, strict=True):
-        job_return.return_value = job.loss  # for Hydra's sweepers
-    return returns
+    # Sweepers of Hydra minimise the loss.
+    return [JobReturn(job.overrides, status=JobStatus.COMPLETED, _return_value=job.loss) for job in jobs]
 
 
 def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display) -> list[Job]:
@@ -123,10 +123,11 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
 
     loader = launcher.hydra_context.config_loader
     published = cache(_published_keys)
+    flags = _config_flags(launcher.config)
     jobs: list[Job] = []
     display.start("looking up runs", len(job_overrides))
     for overrides in job_overrides:
-        job = Job(list(overrides))
+        job = Job(list(overrides), flags)
         jobs.append(job)
         try:
             refuse_two_encodings(overrides)
@@ -146,10 +147,8 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     """Return the checked configuration of a run, without Hydra's own section."""
     from pe_experiments.store.parent import inherited
 
-    OmegaConf.set_struct(composed, False)
-    OmegaConf.set_readonly(composed, False)
-    del composed["hydra"]
-    config = Config.checked(inherited(composed, map(key_of, overrides)))
+    own_keys = [str(key) for key in composed if key != "hydra"]
+    config = Config.checked(inherited(OmegaConf.masked_copy(composed, own_keys), map(key_of, overrides)))
     if config.trainer.devices * config.trainer.num_nodes > 1:
         problem = f"trainer.devices={config.trainer.devices}: a sweep trains each run on one device"
         raise UserError(f"{problem}; run it alone, without -m")
@@ -162,10 +161,11 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, se
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
-    own_code = bool(run.identity.classes)
-    another_run = job.done or run.config.rerun or own_code or "window" in run.evaluation
-    is_evaluated = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)  # none: diverged
-    if lengths is not None and is_evaluated and not another_run:
+    if lengths is None or run.identity.classes or "window" in run.evaluation:
+        is_published = False
+    else:  # a published run that diverged has no lengths
+        is_published = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)
+    if is_published and not (job.done or run.config.rerun):
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.run import try_out
@@ -183,15 +183,6 @@ def _published_keys(results_dir: str, study: str) -> dict[str, set[int]]:
     return published_keys(Path(results_dir, study))
 
 
-def _executor(kind: str, settings: LauncherConfig, first_job: Job) -> Executor:
-    """Return the executor for all runs of a sweep, with the threads and device of its first run."""
-    assert first_job.run
-    config = first_job.run.config
-    use_gpus = config.trainer.accelerator in ("auto", "gpu")
-    log_folder = Path(config.results_dir).absolute() / ".launched"
-    return executor_for(kind, settings, config.trainer.threads, use_gpus, log_folder)
-
-
 def _config_flags(config: DictConfig) -> list[str]:
     """Return the flags ``--config-dir`` and ``--config-name`` of the command."""
     folders = [
@@ -204,15 +195,12 @@ def _config_flags(config: DictConfig) -> list[str]:
     return flags
 
 
-def _execute(
-    jobs: Sequence[Job], flags: Sequence[str], executor: Executor, title: str, reports: Sequence[Any]
-) -> None:
+def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Sequence[Any]) -> None:
     """Submit all runs; update jobs, display and reports until every future is done."""
-    full_error = os.environ.get(process.FULL_ERROR) == "1"
     display = Lines()
     steps = {job: job.run.config.training.steps for job in jobs if job.run}
     try:
-        tasks = {job: Task(job.run.config, job.command(flags), full_error) for job in jobs if job.run}
+        tasks = {job: Task(job.run.config, job.command) for job in jobs if job.run}
         futures = dict(zip(tasks, executor.submit(list(tasks.values())), strict=True))
         display.start(title, sum(steps.values()), sum(map(_saved_steps, jobs)))
         last_read = time.monotonic()
@@ -292,7 +280,7 @@ def totals(jobs: Iterable[Job]) -> str:
     return f"{runs}: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
 
 
-def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
+def _say_outcome(jobs: Sequence[Job]) -> None:
     """Print totals and each reason once, with the commands that repeat failed runs."""
     say(totals(jobs))
     for reason, skipped in by_reason(job for job in jobs if job.state is State.NOT_APPLICABLE).items():
@@ -301,6 +289,6 @@ def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:
         complain(reason)
         for job in failed[:MOST_LISTED]:
             label = f"failed: {job.name}" if job.run else "failed"
-            say(f"{label}; run it alone: {shlex.join(job.command(flags))}")
+            say(f"{label}; run it alone: {shlex.join(job.command)}")
         if len(failed) > MOST_LISTED:
             say(f"{len(failed) - MOST_LISTED} more failed for this reason")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -13,6 +13,9 @@ from pe_experiments.sweeps.launch import LAUNCHED, Job
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Lines, complain
 from pe_experiments.terminal.errors import UserError, one_line, sentence
+
+if TYPE_CHECKING:
+    from pe_experiments.store.status import Run
 
 UNNAMED = "multirun"  # folder of sweeps without a study
 
@@ -57,32 +60,26 @@ class ComparisonReport(Callback):
             process.exit_code = 1
 
     def report(self, jobs: Sequence[Job]) -> None:
-        """Write and print the comparison of each study at the end of the sweep."""
-        for results_dir, study in list_studies(jobs, self.tuned):
-            _compare(results_dir, study)
+        """List the finished runs in the manifests of their studies, and compare each study."""
+        from pe_experiments.comparison.tuning import varying
+        from pe_experiments.store.manifest import list_in_study, write_manifest
+
+        runs_by_study: dict[tuple[str, str], list[Run]] = {}
+        for job in jobs:
+            if job.done and job.run:
+                place = job.run.config.results_dir, job.run.config.study or ""
+                runs_by_study.setdefault(place, []).append(job.run)
+        for (results_dir, study), runs in sorted(runs_by_study.items()):
+            names = [run.name for run in runs]
+            tuned = varying((run.experiment.full_config for run in runs), self.tuned)
+            if study:
+                list_in_study(Path(results_dir), study, *names, **({"tuned": tuned} if tuned else {}))
+            else:  # exactly these runs
+                write_manifest(Path(results_dir), UNNAMED, names, tuned=tuned)
+            _compare(results_dir, study or UNNAMED)
 
 
 def _compare(results_dir: str, study: str) -> None:
     from pe_experiments.comparison.compare import compare, output_of, show
 
     show(compare(results_dir, study, output_of(results_dir, study), display=Lines()))
-
-
-def list_studies(jobs: Sequence[Job], tuned: Sequence[str]) -> list[tuple[str, str]]:
-    """Add finished runs to the manifests of their studies; return each study's results directory and name."""
-    from pe_experiments.comparison.tuning import varying
-    from pe_experiments.store.manifest import list_in_study, write_manifest
-
-    runs = [job.run for job in jobs if job.done and job.run]
-    studies = sorted({(run.config.results_dir, run.config.study or "") for run in runs})
-    for results_dir, study in studies:
-        chosen = [
-            run for run in runs if (run.config.results_dir, run.config.study or "") == (results_dir, study)
-        ]
-        names = [run.name for run in chosen]
-        facts = {"tuned": varying((run.experiment.full_config for run in chosen), tuned)}
-        if not study:  # exactly these runs
-            write_manifest(Path(results_dir), UNNAMED, names, **facts)
-            continue
-        list_in_study(Path(results_dir), study, *names, **(facts if facts["tuned"] else {}))
-    return [(results_dir, study or UNNAMED) for results_dir, study in studies]

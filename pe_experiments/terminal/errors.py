@@ -121,7 +121,7 @@ def nearest(word: str, options: Iterable[str]) -> str:
     options = list(options)
     similar = [word] if word in options else difflib.get_close_matches(word, options, n=2, cutoff=0.55)
     if not similar and len(word) > 2:
-        similar = [option for option in options if option.startswith(word[:3])][:2]
+        similar = [option for option in options if option.startswith(word[:3]) or word in option][:2]
     hint = f" Did you mean {allowed(similar)}?" if similar else ""
     return hint + listed(options)
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from pe_experiments.configuration.compose import config_from_python
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
@@ -35,7 +35,7 @@ Training = Callable[[Backbone, Experiment, Backend], float]
 
 def experiment(**keys: object) -> Experiment:
     """Return the experiment that train.py would resolve from these overrides, on the CPU without a logger."""
-    return resolve(
+    return Experiment(
         Config.checked(config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"}))
     )
 

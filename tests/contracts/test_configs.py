@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from hydra_plugins.pe_experiments.sweeps import GridSweeper
 from pe_experiments.checking.own_classes import _check_model
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import Config
@@ -108,7 +108,7 @@ class Sweep:
         (self.runs,) = GridSweeper.split_arguments(parser.parse_overrides([*varied, *command.split()]), None)
 
     def experiment(self, run: Sequence[str]) -> Experiment:
-        return resolve(_checked(self.loader.load_sweep_config(self.config, list(run)), run))
+        return Experiment(_checked(self.loader.load_sweep_config(self.config, list(run)), run))
 
 
 def commands_of(preset: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.terminal.files import CONFIG_DIR
 from scripts.catalogue import cards, tasks
@@ -24,5 +24,5 @@ def test_recipes_are_complete_commands(name: str) -> None:
     recipe = CARDS[name].recipe.split()
     for key in ("model=", "pe=", "training.steps=", "training.max_length="):  # defaults may change
         assert any(part.startswith(key) for part in recipe), key
-    experiment = resolve(Config.checked(compose_config([f"task={name}", *recipe])))
+    experiment = Experiment(Config.checked(compose_config([f"task={name}", *recipe])))
     assert experiment.config.training.steps <= 4000

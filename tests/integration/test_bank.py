@@ -13,7 +13,7 @@ import pytest
 
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.published.archive import write_archive
 from pe_experiments.store.manifest import list_in_study
@@ -37,7 +37,9 @@ def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
     """Every run of an encoding in the small bank, task by task."""
     for task, setting, rate in product(TASKS, SETTINGS, RATES):
         varied = (f"task={task}", f"bank/setting={setting}", f"training.learning_rate={rate}")
-        yield resolve(Config.checked(compose_config([*TINY, *varied, *encoding, f"results_dir={results}"])))
+        yield Experiment(
+            Config.checked(compose_config([*TINY, *varied, *encoding, f"results_dir={results}"]))
+        )
 
 
 @pytest.fixture(scope="module")

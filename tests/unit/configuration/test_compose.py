@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from pe_experiments.configuration.compose import compose_config, config_from_python
-from pe_experiments.configuration.experiment import resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings import PositionalEncoding
@@ -87,7 +87,7 @@ def test_a_python_class_can_be_passed_directly() -> None:
     class Local(PositionalEncoding):
         pass
 
-    experiment = resolve(Config.checked(config_from_python({"pe": Local})))
+    experiment = Experiment(Config.checked(config_from_python({"pe": Local})))
     assert experiment.components["pe"].cls is Local
     assert experiment.label == "Local"
 

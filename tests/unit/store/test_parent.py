@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
@@ -40,7 +40,7 @@ def child(results: Path) -> Child:
     def make(parent: RunDirectory, *overrides: str) -> Experiment:
         overrides = (f"init_from={parent.path}", f"results_dir={results}", "logger=none", *overrides)
         config = compose_config(list(overrides))
-        return resolve(Config.checked(inherited(config, map(key_of, overrides))))
+        return Experiment(Config.checked(inherited(config, map(key_of, overrides))))
 
     return make
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,13 @@ def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list
     assert {name for name, section in logger if section} == {"wandb"}
     assert logger.wandb
     assert logger.wandb.model_dump() == WANDB | {"project": project}
+
+
+def test_a_value_of_a_type_that_no_configuration_has_is_refused(run: RunDirectory) -> None:
+    edit_config(run, lambda saved: saved.update(label=date(2020, 1, 1)))
+    for read in readers(run):
+        with pytest.raises(UserError, match="label=2020-01-01: expected text"):
+            read()
 
 
 def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:

@@ -17,7 +17,7 @@ from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.store.directory import State
 from pe_experiments.store.status import Run
 from pe_experiments.sweeps import launch
-from pe_experiments.sweeps.executors import Outcome, Task, cores_for, executor_for, gpus
+from pe_experiments.sweeps.executors import Outcome, Task, executor_for, gpus
 from pe_experiments.sweeps.launch import Job
 from pe_experiments.terminal import console
 from tests.synthetic import fading, write_run
@@ -26,13 +26,19 @@ Tiny = Callable[..., Experiment]
 
 
 def test_the_command_that_repeats_one_run_of_a_preset_sets_the_mode() -> None:
-    command = Job(["sweep=x", "pe=none"]).command(["--config-dir", "d"])
-    assert command[2:] == ["--config-dir", "d", "hydra.mode=RUN", "sweep=x", "pe=none"]
+    job = Job(["sweep=x", "pe=none"], ["--config-dir", "d"])
+    assert job.command[2:] == ["--config-dir", "d", "hydra.mode=RUN", "sweep=x", "pe=none"]
 
 
-def test_the_number_of_simultaneous_runs_follows_from_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("threads", "workers"), [(1, 8), (3, 2), (99, 1)])
+def test_the_number_of_simultaneous_runs_follows_from_the_cores(
+    threads: int, workers: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(8)), raising=False)
-    assert [cores_for(threads) for threads in (1, 3, 99)] == [8, 2, 1]
+    monkeypatch.setattr("pe_experiments.sweeps.executors.Processes", len)
+    settings = ProcessesConfig(max_runs=9, jobs=None, jobs_per_device=1)
+    config = tiny(f"trainer.threads={threads}", "trainer.accelerator=cpu").config
+    assert executor_for("processes", settings, config) == workers
 
 
 @pytest.mark.parametrize(
@@ -53,12 +59,12 @@ def test_gpus_follow_cuda_visible_devices(
     ("jobs", "jobs_per_device", "workers"), [(None, 2, "012012"), (2, 2, "01"), (4, 2, "0120"), (9, 1, "012")]
 )
 def test_runs_share_the_gpus(
-    jobs: int | None, jobs_per_device: int, workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    jobs: int | None, jobs_per_device: int, workers: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pe_experiments.sweeps.executors.gpus", lambda: tuple("012"))
     monkeypatch.setattr("pe_experiments.sweeps.executors.Processes", "".join)
     settings = ProcessesConfig(max_runs=9, jobs=jobs, jobs_per_device=jobs_per_device)
-    assert executor_for("processes", settings, 1, True, tmp_path) == workers
+    assert executor_for("processes", settings, tiny().config) == workers
 
 
 class Scripted:
@@ -90,7 +96,7 @@ def test_outcomes_are_recorded_and_the_time_left_is_counted_in_steps(
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     experiments = [tiny("training.steps=100", f"seed={seed}") for seed in range(4)]
-    jobs = [Job([], Run(experiment.config), State.NEW) for experiment in experiments]
+    jobs = [Job([], run=Run(experiment.config), state=State.NEW) for experiment in experiments]
     done, half, edited, lost = jobs
     assert half.run
     half.run.directory.path.mkdir(parents=True)
@@ -117,7 +123,7 @@ def test_outcomes_are_recorded_and_the_time_left_is_counted_in_steps(
 
     executor = Scripted([starting_up, first_look, second_look])
     monkeypatch.setattr("pe_experiments.sweeps.launch.time.sleep", executor.look)
-    launch._execute(jobs, [], executor, "s", ())
+    launch._execute(jobs, executor, "s", ())
     assert capsys.readouterr().out.splitlines() == [
         "s 40/400  4 remaining",
         "take note",
