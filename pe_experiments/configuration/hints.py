@@ -76,6 +76,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         return f"{problem}. Did you mean {errors.allowed(meant)}?"
     within = f"{section}{dot}"
     siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
+    siblings.discard("_target_")
     return f"{problem}.{nearest(name, siblings) if siblings else ''}"
 
 
