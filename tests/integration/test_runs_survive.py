@@ -229,7 +229,7 @@ def test_a_run_that_cannot_start_leaves_nothing_behind(tiny: Tiny, monkeypatch: 
     monkeypatch.setattr("pe_experiments.store.writer.run_loggers", refuse)
     for override in ("rerun=true", "seed=5"):
         with pytest.raises(UserError, match="no such mirror"):
-            run_experiment(tiny(override, "study=s").config)
+            run_experiment(tiny(override, "study=s", "logger=csv").config)
     assert {path.name for path in run.path.iterdir()} - {".lock"} == before
     assert [path.name for path in run.path.parent.iterdir()] == [run.name]
     assert not (Path(tiny().config.results_dir) / "s").exists()

@@ -153,7 +153,7 @@ def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list
 
 
 def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
-    assert finished_run(run).config.logger.used is False
+    assert not finished_run(run).config.logger.used
 
 
 def test_devices_are_the_users_and_the_arithmetic_is_the_runs(run: RunDirectory) -> None:
