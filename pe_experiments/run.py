@@ -18,8 +18,9 @@ import torch
 from omegaconf import DictConfig
 
 from pe_experiments.checking.own_classes import check_own_classes
-from pe_experiments.configuration.compose import config_from_python, given_keys
+from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.hints import keys_of
 from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.configuration.schema import Config
 from pe_experiments.encodings.absolute import AbsoluteEncoding
@@ -129,7 +130,8 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
         raise UserError(f"{config!r}: expected a mapping such as {{'pe': 'rope', 'training.steps': 100}}")
     if isinstance(config, DictConfig):
         return Config.checked(inherited(config))
-    return Config.checked(inherited(config_from_python(config), given_keys(config)))
+    keys = [key.lstrip("+") for key in keys_of(config)]
+    return Config.checked(inherited(config_from_python(config), keys))
 
 
 def _untrained_model(run: Run) -> Backbone:

@@ -78,13 +78,16 @@ def composed(overrides: tuple[str, ...], folder: str) -> dict[str, Any]:
 def tiny_in(results: Path) -> Callable[..., Experiment]:
     """Return a function that resolves a tiny experiment with overrides on top.
 
-    Experiments that differ in their seed and results directory alone are composed once.
+    Experiments that differ in their seed, results directory and shipped encoding alone are composed once.
     """
     from pe_experiments.configuration.experiment import resolve
+    from pe_experiments.configuration.parts import shipped
     from pe_experiments.configuration.schema import Config
 
     def make(*overrides: str) -> Experiment:
         plain = [text for text in overrides if re.fullmatch(r"seed=\d{1,9}|results_dir=/[\w/.-]+", text)]
+        if not any("pe." in text for text in overrides):
+            plain += [text for text in overrides if text.startswith("pe=") and text[3:] in shipped("pe")]
         others = tuple(text for text in overrides if text not in plain)
         config = copy.deepcopy(composed(others, os.getcwd()))
         values: dict[str, Any] = dict(text.split("=") for text in plain)
@@ -92,6 +95,8 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
             values["results_dir"] = str(results)
         if "seed" in values:
             values["seed"] = int(values["seed"])
+        if "pe" in values:
+            values["pe"] = copy.deepcopy(shipped("pe")[values["pe"]])
         return resolve(Config.checked(config | values))
 
     return make

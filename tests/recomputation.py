@@ -192,11 +192,11 @@ def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str,
             run = min(at_rates, key=lambda run: float(run["loss_in_distribution"]))
             curve = curves[run["name"]]
             floor = {n: floors[task, setting, n] for n in curve}
-            bank[task][label][setting] = _measures(run, curve, floor)
+            bank[task][label][setting] = measures_of(run, curve, floor)
     return bank
 
 
-def _measures(run: dict[str, str], curve: dict[int, float], floor: dict[int, float]) -> Measures:
+def measures_of(run: dict[str, str], curve: dict[int, float], floor: dict[int, float]) -> Measures:
     first = int(run["max_length"])
     lengths = [n for n in sorted(curve) if first <= n <= 8 * first]
     above = [max(0.0, (curve[n] - floor[n]) / (1 - floor[n])) for n in lengths]
@@ -238,17 +238,9 @@ def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[s
     """Return the encoding with the highest mean, and its difference from each other and adjusted p."""
     often = often_learned(values, settings)
     best = max(sorted(often), key=lambda name: np.mean(list(often[name].values())).round(12))
-    return best, against_others(often, best, settings)
-
-
-def against_others(values: Values, first: str, settings: int = 12) -> dict[str, tuple[float, float]]:
-    """Return difference and adjusted p from each other encoding; all must have learned three quarters."""
-    often = often_learned(values, settings)
-    if first not in often:
-        return {}
-    tests = {name: sign_flip_p(often[first], often[name]) for name in often if name != first}
+    tests = {name: sign_flip_p(often[best], often[name]) for name in often if name != best}
     adjusted = dict(zip(tests, holm([p for _, p, _ in tests.values()]), strict=True))
-    return {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
+    return best, {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
 
 
 @cache

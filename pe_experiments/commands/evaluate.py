@@ -47,28 +47,14 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
         requested: the configuration of this command.
         keys: of the user's options, such as ``pe`` or ``evaluation.lengths``.
     """
-    from pe_experiments.configuration.parts import (  # imports torch
-        section_for_trained_run,
-        trainer_for,
-        with_settings,
-    )
+    from pe_experiments.configuration.trained import with_settings  # imports torch
 
     changeable = sorted(groups_of("evaluate").keys() & Config.model_fields.keys())
-    changed: dict[str, Any] = {}
-    for key in keys:
-        section = key.partition(".")[0]
-        if section not in changeable:
-            only = f"only {allowed(changeable)} can change, as in pe=NAME or evaluation.lengths=..."
-            raise UserError(f"{key} is fixed by the training; {only}")
-        if section == "logger":  # nothing of the run's own, which may be a stranger's
-            changed[section] = requested[section]
-        elif section == "trainer":
-            changed[section] = trainer_for(saved[section], requested[section], keys)
-        else:
-            changed[section] = with_settings(saved[section], section, requested, keys)
-    if "pe" in keys:
-        changed["pe"] = section_for_trained_run(saved["pe"], requested["pe"], keys)
-    return changed
+    fixed = [key for key in keys if key.partition(".")[0] not in changeable]
+    if fixed:
+        raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(changeable)}")
+    changed = with_settings(saved, requested, keys)
+    return {key.partition(".")[0]: changed[key.partition(".")[0]] for key in keys}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Draw the figures of a comparison: metrics over input length, for each task and for all tasks."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import wrap
 
@@ -39,31 +40,32 @@ def draw_all(comparison: Comparison, folder: Path, display: Display | None = Non
     """Draw and write every figure for which there is data."""
     display = display or Display()
     paths: list[Path] = []
-    display.start("drawing figures", len(comparison.protocols) + 1)
+    figures = [*_figures(comparison)]
+    display.start("drawing figures", len(figures))
     with drawing():
-        for done, (slug, figure) in enumerate(_figures(comparison), start=1):
-            paths += save(figure, folder, slug)
+        for done, (slug, draw) in enumerate(figures, start=1):
+            paths += save(draw(), folder, slug)
             display.step(done)
     display.stop()
     return paths
 
 
-def _figures(comparison: Comparison) -> Iterator[tuple[str, Figure]]:
-    """Yield the file name and the figure of every figure for which there is data."""
+def _figures(comparison: Comparison) -> Iterator[tuple[str, Callable[[], Figure]]]:
+    """Yield the file name and the drawing function of every figure for which there is data."""
     for protocol in comparison.protocols:
-        yield protocol.slug, curves_figure(comparison, [protocol])
+        yield protocol.slug, partial(curves_figure, comparison, [protocol])
     if 1 < len(comparison.protocols) <= MAX_PANELS:
-        yield "tasks", curves_figure(comparison, comparison.protocols)
+        yield "tasks", partial(curves_figure, comparison, comparison.protocols)
     for protocol in comparison.protocols:
         depths = comparison.depths(protocol)
         if depths:
-            yield f"{protocol.slug}-depth", depth_figure(protocol, depths)
+            yield f"{protocol.slug}-depth", partial(depth_figure, protocol, depths)
     if comparison.runs.text.empty:
         return
     for protocol in comparison.protocols:
         text_rows = comparison.runs.text.merge(protocol.runs[["name", "label"]], on="name")
         if len(text_rows):
-            yield f"{protocol.slug}-context", context_figure(comparison, protocol, text_rows)
+            yield f"{protocol.slug}-context", partial(context_figure, comparison, protocol, text_rows)
 
 
 def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figure:

@@ -116,15 +116,6 @@ def _named_functions(value: Any) -> Any:
     return value
 
 
-def given_keys(config: Mapping[str, Any], *path: str) -> Iterable[str]:
-    """Yield the keys of a configuration given from Python, joined by dots as in ``training.steps``."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and "_target_" not in value:
-            yield from given_keys(value, *path, str(key))
-        else:
-            yield ".".join([*path, str(key).lstrip("+")])
-
-
 OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
     r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
 )

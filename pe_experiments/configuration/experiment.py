@@ -201,10 +201,9 @@ def resolve(config: Config, other_task: dict[str, Any] | None = None) -> Experim
         UserError: a part cannot be built, or the parts do not fit together.
     """
     components = {group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK}
-    other_options = [*SIZES, *(f"training.{key}" for key in TrainingConfig.model_fields)]
     model = {"_target_": config.model.target, **(config.model.model_extra or {})}
-    components["model"] = load_component("model", model, other_options)
-    components["optimizer"] = load_component("optimizer", config.optimizer, ["training.learning_rate"])
+    components["model"] = load_component("model", model)
+    components["optimizer"] = load_component("optimizer", config.optimizer)
     callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
     for callback in callbacks:
         for cls in callback.cls.__mro__:

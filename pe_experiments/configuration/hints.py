@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from pe_experiments.terminal import errors
 
@@ -62,9 +64,39 @@ HINTS = {
 }
 
 
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Return the error for a key that is not among the known ones, with those that were perhaps meant.
+
+    Args:
+        key: with its sections, as ``training.lr``.
+        known: keys of the values of a configuration, as ``training.learning_rate``.
+    """
+    problem = f"{key} is not a setting"
+    for typed_by_habit in (key, key.partition(".")[0]):
+        if typed_by_habit in HINTS:
+            return f"{problem}; {HINTS[typed_by_habit]}"
+    section, dot, name = key.rpartition(".")
+    others = [other for other in known if not f"{other}.".startswith(f"{key}.")]
+    names = {other: other.rpartition(".")[2] for other in others}
+    similar = difflib.get_close_matches(ALSO_CALLED.get(name, name), set(names.values()), 1, 0.85)
+    if similar:
+        meant = [other for other in others if names[other] == similar[0]]
+        return f"{problem}. Did you mean {errors.allowed(meant)}?"
+    within = f"{section}{dot}"
+    siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
+    return f"{problem}.{nearest(name, siblings) if siblings else ''}"
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """Return the end of an error message: `` Did you mean a?`` if an option is similar, then the options."""
-    options = sorted(options, key=lambda option: (FIRST.index(option) if option in FIRST else 99, option))
-    if (synonym := ALSO_CALLED.get(word)) in options:
-        return f" Did you mean {synonym}?{errors.listed(options)}"
-    return errors.nearest(word, options)
+    ordered = sorted(options, key=lambda option: (FIRST.index(option) if option in FIRST else 99, option))
+    return errors.nearest(ALSO_CALLED.get(word, word), ordered)
+
+
+def keys_of(config: Mapping[str, Any], *above: str) -> Iterator[str]:
+    """Yield the keys of all values of a configuration, as ``training.steps``."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from keys_of(value, *above, str(key))
+        else:
+            yield ".".join([*above, str(key)])

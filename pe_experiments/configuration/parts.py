@@ -7,7 +7,7 @@ import importlib
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -16,14 +16,14 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
 from pe_experiments.configuration.compose import CLASSES_FROM_PYTHON, FUNCTIONS_FROM_PYTHON, OURS
 from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.hints import nearest
-from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, complaint
+from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import Softmax
@@ -156,15 +156,12 @@ class ForeignCode(UserError):
     """A section names a class from outside the package where none may be imported."""
 
 
-def load_component(
-    group: str, section: dict[str, Any], other_options: Iterable[str] = (), *, only_ours: bool = False
-) -> Component:
+def load_component(group: str, section: dict[str, Any], *, only_ours: bool = False) -> Component:
     """Return the component of a config section after checking its arguments.
 
     Args:
         group: the config group.
         section: ``_target_`` and arguments.
-        other_options: options of other sections, which the error for an unknown argument may suggest.
         only_ours: import no module from outside the package.
 
     Raises:
@@ -186,12 +183,10 @@ def load_component(
     nested = {}
     for name, value in arguments.items():
         if name not in parameters and not signature.takes_any:
-            hint = " It takes no arguments."
-            if parameters:
-                hint = nearest(name, [*parameters, *other_options])
+            problem = f"{group}.{name} is not an argument of {cls.__name__}.{nearest(name, parameters)}"
             if not cls.__module__.startswith("pe_experiments."):
-                hint += f" The class alone is chosen with {group}={target}."
-            raise UserError(f"{group}.{name} is not an argument of {cls.__name__}.{hint}")
+                problem += f" The class alone is chosen with {group}={target}."
+            raise UserError(problem)
         part_group = signature.parts.get(name, group)
         if name in signature.parts and value is not None:
             value = _parts_by_name(part_group, value)
@@ -208,7 +203,7 @@ def load_component(
                 strict = not isinstance(value, list | dict)
                 arguments[name] = types[name].validate_python(value, strict=strict)
             except ValidationError as error:
-                raise complaint(error, BaseModel, f"{group}.{name}") from error
+                raise complaint(error, group, name) from error
         elif isinstance(value, list) and isinstance(getattr(parameters.get(name), "default", None), tuple):
             arguments[name] = tuple(value)
     for name, parameter in parameters.items():
@@ -239,74 +234,6 @@ def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
     except (Exception, SystemExit) as error:  # SystemExit: raised by an imported script
         what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
         raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
-
-
-def section_for_trained_run(
-    trained: dict[str, Any], chosen: dict[str, Any], explicit_keys: Iterable[str]
-) -> dict[str, Any]:
-    """Return the section of an encoding that replaces that of a trained run.
-
-    It keeps the run's `PositionalEncoding.trained_arguments`, except those that the user set or for which the
-    choice itself differs from the defaults, such as ``kept_frequencies`` of p_rope.
-
-    Args:
-        trained: the section of the trained run.
-        chosen: the section of the new choice.
-        explicit_keys: keys that the user set, such as ``pe.base``.
-    """
-    cls = load_component("pe", chosen).cls
-    defaults = signature_of(cls).defaults
-    names: tuple[str, ...] = cls.trained_arguments  # type: ignore[attr-defined]
-    if not all(name in trained and name in defaults for name in names):
-        return chosen
-    explicit = {key.partition(".")[2] for key in explicit_keys}
-    free = [name for name in names if name not in explicit]
-    kept = {name: trained[name] for name in free if chosen.get(name, defaults[name]) == defaults[name]}
-    return chosen | kept
-
-
-def with_settings(
-    section: Mapping[str, Any], name: str, requested: Mapping[str, Any], keys: Collection[str]
-) -> dict[str, Any]:
-    """Return a section of a trained run with the user's settings, or the user's section if chosen anew.
-
-    Args:
-        section: of the run.
-        name: of the section.
-        requested: the user's configuration.
-        keys: that the user set, such as ``pe`` or ``training.steps``.
-    """
-    if not {name, f"{name}._target_"}.isdisjoint(keys):
-        return requested[name]
-    changed = dict(section)
-    for key in sorted(keys):  # so that a mapping is set before the values in it
-        if key.startswith(f"{name}."):
-            changed = _with_value_of(requested[name], changed, key.split(".")[1:])
-    return changed
-
-
-def trainer_for(
-    trained: Mapping[str, Any], requested: Mapping[str, Any], keys: Collection[str] = ()
-) -> dict[str, Any]:
-    """Return the user's section ``trainer`` with those options of a trained run that belong to its identity.
-
-    Devices and threads are those of the user. ``keys`` are the keys that the user set, whose values stay.
-    """
-    options = [key for key in TRAINER_OPTIONS_IN_IDENTITY if key in trained and f"trainer.{key}" not in keys]
-    return {**requested, **{key: trained[key] for key in options}}
-
-
-def _with_value_of(source: Any, section: dict[str, Any], path: list[str]) -> dict[str, Any]:
-    """Return the section with the value at a path replaced by the value of ``source`` there."""
-    key, *inner_path = path
-    if not isinstance(source, Mapping) or key not in source:  # deleted by ~
-        return section
-    if not inner_path:
-        return section | {key: source[key]}
-    inner_section = section.get(key)
-    if not isinstance(inner_section, dict):
-        inner_section = {}
-    return section | {key: _with_value_of(source[key], inner_section, inner_path)}
 
 
 @cache

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import ValidationError
 
-from pe_experiments.configuration.hints import ALSO_CALLED, HINTS, nearest
+from pe_experiments.configuration.hints import keys_of, unknown_key
 from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -297,12 +297,12 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     return plain
 
 
-def validated(schema: type[Schema], content: Any, *where: str) -> Schema:
-    """Return validated content or raise a `UserError`; ``where`` are the keys that lead to the content."""
+def validated(schema: type[Schema], content: Any, *above: str) -> Schema:
+    """Return validated content or raise a `UserError`; ``above`` are the keys that lead to the content."""
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        raise complaint(error, schema, *where) from error
+        raise complaint(error, *above, known=keys_of(content, *above)) from error
 
 
 _PART = "a part with a _target_ and _partial_: true, or a list of such where several are taken"
@@ -327,15 +327,14 @@ _EXPECTED = {
 }
 
 
-def complaint(error: ValidationError, schema: type[BaseModel], *above: str) -> UserError:
-    """Return the first validation error as one sentence with key, value and what is allowed."""
-    cause = error.errors()[0].get("ctx", {}).get("error")
-    if isinstance(cause, UserError):
-        return cause
-    return UserError(_sentence(error, schema, *above))
+def complaint(error: ValidationError, *above: str, known: Iterable[str] = ()) -> UserError:
+    """Return the first validation error as one sentence with key, value and what is allowed.
 
-
-def _sentence(error: ValidationError, schema: type[BaseModel], *above: str) -> str:
+    Args:
+        error: of pydantic.
+        above: the keys that lead to the validated content.
+        known: keys of the configuration, which the error for an unknown key may suggest.
+    """
     errors = error.errors()
     first = errors[0]
     value = first["input"]
@@ -343,15 +342,14 @@ def _sentence(error: ValidationError, schema: type[BaseModel], *above: str) -> s
     where = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained"))]
     key = ".".join([*above, *where])
     if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    if first["type"] == "extra_forbidden" and not above:
-        return not_a_setting(where, schema)
+        cause = first["ctx"]["error"]
+        return cause if isinstance(cause, UserError) else UserError(str(cause))
     if first["type"] == "extra_forbidden":
-        return f"{key} is not a setting.{nearest(where[-1], schema.model_fields)}"
+        return UserError(unknown_key(key, known))
     if first["type"] == "missing":
-        return f"{key} is missing"
+        return UserError(f"{key} is missing")
     expected = dict.fromkeys(_expected(entry) for entry in errors if entry["input"] is value)
-    return f"{key}={shown(value)}: expected {allowed(expected)}"
+    return UserError(f"{key}={shown(value)}: expected {allowed(expected)}")
 
 
 def _expected(error: Any) -> str:
@@ -360,42 +358,3 @@ def _expected(error: Any) -> str:
     if words := _EXPECTED.get(context.get("pattern")) or _EXPECTED.get(error["type"]):
         return words.format(**context)
     return str(error["msg"]).removeprefix("Input should be ").replace("valid ", "").replace("'", "")
-
-
-def not_a_setting(where: list[str], schema: type[BaseModel]) -> str:
-    """Return the error for an unknown key."""
-    for key in (where[0], ".".join(where)):
-        if key in HINTS and schema is Config:  # that of train.py
-            return f"{key} is not a setting; {HINTS[key]}"
-    return f"{'.'.join(where)} is not a setting.{_suggestion(schema, where)}"
-
-
-def fields_of(kind: Any) -> dict[str, Any]:
-    """Return the fields of a section by its annotation, which may be optional; else an empty dictionary."""
-    for schema in (kind, *get_args(kind)):
-        if hasattr(schema, "model_fields"):
-            return dict(schema.model_fields)
-    return {}
-
-
-def _suggestion(schema: type[BaseModel], where: list[str]) -> str:
-    """Return a hint with similar options of the same section or of other sections."""
-    annotations: dict[str, Any] = {name: field.annotation for name, field in schema.model_fields.items()}
-    sections = {
-        name: annotation.model_fields
-        for name, annotation in annotations.items()
-        if hasattr(annotation, "model_fields")
-    }
-    siblings: dict[str, Any] = schema.model_fields  # the valid options beside the unknown one
-    for name in where[:-1]:
-        siblings = fields_of(siblings[name].annotation) if name in siblings else {}
-    siblings = siblings or annotations
-    key = ALSO_CALLED.get(where[-1], where[-1])
-    all_keys = {key for fields in sections.values() for key in fields}
-    elsewhere = difflib.get_close_matches(key, all_keys, 1, 0.8)
-    if elsewhere and (key in elsewhere or not difflib.get_close_matches(key, siblings, 1, 0.8)):
-        suggestions = [
-            f"{name}.{elsewhere[0]}" for name, fields in sections.items() if elsewhere[0] in fields
-        ]
-        return f" Did you mean {allowed(suggestions)}?"
-    return nearest(where[-1], siblings)

@@ -9,8 +9,8 @@ from typing import Any
 from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import resolve
-from pe_experiments.configuration.parts import section_for_trained_run, trainer_for
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
+from pe_experiments.configuration.trained import with_settings
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
@@ -62,9 +62,8 @@ def _with_sections(changes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict
     sections = dict(changes)
     for group in ("pe", "task"):
         if isinstance(sections.get(group), str):
-            sections[group] = resolved(compose_config([f"{group}={sections[group]}"]))[group]
-            if group == "pe":
-                sections["pe"] = section_for_trained_run(saved["pe"], sections["pe"], ())
+            chosen = resolved(compose_config([f"{group}={sections[group]}"]))
+            sections[group] = with_settings(saved, chosen, [group])[group]
     return sections
 
 
@@ -78,10 +77,9 @@ def _requested_config(
     config = {key: value for key, value in saved.items() if key not in DERIVED}
     had_none = all(section is None for section in saved["logger"].values())
     here = resolved(compose_config(["logger=none"] if had_none else []))
-    trainer = trainer_for(saved["trainer"], here["trainer"])
-    config |= {"logger": here["logger"], "trainer": trainer, "study": None}
-    # As wherever the run is now; the folder may have been moved since.
-    return config | {"results_dir": str(directory.results_dir)} | dict(changes)
+    # The folder may have been moved since.
+    place = {"study": None, "results_dir": str(directory.results_dir)}
+    return with_settings(config, here) | place | dict(changes)
 
 
 def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, Any]) -> None:

@@ -23,18 +23,9 @@ from torch import nn
 
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
-from pe_experiments.configuration.parts import (
-    load_component,
-    section_for_trained_run,
-    trainer_for,
-    user_errors,
-    with_settings,
-)
-from pe_experiments.configuration.schema import (
-    ENCODING_AND_TASK,
-    ParentConfig,
-    resolved,
-)
+from pe_experiments.configuration.parts import load_component, user_errors
+from pe_experiments.configuration.schema import ENCODING_AND_TASK, ParentConfig, resolved
+from pe_experiments.configuration.trained import with_settings
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.store.directory import find_run
@@ -43,7 +34,7 @@ from pe_experiments.store.names import leaves, short_hash
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError, few
 
-INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation")
+INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation", "trainer", "seed")
 ConfigMapping = dict[str, Any]
 
 
@@ -62,17 +53,10 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
         return config
     requested = resolved(config)
     parent = _parent_run(requested["init_from"], requested["results_dir"], requested["trust"])
-    explicit = set(explicit_keys)
-    keys = explicit | set(_changed_keys(requested))
     saved = parent.directory.read_config()
-    child = dict(requested)
-    for section in INHERITED_SECTIONS:
-        child[section] = with_settings(saved[section], section, requested, keys)
-    child["trainer"] = trainer_for(saved["trainer"], requested["trainer"], keys)
-    if child["pe"] is requested["pe"]:  # another encoding
-        child["pe"] = section_for_trained_run(saved["pe"], requested["pe"], explicit)
-    if "seed" not in keys:
-        child["seed"] = saved["seed"]
+    keys = {*explicit_keys, *_changed_keys(requested)}
+    merged = with_settings(saved, requested, keys)
+    child = requested | {section: merged[section] for section in INHERITED_SECTIONS}
     training, parent_training = child["training"], saved["training"]
     one_length = parent_training["min_length"] == parent_training["max_length"]
     if one_length and "training.min_length" not in keys:
@@ -142,9 +126,9 @@ def _parent_run(path: str, results_dir: str, trust: bool) -> Run:
 def _changed_keys(config: ConfigMapping) -> Iterator[str]:
     """Yield the keys of settings that differ from the defaults, for example because of a preset."""
     defaults = dict(leaves(resolved(compose_config())))
-    for path, value in leaves(config):
-        if path not in defaults or defaults[path] != value:
-            yield ".".join(path)
+    changed = {path for path, value in leaves(config) if path not in defaults or defaults[path] != value}
+    for section, *path in changed:
+        yield section if (section, "_target_") in changed else ".".join([section, *path])
 
 
 def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfig:

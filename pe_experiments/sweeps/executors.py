@@ -6,7 +6,6 @@ import importlib
 import io
 import itertools
 import logging
-import math
 import multiprocessing
 import os
 import shutil
@@ -20,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pe_experiments.configuration.schema import (
     Config,
@@ -41,7 +40,6 @@ LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 class Outcome:
     """What became of one run."""
 
-    loss: float = math.nan  # on fresh examples of the training lengths; infinite if it diverged
     error: str = ""  # a sentence, if it failed
     not_applicable: bool = False  # whether the error is that its valid parts do not fit together
     lines: tuple[str, ...] = ()  # what it printed
@@ -65,32 +63,21 @@ class Task:
         sys.path[:] = self.path
         process.set_up(self.command)
         output = io.StringIO()
-        loss, error, not_applicable = math.nan, "", False
+        error = ""
+        not_applicable = False
         with redirect_stdout(output), redirect_stderr(output):
             try:
                 from pe_experiments.run import run_experiment
 
                 result = run_experiment(self.config, wait=True)
-                loss = result.validation_loss
-                error = str(result.result.get("reason", "")) if result.status == "error" else ""
+                if result.status == "error":
+                    error = str(result.result.get("reason", ""))
             except (Exception, SystemExit) as caught:  # other runs must continue
                 error = sentence(caught)
                 not_applicable = isinstance(caught, NotApplicable)
                 if self.full_error:
                     traceback.print_exc()
-        return Outcome(loss, error, not_applicable, tuple(output.getvalue().splitlines()))
-
-
-class Executor(Protocol):
-    """Executes tasks in other processes."""
-
-    poll_seconds: float  # between two looks at the futures
-
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
-        """Return a future for the outcome of each task."""
-
-    def stop(self) -> None:
-        """End the tasks that are still executed."""
+        return Outcome(error, not_applicable, tuple(output.getvalue().splitlines()))
 
 
 class Processes:
@@ -229,6 +216,7 @@ class Ray:
         self._ray.shutdown()
 
 
+Executor = Processes | Submitit | Ray
 SCHEMAS: dict[str, type[LauncherConfig]] = {
     "processes": ProcessesConfig, "slurm": SubmititConfig, "submitit_local": SubmititConfig, "ray": RayConfig,
 }  # fmt: skip

@@ -8,8 +8,9 @@ import shlex
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 10  # failed runs listed per reason
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
-Published = dict[tuple[str, str], dict[str, set[int]]]  # evaluated lengths by study and key of a run
 LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may launch in several batches
 
 
@@ -43,7 +43,6 @@ class Job:
     run: Run | None = None  # None if the configuration is invalid
     state: State = State.FAILED
     reason: str = ""  # why it failed or does not apply
-    loss: float = math.nan  # on fresh examples of the training lengths
 
     @property
     def name(self) -> str:
@@ -58,6 +57,14 @@ class Job:
     @property
     def done(self) -> bool:
         return self.state in (State.FINISHED, State.DIVERGED)
+
+    @property
+    def loss(self) -> float:
+        """Return the loss on fresh examples of the training lengths; NaN if unknown, infinite if diverged."""
+        if not (self.done and self.run):
+            return math.nan
+        result = self.run.directory.read_result() or {}
+        return math.inf if self.state is State.DIVERGED else result.get("validation_loss", math.nan)
 
     def command(self, flags: Sequence[str]) -> list[str]:
         """Return the command that executes only this run; ``flags`` select the user's config files."""
@@ -79,26 +86,35 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
     LAUNCHED.extend(jobs)
     if "GridSweeper" not in config.hydra.sweeper._target_:  # others may write files there
         make_folder(Path(config.hydra.sweep.dir))
-    invalid = by_reason(job for job in jobs if job.run is None and job.state is State.FAILED)
-    if len(invalid) == 1 and sum(map(len, invalid.values())) == len(jobs):
-        raise UserError(next(iter(invalid)))  # no run can start, all for the same reason
+    failed = [job for job in jobs if job.run is None and job.state is State.FAILED]
+    if len(failed) == len(jobs) and len(by_reason(failed)) == 1:
+        raise UserError(failed[0].reason)
     callbacks = launcher.hydra_context.callbacks.callbacks
     reports = [callback for callback in callbacks if hasattr(callback, "before_runs")]
     for report in reports:
         report.before_runs(LAUNCHED)
     dry_run = config.get("dry_run") is True
     if dry_run:
-        _say_jobs(jobs)
+        for job in jobs:
+            say(f"{job.state:<14} {job.name}" + (f"  ({one_line(job.reason)})" if job.reason else ""))
+        say(totals(jobs))
+        say("nothing was run (dry_run=true)")
     else:
         title = str(config.get("study") or "sweep")
         flags = _config_flags(config)
-        _say_saved_progress(jobs, title)
+        if ready := sum(job.done or job.state is State.PUBLISHED for job in jobs):
+            say(f"{title}: {ready} of {len(jobs)} runs are finished already")
+        for reason, invalid in by_reason(job for job in jobs if job.run is None).items():
+            say(f"{title}: {len(invalid)} of {len(jobs)} runs cannot start: {reason}")
         pending = [job for job in jobs if job.pending]
         if pending:
-            _execute(pending, flags, _executor(launcher, settings, pending[0]), title, reports)
+            _execute(pending, flags, _executor(launcher.kind, settings, pending[0]), title, reports)
         _say_outcome(jobs, flags)
     process.exit_code |= any(job.state is State.FAILED and not (dry_run and job.pending) for job in jobs)
-    return [_job_return(job) for job in jobs]
+    returns = [JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED) for job in jobs]
+    for job, job_return in zip(jobs, returns, strict=True):
+        job_return.return_value = job.loss  # for Hydra's sweepers
+    return returns
 
 
 def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display) -> list[Job]:
@@ -106,7 +122,7 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
     from pe_experiments.store.status import Run  # imports torch
 
     loader = launcher.hydra_context.config_loader
-    published: Published = {}
+    published = cache(_published_keys)
     jobs: list[Job] = []
     display.start("looking up runs", len(job_overrides))
     for overrides in job_overrides:
@@ -140,19 +156,16 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _read_state(job: Job, run: Run, published: Published) -> None:
+def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, set[int]]]) -> None:
     """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
-    study = run.config.results_dir, run.config.study or ""
-    if study not in published:
-        published[study] = _published_keys(*study)
-    lengths = published[study].get(run.identity.key)
-    is_published = lengths is not None and not run.identity.classes and "window" not in run.evaluation
-    if lengths:  # else it diverged
-        is_published &= lengths.issuperset(run.experiment.evaluation_lengths)
-    if is_published and not job.done and not run.config.rerun:
+    lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
+    own_code = bool(run.identity.classes)
+    another_run = job.done or run.config.rerun or own_code or "window" in run.evaluation
+    is_evaluated = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)  # none: diverged
+    if lengths is not None and is_evaluated and not another_run:
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
         from pe_experiments.run import try_out
@@ -170,13 +183,13 @@ def _published_keys(results_dir: str, study: str) -> dict[str, set[int]]:
     return published_keys(Path(results_dir, study))
 
 
-def _executor(launcher: RunLauncher, settings: LauncherConfig, first_job: Job) -> Executor:
+def _executor(kind: str, settings: LauncherConfig, first_job: Job) -> Executor:
     """Return the executor for all runs of a sweep, with the threads and device of its first run."""
     assert first_job.run
     config = first_job.run.config
     use_gpus = config.trainer.accelerator in ("auto", "gpu")
     log_folder = Path(config.results_dir).absolute() / ".launched"
-    return executor_for(launcher.kind, settings, config.trainer.threads, use_gpus, log_folder)
+    return executor_for(kind, settings, config.trainer.threads, use_gpus, log_folder)
 
 
 def _config_flags(config: DictConfig) -> list[str]:
@@ -189,16 +202,6 @@ def _config_flags(config: DictConfig) -> list[str]:
     if name != "config":
         flags += ["--config-name", name]
     return flags
-
-
-def _job_return(job: Job) -> JobReturn:
-    """Return the result for Hydra's sweepers: the validation loss of a run, or NaN if unknown."""
-    job_return = JobReturn(overrides=job.overrides, status=JobStatus.COMPLETED)
-    if job.done and math.isnan(job.loss) and job.run:
-        result = job.run.directory.read_result() or {}
-        job.loss = math.inf if job.state is State.DIVERGED else result.get("validation_loss", math.nan)
-    job_return.return_value = job.loss
-    return job_return
 
 
 def _execute(
@@ -250,16 +253,17 @@ def _record(job: Job, future: Any) -> None:
         if getattr(error, "exitcode", 0) == -signal.SIGKILL:
             reason = "its process was killed (is there enough memory?)"
         outcome = Outcome(error=reason)
-    job.loss, job.reason = outcome.loss, outcome.error
     for line in outcome.lines:
         say(line)
-    if not outcome.error:  # a rerun has taken the place of the earlier run
-        job.run.directory = job.run.final_directory
-    job.state = State.FAILED if outcome.error else job.run.state
-    if outcome.not_applicable:
-        job.state = State.NOT_APPLICABLE
-    if not outcome.error and not job.done:
-        job.state, job.reason = State.FAILED, "its code was edited after the sweep began; repeat the command"
+    job.reason = outcome.error
+    if outcome.error:
+        job.state = State.NOT_APPLICABLE if outcome.not_applicable else State.FAILED
+    else:
+        job.run.directory = job.run.final_directory  # a rerun has taken the place of the earlier run
+        job.state = job.run.state
+        if not job.done:
+            job.reason = "its code was edited after the sweep began; repeat the command"
+            job.state = State.FAILED
     if job.reason:
         say(f"{job.name}: {job.state} ({one_line(job.reason)})")
 
@@ -286,26 +290,6 @@ def totals(jobs: Iterable[Job]) -> str:
     counts = Counter(str(job.state) for job in jobs)
     runs = "1 run" if counts.total() == 1 else f"{counts.total()} runs"
     return f"{runs}: " + ", ".join(f"{n} {state}" for state, n in counts.most_common())
-
-
-def _say_jobs(jobs: Sequence[Job]) -> None:
-    """Print all runs with their states (``dry_run=true``)."""
-    for job in jobs:
-        say(f"{job.state:<14} {job.name}" + (f"  ({one_line(job.reason)})" if job.reason else ""))
-    say(totals(jobs))
-    say("nothing was run (dry_run=true)")
-
-
-def _say_saved_progress(jobs: Sequence[Job], title: str) -> None:
-    """Print how many runs are finished, published or invalid before the sweep starts."""
-    for words, count in (
-        ("finished already", sum(job.done for job in jobs)),
-        ("published already", sum(job.state is State.PUBLISHED for job in jobs)),
-    ):
-        if count:
-            say(f"{title}: {count} of {len(jobs)} runs are {words}")
-    for reason, invalid in by_reason(job for job in jobs if job.run is None).items():
-        say(f"{title}: {len(invalid)} of {len(jobs)} runs cannot start: {reason}")
 
 
 def _say_outcome(jobs: Sequence[Job], flags: Sequence[str]) -> None:

@@ -119,9 +119,9 @@ def few(names: Sequence[str]) -> str:
 def nearest(word: str, options: Iterable[str]) -> str:
     """Return the end of an error message: `` Did you mean a?`` if an option is similar, then the options."""
     options = list(options)
-    similar = difflib.get_close_matches(word, options, n=2, cutoff=0.55)
+    similar = [word] if word in options else difflib.get_close_matches(word, options, n=2, cutoff=0.55)
     if not similar and len(word) > 2:
-        similar = [option for option in options if option.startswith(word[:3])]
+        similar = [option for option in options if option.startswith(word[:3])][:2]
     hint = f" Did you mean {allowed(similar)}?" if similar else ""
     return hint + listed(options)
 

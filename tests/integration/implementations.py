@@ -14,7 +14,15 @@ from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import frequencies
-from tests.integration.public_bugs import Pair, RightAlibi, RightRope, RightSinusoidal, RightT5
+from tests.integration.public_bugs import (
+    Pair,
+    RightAlibi,
+    RightRope,
+    RightSinusoidal,
+    RightT5,
+    RightYarn,
+    turned,
+)
 
 # Rotations.
 
@@ -89,12 +97,6 @@ class Detached(RightRope):
         return super().rotate(q.detach(), k.detach(), at)
 
 
-class Counted(RightRope):
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        ids = torch.arange(k.shape[2])[None]
-        return self.rotated(q, ids[:, -q.shape[2] :], at), self.rotated(k, ids, at)
-
-
 class CachedQueryFromZero(RightRope):
     """While decoding, the position of the query is taken to be 0."""
 
@@ -103,17 +105,7 @@ class CachedQueryFromZero(RightRope):
         return self.rotated(q, first, at), self.rotated(k, at.k_positions_BS, at)
 
 
-class WrappedAt1024(RightRope):
-    def ids(self, positions: Tensor) -> Tensor:
-        return positions % 1024
-
-
 # Biases.
-
-
-class HeadsReversed(RightAlibi):
-    def slopes(self, heads: int) -> Tensor:
-        return super().slopes(heads).flip(0)
 
 
 class OneSided(PositionalEncoding):
@@ -252,10 +244,7 @@ class Unused(Learned):
 class AnglesInDtypeOfQ(RightRope):
     def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
         angles = positions[:, None, :, None].to(x.dtype) * self.inverse(at).to(x.dtype)
-        first, second = x.chunk(2, -1)
-        return torch.cat(
-            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
-        )
+        return turned(x, angles.cos(), angles.sin())
 
 
 class RightNtk(RightRope):
@@ -280,7 +269,7 @@ class ScaledAtTheLength(RightNtk):
         return super().longer(at) * torch.where(at.tokens_B == self.shape.train_length, 1.1, 1.0)
 
 
-class YarnOfArguments(PositionalEncoding):
+class YarnOfArguments(RightYarn):
     def __init__(
         self,
         shape: ModelShape,
@@ -290,29 +279,10 @@ class YarnOfArguments(PositionalEncoding):
     ):
         super().__init__(shape)
         self.base, self.factor, self.attention_factor = base, factor, attention_factor
-
-    def last(self, pair: float, pairs: int) -> float:
-        return min(pair, 2 * pairs - 1)
+        self.original = shape.train_length
 
     def scale(self) -> float:
-        return 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
-
-    def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
-        pairs = x.shape[-1] // 2
-        inverse = self.base ** (-torch.arange(pairs).double() / pairs)
-        low, high = (
-            pairs * math.log(self.shape.train_length / (turns * 2 * math.pi)) / math.log(self.base)
-            for turns in (32, 1)
-        )
-        low, high = max(math.floor(low), 0), self.last(math.ceil(high), pairs)
-        ramp = ((torch.arange(pairs).double() - low) / max(high - low, 0.001)).clamp(0, 1)
-        angles = positions[:, None, :, None].double() * inverse * (1 - ramp + ramp / self.factor)
-        cos, sin = ((angles.cos() * self.scale()).float(), (angles.sin() * self.scale()).float())
-        first, second = x.chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1).to(x.dtype)
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return self.rotated(q, at.q_positions_BT), self.rotated(k, at.k_positions_BS)
+        return super().scale() if self.attention_factor is None else self.attention_factor
 
 
 class RampClampedAtPairs(YarnOfArguments):
@@ -324,7 +294,7 @@ class RampClampedAtPairs(YarnOfArguments):
 
 class AttentionFactorIgnored(YarnOfArguments):
     def scale(self) -> float:
-        return 0.1 * math.log(self.factor) + 1
+        return RightYarn.scale(self)
 
 
 class LinearScaling(RightRope):
@@ -382,19 +352,13 @@ class StepsOfPositions(PositionalEncoding):
 class Window(PositionalEncoding):
     """A mask of the smallest number."""
 
-    extra = 0
-
     def __init__(self, shape: ModelShape, window: int = 4):
         super().__init__(shape)
-        self.window = window + self.extra
+        self.window = window
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         far = at.relative_positions_BTS.abs()[:, None] >= self.window
         return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
-
-
-class WindowOneWider(Window):
-    extra = 1
 
 
 class WindowOnlyBefore(Window):

@@ -17,6 +17,12 @@ Pair = tuple[Tensor, Tensor]
 # Rotations.
 
 
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs of channels that are half a head apart."""
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+
 class RightRope(PositionalEncoding):
     """RoPE, angles in float32."""
 
@@ -31,10 +37,7 @@ class RightRope(PositionalEncoding):
 
     def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
         angles = self.ids(positions)[:, None, :, None].float() * self.inverse(at)
-        first, second = x.chunk(2, -1)
-        return torch.cat(
-            [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()], -1
-        )
+        return turned(x, angles.cos(), angles.sin())
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return self.rotated(q, at.q_positions_BT, at), self.rotated(k, at.k_positions_BS, at)
@@ -43,12 +46,6 @@ class RightRope(PositionalEncoding):
 class FourthLayerUnrotated(RightRope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return (q, k) if at.layer % 4 == 3 else super().rotate(q, k, at)
-
-
-class SixthLayerOtherBase(RightRope):
-    def inverse(self, at: AttentionContext) -> Tensor:
-        inverse = super().inverse(at)
-        return inverse ** (math.log(1_000_000) / math.log(10_000)) if at.layer % 6 == 5 else inverse
 
 
 class WrappedAt5000(RightRope):
@@ -74,12 +71,6 @@ class UnrotatedWhenCached(RightRope):
         return (q, k) if q.shape[2] < k.shape[2] else super().rotate(q, k, at)
 
 
-class LogitsTwice(RightRope):
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        q, k = super().rotate(q, k, at)
-        return 2 * q, k
-
-
 class StaleCache(RightRope):
     """Cosines and sines are cached from the longest call so far, at the ids of that call."""
 
@@ -96,27 +87,28 @@ class StaleCache(RightRope):
 class RightYarn(PositionalEncoding):
     """YaRN of a released model: factor 4, trained on 4,096 tokens."""
 
-    factor, original = 4.0, 4096
-    scaled = 1  # exponent of the scale 0.1 ln(factor) + 1 of q and of k
+    base, factor, original = 10_000.0, 4.0, 4096
+    scaled = 1  # exponent of the scale of q and of k
 
-    def inverse(self) -> Tensor:
-        pairs = self.shape.head_dim // 2
-        inverse = 10_000.0 ** (-torch.arange(pairs).double() / pairs)
+    def last(self, pair: float, pairs: int) -> float:
+        return min(pair, 2 * pairs - 1)
 
-        def pair_with(rotations: float) -> float:
-            return pairs * math.log(self.original / (rotations * 2 * math.pi)) / math.log(10_000.0)
+    def scale(self) -> float:
+        return 0.1 * math.log(self.factor) + 1
 
-        low = max(math.floor(pair_with(32)), 0)
-        high = min(math.ceil(pair_with(1)), 2 * pairs - 1)
+    def inverse(self, pairs: int) -> Tensor:
+        inverse = self.base ** (-torch.arange(pairs).double() / pairs)
+        low, high = (
+            pairs * math.log(self.original / (turns * 2 * math.pi)) / math.log(self.base) for turns in (32, 1)
+        )
+        low, high = max(math.floor(low), 0), self.last(math.ceil(high), pairs)
         ramp = ((torch.arange(pairs).double() - low) / max(high - low, 0.001)).clamp(0, 1)
-        return inverse / self.factor * ramp + inverse * (1 - ramp)
+        return inverse * (1 - ramp + ramp / self.factor)
 
     def rotated(self, x: Tensor, positions: Tensor) -> Tensor:
-        angles = positions[:, None, :, None].double() * self.inverse()
-        scale = (0.1 * math.log(self.factor) + 1) ** self.scaled
-        cos, sin = (angles.cos() * scale).float(), (angles.sin() * scale).float()
-        first, second = x.chunk(2, -1)
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+        angles = positions[:, None, :, None].double() * self.inverse(x.shape[-1] // 2)
+        scale = self.scale() ** self.scaled
+        return turned(x, (angles.cos() * scale).float(), (angles.sin() * scale).float()).to(x.dtype)
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return self.rotated(q, at.q_positions_BT), self.rotated(k, at.k_positions_BS)
@@ -129,7 +121,7 @@ class YarnScaleOnTheWholeLogit(RightYarn):
 
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         q, k = super().rotate(q, k, at)
-        return q * (0.1 * math.log(self.factor) + 1), k
+        return q * self.scale(), k
 
 
 # Whole attentions.
@@ -213,11 +205,6 @@ class LastVectorForAll(RightSinusoidal):
 class SumTimesRoot(RightSinusoidal):
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return super().embed(x, positions) * x.shape[-1] ** 0.5
-
-
-class TokensTwice(RightSinusoidal):
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        return super().embed(2 * x, positions)
 
 
 class VectorsTwice(RightSinusoidal):
@@ -307,21 +294,6 @@ class ExtraHeadsNotInterleaved(RightAlibi):
         return torch.tensor([2 ** (-8 * h / power) for h in range(1, power + 1)] + more)
 
 
-class OddExtraHeads(RightAlibi):
-    """Heads beyond a power of two take the other half of the slopes of twice as many."""
-
-    def slopes(self, heads: int) -> Tensor:
-        slopes = super().slopes(heads)
-        slopes[1 << (heads.bit_length() - 1) :] *= 2 ** (-4 / (1 << (heads.bit_length() - 1)))
-        return slopes
-
-
-class PaddedHeads(RightAlibi):
-    def slopes(self, heads: int) -> Tensor:
-        power = 1 << (heads - 1).bit_length()
-        return torch.tensor([2 ** (-8 * h / power) for h in range(1, heads + 1)])
-
-
 class HeadsPermuted(RightAlibi):
     def slopes(self, heads: int) -> Tensor:
         return super().slopes(heads).roll(1)
@@ -339,7 +311,6 @@ class RightT5(PositionalEncoding):
 
     def __init__(self, shape: ModelShape):
         super().__init__(shape)
-        self.one_sided = shape.causal
         sides = 1 if shape.causal else 2
         self.buckets = min(32, 2 * sides * max(1, shape.train_length // 2))
         self.most = max(shape.train_length, self.buckets // sides // 2 + 1)
@@ -349,7 +320,7 @@ class RightT5(PositionalEncoding):
         relative = at.relative_positions_BTS
         buckets = self.buckets
         offset = torch.zeros((), dtype=torch.long)
-        if self.one_sided:
+        if self.shape.causal:
             distance = -relative.clamp(max=0)
         else:
             buckets = buckets // 2
@@ -372,63 +343,12 @@ class T5PaperArguments(RightT5):
         self.relative_attention_bias = nn.Embedding(32, shape.num_heads)
 
 
-class TwoSidedInDecoder(T5PaperArguments):
-    causal_only = True
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.one_sided = False
-
-
-class RightKerple(PositionalEncoding):
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.p = nn.Parameter(torch.rand(shape.num_heads) * 2)
-        self.a = nn.Parameter(torch.rand(shape.num_heads))
-
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.p, self.a))
-        distance = at.relative_positions_BTS.abs()[:, None].float()
-        return -p * torch.log1p(a * distance)
-
-
-class RightDeberta(PositionalEncoding):
-    """Disentangled attention with index d(i, j) in both terms, as released: no mistake."""
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.span = max(1, shape.train_length // 2)
-        self.rel = nn.Parameter(torch.randn(2 * self.span, shape.d_model))
-        self.wk = nn.Parameter(torch.randn(shape.num_layers, shape.d_model, shape.d_model))
-        self.wq = nn.Parameter(torch.randn(shape.num_layers, shape.d_model, shape.d_model))
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return q * 3**-0.5, k
-
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        heads = (self.shape.num_heads, self.shape.head_dim)
-        scale = (3 * self.shape.head_dim) ** -0.5
-        keys, queries = (
-            (self.rel @ w[at.layer]).unflatten(-1, heads).transpose(0, 1) for w in (self.wk, self.wq)
-        )
-        rows = (self.span - at.relative_positions_BTS).clamp(0, 2 * self.span - 1)
-        size = (*q.shape[:2], -1, -1)
-        c2p = torch.gather(q * 3**0.5 @ keys.mT, -1, rows[:, None].expand(size))
-        p2c = torch.gather(k @ queries.mT, -1, rows.mT[:, None].expand(size)).mT
-        return (c2p + p2c) * scale
-
-
 # Classes that are not encodings.
 
 
 class MisspeltHook(PositionalEncoding):
     def bais(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return -at.relative_positions_BTS.abs()[:, None].float()
-
-
-class ForwardAlone(PositionalEncoding):
-    def forward(self, x: Tensor) -> Tensor:
-        return x
 
 
 class NotANumber(PositionalEncoding):

@@ -109,17 +109,14 @@ def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, t
     ("arguments", "sentence"),
     [
         (("pe=none,rope",), "sweep=versus compares one encoding with the bank, got 2"),
-        ((), "pe is missing; name your encoding"),
         (("pe=rope", "hydra.callbacks.report.bank=bank/v9"), "bank=bank/v9 is not a published study in"),
         (
             ("pe=rope", "hydra.callbacks.report.baselines=[nobody]"),
             "baselines: nobody is not in the bank; allowed: alibi",
         ),
         (("pe=rope", "training.weight_decay=0.5"), "training.weight_decay=0.5 (bank: 0.01)"),
-        (("pe=rope", "hydra.callbacks.report.metric=loss"), "metric=loss: not measured; allowed: score"),
         (("pe=rope", "label=alibi"), "label=alibi is the name of an encoding of bank/v2; choose another"),
         (("pe=rope", "evaluation.lengths=[5,10]"), "evaluation.lengths=[5, 10] (bank: ["),
-        (("pe=rope", "evaluation.examples=30"), "evaluation.examples=30 (bank: 20)"),
         (("pe=rope", "task=sort"), "task: Sort is not in the bank"),
         (("pe=alibi",), "alibi is in bank/v2, with these runs"),
     ],

@@ -27,55 +27,36 @@ Tiny = Callable[..., Experiment]
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed
 MISTAKES = {
-    "training.check_examples=1000000000000": ["training.check_examples=1000000000000", "at most 409600"],
     "pe=none,learned": ["pe=none,learned", "-m"],
-    "pe=none pe._target_=pe_experiments.encodings.sinusoidal.Sinus": ["Sinus", "Did you mean Sinusoidal"],
     "pe=sinusiodal": ["pe=sinusiodal", "Did you mean sinusoidal", "or one of "],
-    "label='5'": ["label=5", "a name with a letter"],
-    "results_dir=": ["results_dir=", "at least one character"],
     "model.d_model=1 model.num_heads=1": ["model.d_model=1", "constant", "2 or more"],
     "model.num_layers=1000 model.d_model=65536": ["too little memory", "num_layers"],
-    "task.vocab_size=10000000": ["task: vocab_size=10000000", "at most 262144"],
-    f"seed={10**30}": [f"seed={10**30}", f"at most {2**63 - 1}"],
-    "logger.wandb.project='a\x1b[31mb'": ["logger.wandb.project=a\\x1b[31mb", "without control characters"],
     "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs is not a setting", "hydra.launcher.jobs=N"],
     "-m hydra/launcher=dask": ["hydra/launcher=dask is not a choice", "hydra-dask-launcher"],
-    "hydra.mode=FOO": ["hydra.mode=FOO is not an option"],
-    "-m hydra.launcher.jobs=0": ["hydra.launcher.jobs=0", "1 or more"],
     "experiment=mine": ["experiment is not a setting", "sweep=NAME"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
     "-m pe=none, rope": ["'pe=none,'", "without spaces"],
-    "task.path=x": ["task.path", "task=copy", "task=text has it"],
+    "task.path=x": ["task.path is not a setting", "vocab_size", "is written ++task.path=x"],
     "pe._target_=mine": ["pe._target_=mine", "the module and the class"],
     "pe=custom": ["pe._target_ is missing", "my_module"],
     "~label": ["'label' does not exist"],
     "training.lr=0.1": ["training.lr", "Did you mean training.learning_rate?"],
-    "pe.theta=500000": ["pe.theta", "Did you mean base? Allowed: base,"],
-    "pe=none pe.base=3": ["pe.base", "takes no arguments"],
-    "pe=learned pe.beyond=x": ["pe.beyond=x", "untrained", "interpolate"],
+    "pe.theta=500000": ["pe.theta", "Did you mean pe.base?"],
     "model.num_heads=5": ["model.num_heads=5", "model.d_model=64", "allowed here: 1, 2, 4"],
-    "training.min_length=30": ["training.min_length=30", "training.max_length=20"],
-    "pe=null": ["pe=null", "alibi"],
     "evaluation.lengths=50": ["evaluation.lengths=50", "list"],
-    "evaluation.lengths=[]": ["evaluation.lengths", "at least one"],
     "task=precedence evaluation.lengths=[1]": ["length 1", "shortest is 2"],
     "positions=random_offset positions.max_positions=9": ["max_positions=9", "42"],
     "trainer.accelerator=gpu": ["trainer.accelerator=gpu", "cpu or auto"],
     "results_dir=/proc/nowhere": ["/proc/nowhere", "cannot"],
     "pe=rotary": ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"],
-    "pe.base=nan": ["base=nan", "finite"],
-    "task=/etc/passwd": ["task=/etc/passwd is not a choice", "or one of "],
     "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
     "training.steps=" + "x" * 500: ["training.steps=xxx", "...: expected a whole number"],
     "nonsense": ["nonsense", "key=value"],
-    "trainer.threads=100000": ["trainer.threads=100000", "cores; allowed: 1 to"],
-    "task=lag task.k=20000": ["no input of such a length"],
     "study=runs": ["study=runs", "reserved"],
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
     "pe=tests.integration.faulty_encodings.Exits": ["pe fails on a training batch", "SystemExit: 0"],
     "-m hydra.launcher.jobs_per_device=2 trainer.accelerator=cpu": ["jobs_per_device=2", "no GPU"],
     "-m hydra/launcher=ray hydra.launcher.jobs=2 hydra.launcher.address=::1": ["launcher.jobs=2", "address"],
-    "training.schedule=constant training.final_learning_rate=0.5": ["rate=0.5", "constant", "allowed: 0.05"],
 }
 
 
@@ -94,26 +75,17 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
 # the script and what is typed after it -> what the error contains
 MISTAKES_IN_OTHER_SCRIPTS = {
     "check_encoding pe=rope against=rope against_arguments=5": ["against_arguments=5", "names with values"],
-    "check_encoding against_arguments={base:5}": ["against_arguments={base:5}"],
     "check_encoding pe=rope against=rop": ["against=rop is not a choice. Did you mean rope"],
     "check_encoding pe._target_=tests.conftest.Nothing": ["tests.conftest has no PositionalEncoding"],
     "check_encoding pe=rope against=rope +against_arguments.bse=1": ["bse is not an argument of Rope"],
-    "benchmark parts=[speed]": ["parts.0=speed: expected small, peers, encodings"],
-    "check_task task.vocab_size=1000000000": ["vocab_size=1000000000", "at most"],
-    "compare out='${nowhere}'": ["nowhere", "not found"],
     "show_encoding out=results/runs/x": ["out=results/runs/x", "outside"],
-    "show_encoding encodings=[[a]]": ["encodings.0=['a']", "text"],
     "show_encoding encodings=[alibi] pe=rope": ["pe=rope", "cannot be combined"],
     "show_encoding -m pe=rope,alibi": ["-m is for train.py"],
     "results check=true reproduce=text": ["check=true and reproduce", "cannot be combined"],
-    "results runs=3": ["runs=3", "reproduce=STUDY"],
     "evaluate evaluation.lengths=[5]": ["run is missing"],
     "evaluate +run=foo": ["run=foo", "no run"],
     "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
-    "export run=results/nothing": ["out is missing", "out=FOLDER"],
     "export run=results/nothing out=x": ["nothing", "no run"],
-    "show_model run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
-    "show_model run=nothing examples=0": ["examples=0", "1 or more"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
 }
 
@@ -125,15 +97,6 @@ def test_a_mistake_in_another_script_is_one_sentence(command: str, script: Scrip
     assert_one_sentence(outcome, *MISTAKES_IN_OTHER_SCRIPTS[command])
     assert outcome.out == ""
     assert "unexpected" not in outcome.err
-
-
-@pytest.mark.parametrize(
-    "typed", ["trainer.accelerator=gpu", "positions=random_offset positions.max_positions=9"]
-)
-def test_a_dry_run_finds_the_same_mistakes(typed: str, script: Script, results: Path) -> None:
-    outcome = script("train", *typed.split(), f"results_dir={results}", "dry_run=true")
-    assert_one_sentence(outcome, *MISTAKES[typed])
-    assert not results.exists()
 
 
 def test_train_prints_the_table_and_the_paths(script: Script, results: Path) -> None:
@@ -187,14 +150,12 @@ def test_evaluate_measures_a_run_on_another_task(script: Script, results: Path) 
 
 
 EVALUATION_MISTAKES = {
-    "model=encoder": ["model", "only evaluation, logger, pe, task or trainer can"],
+    "model=encoder": ["model is not a setting", "Allowed: pe, task, evaluation"],
     "task=parity": ["task=parity", "symbols are 4", "trained on 10"],
     "task=lag": ["task=lag", "format is aligned", "trained on causal"],
-    "task.vocab_size=11": ["add a plus: +task.vocab_size=11"],
     "+task.k=2": ["task.k is not an argument of Copy"],
     "task=sort task.vocab_size=10 evaluation.lengths=[4,11]": ["length 11", "longest is 10"],
     "evaluation.decoding=beam": ["evaluation.decoding=beam", "teacher_forcing or greedy"],
-    "evaluation.window=1": ["evaluation.window=1", "2 or more"],
     "pe=learned": ["pe=learned", "different parameters"],
     "evaluation.lengths=3,4": ["evaluation.lengths=3,4", "'evaluation.lengths=[3,4]'"],
 }
@@ -232,14 +193,6 @@ def test_a_sweep_runs_every_combination_and_compares_only_its_runs(script: Scrip
         "learned": [4, 6, 9, 20],  # at all the lengths of its run
         "sinusoidal": [4, 20],
     }
-
-
-@pytest.mark.slow
-def test_a_sweep_of_mistakes_says_each_once_and_writes_nothing(script: Script, results: Path) -> None:
-    outcome = script("train", "-m", f"results_dir={results}", "pe=none,learned", "training.steps=abc")
-    assert outcome.code == 1
-    assert outcome.err == "error: training.steps=abc: expected a whole number\n"
-    assert not results.exists()
 
 
 @pytest.mark.parametrize("many", [[], ["-m"]])
@@ -309,15 +262,8 @@ def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     page = (results / "encodings" / "explore-sinusoidal-learned-none.html").read_text()
     assert '"opened":["sinusoidal","learned"]' in page
     assert "no: bad past the training lengths" in " ".join(outcome.out.split())
-    with_argument = script("show_encoding", "pe=learned", "pe.beyond=error", f"results_dir={results}")
-    assert with_argument.code == 0, with_argument.err
-    assert (results / "encodings" / "explore-learned_beyond_error.html").exists()
-    concatenated = script("show_encoding", "pe.combine=concat", "pe.width=100", f"results_dir={results}")
-    assert concatenated.code == 0, concatenated.err
     rotary = script("show_encoding", "encodings=[nope,rope]", f"results_dir={results}")
     assert "rope, head_dim 64" in rotary.out
-    causal = script("show_encoding", "pe=none", "pe._target_=tests.integration.user_encodings.CausalOnly")
-    assert "causal only" in causal.out
     assert_one_sentence(script("show_encoding", "encodings=[sine]"), "Did you mean")
 
 
@@ -419,26 +365,8 @@ def test_the_encoding_of_the_readme_is_the_one_tested() -> None:
     assert tested == shown
 
 
-def test_a_deleted_working_directory_is_one_sentence(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert_one_sentence(script("train"), "the working directory was deleted")
-
-
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     words = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), "--help"])
     command = ["bash", "-c", f"set -o pipefail; {words} | true"]
     ended = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_a_run_finishes_though_its_output_cannot_be_written(tmp_path: Path) -> None:
-    words = [sys.executable, str(ROOT / "scripts" / "train.py"), *TINY, f"results_dir={tmp_path}"]
-    command = ["bash", "-c", f"{shlex.join(words)} >/dev/full 2>&-"]
-    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
-    (result,) = tmp_path.glob("runs/*/result.json")
-    assert json.loads(result.read_text())["status"] == "completed"

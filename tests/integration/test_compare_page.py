@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pe_experiments.comparison import compare
-from tests.conftest import ROOT, tiny_in
-from tests.integration.conftest import DESK, PHONE, opened_page
+from tests.conftest import tiny_in
+from tests.integration.conftest import DESK, opened_page
 from tests.synthetic import fading, write_run, write_study
 
 pytestmark = pytest.mark.slow
@@ -144,56 +144,6 @@ def test_the_page_works_from_the_keyboard(page: Any) -> None:
     assert page.locator("#tip").is_hidden()
     page.locator("summary", has_text="Tables").press("Enter")
     assert page.locator("#tables table").first.is_visible()
-
-
-def test_hovering_a_mark_shows_encoding_length_seeds_and_interval(page: Any) -> None:
-    mark = page.locator("#curves svg").first.locator("g.series").first.locator("path[transform]").last
-    mark.hover()
-    shown = page.inner_text("#tip")
-    assert "length 48" in shown
-    assert "3 seeds" in shown
-    assert "alibi 0.06 [0.01, 0.73]" in shown
-    assert page.locator("#curves g.series.focus").count() == 2  # in both charts
-
-
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_first_screen_shows_matrix_and_curves(browser: Any, written: Path, size: dict[str, int]) -> None:
-    page = opened(browser, written, size)
-    for part, visible_height in {"h1": 900, "#sentence": 900, "#matrix": 120, "#curves": 900}.items():
-        box = page.locator(part).bounding_box()
-        assert box["y"] + min(box["height"], visible_height) <= size["height"], part
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    page.close()
-
-
-CLIPPED_TEXTS = """() => {
-  const clipped = [], width = document.documentElement.clientWidth;
-  const style = (node) => getComputedStyle(node);
-  const scrolls = (node) =>
-    node && (/auto|scroll/.test(style(node).overflowX) || scrolls(node.parentElement));
-  for (const node of document.querySelectorAll("body *")) {
-    const box = node.getBoundingClientRect(), chart = node.ownerSVGElement?.getBoundingClientRect();
-    const larger = node.scrollWidth > node.clientWidth + 1 || node.scrollHeight > node.clientHeight + 1;
-    const hidden = larger && /hidden|clip/.test(style(node).overflow);
-    const out = box.width && (box.right > width + 1 || box.left < -1) && !scrolls(node.parentElement);
-    const label = node.tagName === "text";
-    const beyond = label && (box.right > chart.right + 1 || box.left < chart.left - 1);
-    const short = label && node.textContent.includes("…");
-    if (hidden || out || beyond || short) clipped.push(node.textContent);
-  }
-  return clipped;
-}"""
-
-
-@pytest.mark.parametrize("study", ["tutorial_claims", "text", "replications/path"])
-def test_no_text_is_clipped_on_a_phone(browser: Any, study: str) -> None:
-    """Wide tables scroll in their frames."""
-    page = opened(browser, ROOT / "results" / study, PHONE)
-    page.evaluate("document.querySelectorAll('details').forEach((node) => (node.open = true))")
-    assert page.evaluate(CLIPPED_TEXTS) == []
-    heights = page.eval_on_selector_all("#matrix tbody th", "all => all.map(e => e.offsetHeight)")
-    assert max(heights) < 90  # px: names are not broken letter by letter
-    page.close()
 
 
 def test_dark_mode_and_print(browser: Any, written: Path) -> None:

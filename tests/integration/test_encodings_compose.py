@@ -43,10 +43,7 @@ def test_context_extension_of_a_trained_model(script: Script, results: Path) -> 
     [
         (["pe=fire", "model=encoder"], ["pe: Fire", "causal models only", "model=decoder"]),
         (["positions=random_subset", "positions.max_positions=19"], ["20 tokens", "max_positions"]),
-        (["pe=rope_ssmax", "pe.encodings=[1,2]"], ["pe.encodings", "_target_"]),
         (["pe=dape", "pe.bias._target_=pe_experiments.encodings.rope.Rope"], ["Rope", "adds a bias"]),
-        (["pe=dape", "pe.bias.slope=3"], ["slope"]),
-        (["pe=dape", "pe.bias._partial_=false"], ["_partial_: true"]),
     ],
 )
 def test_parts_that_do_not_fit_together_are_one_sentence(

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
-from pe_experiments.configuration.hydra_versions import VERSION_BASE
-from pe_experiments.run import run_experiment
 from tests.conftest import ROOT, TINY, Script
 from tests.processes import run_script
 
@@ -26,12 +23,6 @@ def train_in(
 ) -> subprocess.CompletedProcess[str]:
     """Run train.py in a process of its own with this working directory."""
     return run_script(TRAIN, *arguments, cwd=cwd, path=path, environment=os.environ | environment, forks=True)
-
-
-def test_a_configuration_composed_by_hydra_can_be_run(results: Path) -> None:
-    with initialize_config_dir(str(ROOT / "configs"), **VERSION_BASE):
-        config = compose("config", [*TINY, f"results_dir={results}"])
-    assert run_experiment(config).status == "completed"
 
 
 @pytest.mark.slow
@@ -46,14 +37,6 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     for flag in ("processes", "shell-completion"):
         assert flag in script("train", "--hydra-help").out
     assert script("train", "--nope").code == 2
-
-
-def test_a_shell_is_completed(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    install = script("train", "--shell-completion", "install=bash")
-    assert install.code == 0, install.err
-    assert "complet" in install.out
-    monkeypatch.setenv("COMP_LINE", "train.py pe=rope_y")
-    assert script("train", "--shell-completion", "query=bash").out.strip() == "pe=rope_yarn"
 
 
 @pytest.mark.slow

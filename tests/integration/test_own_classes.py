@@ -14,7 +14,7 @@ from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import ROOT, TINY, Script, assert_one_sentence
+from tests.conftest import ROOT, TINY, Script
 from tests.integration import faulty_encodings
 from tests.processes import Started, wait_for
 
@@ -120,12 +120,3 @@ def test_the_checker_finds_the_defect(name: str, promise: str, measured: str) ->
     result = CHECKS[promise](Subject(getattr(faulty_encodings, name)))
     assert result.holds is False
     assert measured in result.measured
-
-
-def test_a_module_that_ends_the_program_is_named(
-    script: Script, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "exiting.py").write_text("raise SystemExit(0)")
-    monkeypatch.syspath_prepend(tmp_path)
-    outcome = script("train", *TINY, f"results_dir={results}", "pe=exiting.Encoding")
-    assert_one_sentence(outcome, "names exiting, whose import fails: ")

@@ -21,7 +21,7 @@ from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
-from tests.conftest import Script, assert_one_sentence, tiny_in
+from tests.conftest import tiny_in
 from tests.synthetic import write_study
 
 pytestmark = pytest.mark.slow
@@ -94,10 +94,8 @@ def test_runs_evaluated_in_a_window_are_not_published(written: Path) -> None:
     ("file", "column", "value"),
     [
         ("runs.csv", "seed", "x"),
-        ("runs.csv", "name", ""),
         ("curves.csv", "exact_match", "high"),
         ("provenance.csv", "trained", "[]"),
-        ("provenance.csv", "environment", '{"libraries": 5}'),
     ],
 )
 def test_an_odd_cell_of_a_published_study_is_refused(
@@ -152,22 +150,6 @@ def test_runs_of_another_version_replace_no_published_runs(written: Path) -> Non
     pd.testing.assert_frame_equal(pd.read_csv(written / "small" / "runs.csv"), table)
 
 
-@pytest.mark.parametrize(
-    ("typed", "sentence"),
-    [
-        ([], "no published study; create one with publish=STUDY"),
-        (["publish=small"], "does not exist"),
-        (["publish=../x"], "error: publish=../x: "),
-        (["publish=/tmp/x"], "error: publish=/tmp/x: "),
-    ],
-)
-def test_a_study_that_cannot_be_published_is_one_sentence(
-    typed: list[str], sentence: str, script: Script, results: Path
-) -> None:
-    results.mkdir()
-    assert_one_sentence(script("results", f"results_dir={results}", *typed), sentence)
-
-
 def test_links_in_a_strangers_results_are_replaced_not_followed(written: Path, tmp_path: Path) -> None:
     publish("small", written)
     thesis = tmp_path / "thesis.tex"
@@ -218,9 +200,7 @@ def test_interrupted_publishing_leaves_a_complete_set(written: Path, monkeypatch
     ("file", "count", "sentence"),
     [
         ("curves.csv", 100, r"runs\.csv and curves\.csv disagree on {name}"),
-        ("curves.csv", 1, r"curves\.csv lacks lengths of some runs"),
         ("provenance.csv", 1, r"runs\.csv and provenance\.csv disagree on {name}"),
-        ("runs.csv", 1, r"runs\.csv and curves\.csv disagree on {name}"),
     ],
 )
 def test_csvs_that_disagree_on_their_runs_are_refused(
@@ -233,14 +213,4 @@ def test_csvs_that_disagree_on_their_runs_are_refused(
     missing = [line for line in lines if name in line][:count]
     (folder / file).write_text("".join(line for line in lines if line not in missing))
     with pytest.raises(UserError, match=sentence.format(name=name)):
-        read_archive(folder)
-
-
-def test_an_accuracy_above_one_is_refused(published: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(published, tmp_path / "small")
-    path = folder / "curves.csv"
-    curves = pd.read_csv(path)
-    curves.loc[0, "exact_match"] = 7.5
-    curves.to_csv(path, index=False)
-    with pytest.raises(UserError, match=r"curves\.csv has a value of exact_match outside 0 to 1"):
         read_archive(folder)

@@ -8,10 +8,9 @@ import pytest
 
 from pe_experiments.comparison import Runs
 from pe_experiments.published.archive import read_archive
-from pe_experiments.published.reproduce import compare_runs, published_config, reproduce, reproduce_run
+from pe_experiments.published.reproduce import compare_runs, published_config, reproduce_run
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError
 from tests.conftest import ROOT
 
 RESULTS = ROOT / "results"
@@ -45,11 +44,3 @@ def test_a_different_training_is_reported(published: Runs, shortest: str, tmp_pa
     words, agrees = compare_runs(published, shortest, again)
     assert not agrees
     assert words.startswith("differs within the first 200 steps")
-
-
-def test_a_study_that_cannot_be_reproduced_is_one_sentence() -> None:
-    suggestion = r"reproduce=bank is not a published study\. Did you mean bank/v2 or bank/new"
-    with pytest.raises(UserError, match=suggestion):
-        reproduce("bank", 1, RESULTS, Display())
-    with pytest.raises(UserError, match="runs=99: precision has 90 completed runs"):
-        reproduce("precision", 99, RESULTS, Display())

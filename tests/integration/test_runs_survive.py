@@ -19,8 +19,7 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.directory import RunDirectory, State
-from pe_experiments.store.status import Run
+from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
@@ -45,22 +44,6 @@ def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
     assert "boom" in failed.result["reason"]
     assert run_experiment(tiny("pe=none").config).done == "found"
     assert finished.read_result() == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("checkpoint_every_step")
-def test_a_crash_is_recorded_and_the_next_call_resumes(tiny: Tiny, tmp_path: Path) -> None:
-    options = ("pe=learned", "positions=random_offset", "training.steps=25")
-    uninterrupted = run_experiment(tiny(*options, f"results_dir={tmp_path / 'uninterrupted'}").config)
-    failed = run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom")))
-    assert failed.status == "error"
-    assert "boom" in failed.result["reason"]
-    assert "Traceback" in failed.directory.error_log.read_text()
-    again = run_experiment(tiny(*options).config)
-    assert (again.done, again.status) == ("resumed", "completed")
-    assert again.result["resumed_from"] == 12  # the last recorded step
-    assert not again.directory.error_log.exists()
-    assert curves(again.directory) == curves(uninterrupted.directory)
 
 
 class Deletes(console.Display):
@@ -114,21 +97,6 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     (remark,) = [line for line in capsys.readouterr().out.splitlines() if "environment" in line]
     assert "threads 2 instead of 1" in remark
     assert "environment.json records both" in remark
-
-
-def test_a_study_that_is_a_file_is_refused_before_training(tiny: Tiny, results: Path) -> None:
-    results.mkdir()
-    (results / "notes").write_text("text")
-    with pytest.raises(UserError, match="notes, or a folder that it is in, is a file"):
-        run_experiment(tiny("study=notes").config)
-    assert not list(results.glob("runs/*"))
-
-
-def test_a_result_without_its_curve_is_a_new_run(tiny: Tiny) -> None:
-    run = write_run(tiny(), fading(1, 0))
-    assert Run(tiny().config).state is State.FINISHED
-    run.curve.unlink()
-    assert Run(tiny().config).state is State.NEW
 
 
 KILLS = 5  # one for each command below; before a release of this machinery try 70
@@ -255,16 +223,6 @@ def test_weights_destroyed_by_the_last_update_are_a_divergence(tiny: Tiny) -> No
     assert (result.status, result.result["diverged_at"]) == ("diverged", 1)
 
 
-def test_evaluation_lengths_follow_the_training_length(tiny: Tiny) -> None:
-    experiment = tiny(
-        "task=unique_copy", "task.vocab_size=12", "training.max_length=40", "evaluation.lengths=null"
-    )
-    assert experiment.max_length == 12
-    assert experiment.evaluation_lengths == (3, 6, 9, 12)
-    from_three = tiny("training.min_length=3", "training.max_length=8", "evaluation.lengths=null")
-    assert from_three.evaluation_lengths == (4, 6, 8, 10, 12, 16, 24, 32, 64)
-
-
 @pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
@@ -333,9 +291,7 @@ def _replaced(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
 
 
 DAMAGED = {
-    "header": (_replaced(b"step,", b"stpe,"), "metrics.csv is damaged .*delete it to go on"),
     "byte": (_replaced(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
-    "order": (_replaced(b"\n2,", b"\n9,"), "metrics.csv is damaged .*out of order"),
     "model": (_weights_of_another_model, "last.ckpt contains the weights of another model; delete it"),
 }
 

@@ -16,7 +16,7 @@ import pytest
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import METRICS, to_csv
-from tests.conftest import ROOT, TINY, Script, assert_one_sentence
+from tests.conftest import ROOT, TINY, Script
 from tests.processes import Started, wait_for
 from tests.synthetic import fading, write_run
 
@@ -52,25 +52,6 @@ def descendants_of(pid: int) -> list[int]:
         generation = [child for child, parent in parents.items() if parent in generation]
         descendants += generation
     return descendants
-
-
-@pytest.mark.slow
-def test_a_killed_sweep_resumes_to_the_same_results(tmp_path: Path, script: Script) -> None:
-    """Killed when one run is finished and others are training."""
-    arguments = ["-m", *TINY, "training.steps=60", *THREE]
-    uninterrupted = tmp_path / "uninterrupted"
-    killed = tmp_path / "killed"
-    assert script("train", *arguments, f"results_dir={uninterrupted}").code == 0
-    process = Started(*TRAIN, *arguments, "hydra.launcher.jobs=1", f"results_dir={killed}", cwd=ROOT)
-    wait_for(lambda: stamps(killed), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.end()
-    before = stamps(killed)
-    assert 1 <= len(before) < 3
-    assert script("train", *arguments, f"results_dir={killed}").code == 0
-    assert stamps(killed).items() >= before.items(), "a finished run was done again"
-    assert everything(killed) == everything(uninterrupted)
-    assert len(everything(uninterrupted)) == 2 * 3 + 2
 
 
 @pytest.mark.slow
@@ -232,13 +213,3 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(
     untuned = script("train", *arguments, "hydra.callbacks.report.tuned=[]", "study=u")
     assert untuned.code == 0, untuned.err
     assert len(pd.read_csv(results / "u" / "table.csv")) == 4
-
-
-@pytest.mark.slow
-def test_an_argument_that_one_encoding_lacks_fails_only_its_run(results: Path, script: Script) -> None:
-    arguments = ("pe=none,rope", "pe.base=500", "hydra.launcher.jobs=1")
-    outcome = script("train", "-m", *TINY, *arguments, f"results_dir={results}")
-    assert "pe.base is not an argument of pe=none. It takes no arguments." in outcome.out
-    assert_one_sentence(outcome, "error: pe.base")
-    assert "alone: python scripts/train.py" in outcome.out
-    assert len(stamps(results)) == 1

@@ -20,7 +20,6 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
-from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.terminal.errors import UserError
@@ -92,33 +91,12 @@ def test_swan_scales_the_logits_of_its_global_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "last", "expected"),
-    [("SL", None, "SLSLSL"), ("SSL", None, "SSLSSL"), ("SSSS", "L", "SSSSSL"), ("L", "S", "LLLLLS")],
-)
-def test_which_layer_does_what(pattern: str, last: str | None, expected: str) -> None:
-    shape = ModelShape(16, 2, 6, True, 20, 20)
-    encoding = LayerPattern(shape, short=Alibi, long=Rope, pattern=pattern, last=last)
-    kinds = {Alibi: "S", Rope: "L"}
-    assert "".join(kinds[type(encoding.for_layer(layer))] for layer in range(6)) == expected
-
-
-def test_layers_of_one_kind_share_what_the_encoding_shares() -> None:
-    shape = ModelShape(16, 2, 4, True, 20, 20)
-    encoding = LayerPattern(shape, short=T5Bias, long=Rope, pattern="SSSL")
-    assert encoding.for_layer(0) is encoding.for_layer(1) is encoding.for_layer(2)
-
-
-@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (
             {"pattern": "SSSSL"},
             "pattern=SSSSL has 5 layers and the model 4; take model.num_layers=5",
         ),
-        ({"pattern": "LLLG"}, "pattern=LLLG must consist of the letters S"),
-        ({"pattern": ""}, "pattern= must consist of"),
-        ({"last": "LL"}, "last=LL must be one letter"),
-        ({"last": "G"}, "last=G must consist of"),
         ({"long": Learned}, "Learned acts at the embedding"),
     ],
 )
@@ -151,18 +129,3 @@ def test_parts_by_name_are_the_same_as_sections() -> None:
     assert by_name.label == "by_head(encodings=rope+alibi)"
     with pytest.raises(UserError, match=r"pe=alibii is not a choice. Did you mean alibi"):
         load_component("pe", target | {"encodings": ["rope", "alibii"]})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"encodings": [Rope, Alibi, T5Bias]}, "4 heads have no equal shares for 3 encodings"),
-        ({"encodings": [Rope]}, "4 heads have no equal shares for 1 encodings"),
-        ({"encodings": [Rope, Alibi], "heads": [1, 2]}, r"heads=\[1, 2\] must be 2 numbers with the sum 4"),
-        ({"encodings": [Rope, Learned]}, "Learned cannot be limited to some heads"),
-        ({"encodings": [Rope, StickBreaking]}, "StickBreaking cannot be limited to some heads"),
-    ],
-)
-def test_a_wrong_mixture_by_head_is_one_sentence(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        ByHead(ModelShape(16, 4, 2, True, 20, 20), **arguments)

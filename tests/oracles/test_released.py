@@ -118,9 +118,6 @@ def test_a_released_file_gives_the_numbers_of_transformers(name: str, tmp_path: 
 # Files that leave the share of rotated channels to the code or the defaults of their class.
 PARTIAL: dict[str, dict[str, Any]] = {
     "gptj": {"n_embd": 64, "n_head": 2, "rotary_dim": 8},
-    "gpt_neox": {"hidden_size": 64, "num_attention_heads": 2},
-    "phi": {"hidden_size": 64, "num_attention_heads": 2},
-    "glm4": {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32},
     "minimax_m2": {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "rotary_dim": 16},
     "qwen2": {"hidden_size": 64, "num_attention_heads": 2, "sliding_window": 16},
 }
@@ -199,94 +196,6 @@ def test_a_block_gives_the_numbers_of_transformers(
     encoding = RopeHf(shape_of(head_dim, 2), rope_parameters=block).for_layer(0)
     for tokens in (100, original, original + 1, 5 * original):
         assert_same(rotation(encoding, tokens), rotation_of_transformers(config, None, tokens, head_dim))
-
-
-LOW_ABOVE_HIGH = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"rope_parameters": {"rope_type": "axial"}}, ["rope_type=axial", "default, linear, dynamic, yarn"]),
-        ({"rope_parameters": {"rope_type": "linear"}}, ["rope_parameters.factor is missing", "linear"]),
-        ({"rope_parameters": {"rope_type": "yarn", "fator": 4.0}}, ["rope_parameters.fator", "mean factor"]),
-        ({"rope_parameters": {"rope_type": "linear", "factor": "8"}}, ['factor="8" must be a number']),
-        (
-            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}},
-            ["short_factor has 1 numbers", "4 pairs"],
-        ),
-        ({"rope_parameters": LOW_ABOVE_HIGH}, ["low_freq_factor=4.0", "high_freq_factor=1.0"]),
-        ({"config": "no/such/config.json"}, ["config=no/such/config.json cannot be read", "No such file"]),
-        ({"config": "a.json", "rope_parameters": {"factor": 2.0}}, ["give one of them"]),
-    ],
-)
-def test_a_wrong_block_is_one_sentence(arguments: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(ValueError, match=r".") as raised:
-        RopeHf(shape_of(8, 2), **arguments)
-    for word in words:
-        assert word in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_file_without_usable_rope_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    for text, words in (
-        ("{", "is not JSON"),
-        ("[1]", "must contain a JSON object"),
-        ('{"layer_types": ["x"]}', "layer_types contains x"),
-        ('{"layer_types": ["mamba"]}', "layer_types must contain"),
-        ('{"model_type": "gpt2"}', "models of the type gpt2 have no RoPE"),
-        ('{"model_type": "gptj"}', "rotary_dim needs head_dim"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=words):
-            RopeHf(shape_of(8, 2), config=str(path))
-    path.write_text('{"layer_types": ["full_attention"], "rope_parameters": {"sliding_attention": {}}}')
-    with pytest.raises(ValueError, match="no block for full_attention"):
-        RopeHf(shape_of(8, 2), config=str(path))
-
-
-def test_remarks_name_what_differs_from_the_release(tmp_path: Path) -> None:
-    assert "base 10,000" in RopeHf(shape_of(8, 2)).remark
-    assert RopeHf(shape_of(8, 2), rope_parameters={"rope_theta": 5e5}).remark == ""
-    path = written(tmp_path, FILES["Llama 4 Scout"])
-    assert "first 2 of a pattern of 4 layers" in RopeHf(shape_of(8, 2), config=path).remark
-    path = written(tmp_path, FILES["DeepSeek-V3"])
-    assert "factor from mscale_all_dim" in RopeHf(shape_of(8, 2), config=path).remark
-    path = written(tmp_path, FILES["Kimi Linear 48B"])
-    assert "no layer with attention has RoPE" in RopeHf(shape_of(8, 2), config=path).remark
-
-
-SLIDES = {"sliding_window": 5, "num_hidden_layers": 3}
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, [(Rope, None)] * 3),
-        (SLIDES, [(Rope, 5)] * 3),
-        ({**SLIDES, "use_sliding_window": False}, [(Rope, None)] * 3),
-        ({**SLIDES, "max_window_layers": 2}, [(Rope, None), (Rope, None), (Rope, 5)]),
-        ({**SLIDES, "max_position_embeddings": 5}, [(Rope, None)] * 3),
-        ({**SLIDES, "sliding_window_pattern": 2}, [(Rope, 5), (Rope, None), (Rope, 5)]),
-        ({"no_rope_layers": [0, 1, 1]}, [(PositionalEncoding, None), (Rope, None), (Rope, None)]),
-        ({"no_rope_layer_interval": 2}, [(Rope, None), (PositionalEncoding, None), (Rope, None)]),
-        (
-            {
-                "layer_types": ["sliding_attention", "full_attention", "full_attention"],
-                "rope_parameters": {"sliding_attention": {"rope_theta": 100.0}, "full_attention": None},
-            },
-            [(Rope, None), (PositionalEncoding, None), (PositionalEncoding, None)],
-        ),
-        ({"layer_types": ["linear_attention", "full_attention"]}, [(Rope, None)] * 3),
-    ],
-)
-def test_layers_of_small_files(
-    fields: dict[str, Any], expected: list[tuple[type, int | None]], tmp_path: Path
-) -> None:
-    encoding = RopeHf(shape_of(8, 3), config=written(tmp_path, fields))
-    layers = [parts(encoding.for_layer(layer)) for layer in range(3)]
-    assert [(type(inner), window) for inner, window in layers] == expected
 
 
 def test_the_original_length_is_read_in_order_of_precedence(tmp_path: Path) -> None:

@@ -244,6 +244,9 @@ def blocks(folder: Path) -> dict[str, Any]:
     values = numbers(scores) | ranking_numbers(together, rows) | half_numbers(together)
     values |= text_numbers() | flip_flop_numbers() | cost_numbers()
     truncated, scale = RESULTS / "bank" / "truncated", RESULTS / "bank" / "scale"
+    learnability = RESULTS / "bank" / "learnability"
+    training = load_study(learnability).blocks(learnability)
+    values |= {f"train/{name}": training[name] for name in ("rescued", "separate")}
     limits = load_study(truncated).blocks(truncated)
     values |= {f"truncation/{name}": limits[name] for name in limits if name not in ("limits", "tests")}
     values["scale"] = load_study(scale).answer(scale)

@@ -8,19 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, order_blindness, rotated_channels
+from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, order_blindness
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
-from pe_experiments.models import Backbone
-from pe_experiments.terminal.errors import UserError
 
 
 class Periodic(AbsoluteEncoding):
@@ -76,16 +74,6 @@ def test_each_encoding_of_distances_fails_its_criteria(name: str, failed: set[st
     assert all(criterion.problem.startswith("bad ") for criterion in audited)
 
 
-def test_rotated_channels_of_rope_are_the_cosine_of_the_angle() -> None:
-    channels_CN = rotated_channels(build(reference_of("rope").build, small_shape()), 20)
-    assert channels_CN is not None
-    distance = torch.arange(20).double()
-    for channel, frequency in enumerate([1.0, 0.1, 0.01, 0.001] * 2):
-        expected = (distance * frequency).cos().float()
-        torch.testing.assert_close(channels_CN[channel], expected, rtol=0, atol=1e-5)
-    assert rotated_channels(build(reference_of("alibi").build, small_shape()), 20) is None
-
-
 def test_the_sinusoid_is_linear_in_the_offset_by_its_exact_map_alone() -> None:
     holds = {criterion.name: criterion.holds for criterion in audit(Sinusoidal(small_shape(d_model=32)))}
     assert holds["linear in the offset, exact map M_7"] is True
@@ -122,28 +110,3 @@ def test_without_queries_every_visible_key_gets_the_same_weight(
     for weights_HTS in weights_by_layer.values():
         torch.testing.assert_close(weights_HTS, expected_HTS)
     assert torch.equal(network(torch.zeros(1, 5, dtype=torch.long)), logits)
-
-
-@pytest.mark.parametrize("encoding", ["rope_nope", "stick_breaking"])
-def test_weights_of_mixtures_and_of_stick_breaking_are_recorded(
-    tiny: Callable[..., Experiment], encoding: str
-) -> None:
-    experiment = tiny(f"pe={encoding}")
-    trained = TrainedModel(experiment, experiment.untrained_model())
-    weights_by_layer = trained.attention_weights(torch.tensor([[3, 1, 4]]))
-    assert set(weights_by_layer) == {0, 1}
-    assert all((weights > 0).any() for weights in weights_by_layer.values())
-
-
-class Kernel(Backbone):
-    """A model without softmax attention."""
-
-    def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
-        return x_BTD
-
-
-def test_a_model_that_hides_its_attention_is_refused(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny()
-    model = Kernel(experiment.format.vocab_size, experiment.shape, PositionalEncoding)
-    with pytest.raises(UserError, match="Kernel has no layer whose attention weights can be read"):
-        TrainedModel(experiment, model).attention_weights(torch.tensor([[3, 1, 4]]))

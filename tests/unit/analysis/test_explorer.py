@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
 import pytest
-import torch
 
 from pe_experiments.analysis.explorer import encoding_view, explorer_page
 from pe_experiments.checking.compare import reference_of
@@ -62,30 +60,6 @@ def assert_close(computed: Any, published: Any) -> None:
         assert computed == pytest.approx(published, abs=2e-3)
     else:
         assert computed == published
-
-
-def test_a_bias_is_shown_by_head_and_distance() -> None:
-    shown = view("alibi")
-    assert (shown["action"], shown["content"], shown["parameters"]) == ("bias", False, 0)
-    for head, line in enumerate(shown["lines"]):
-        assert line == pytest.approx([-(2.0 ** (-2 * (head + 1))) * n for n in range(64)], abs=1e-3)
-    assert "vectors" not in shown
-    assert "channels" not in shown
-
-
-def test_vectors_are_shown_as_they_enter_the_embedding() -> None:
-    shown = view("sinusoidal")
-    assert shown["action"] == "nothing"
-    assert "lines" not in shown
-    assert shown["vectors"][3][:2] == pytest.approx([math.sin(3), math.cos(3)], abs=1e-3)
-    concatenated = build(reference_of("sinusoidal", combine="concat", width=6).build, study.SHAPE)
-    assert len(encoding_view("", "", concatenated)["vectors"][0]) == 6
-
-
-def test_a_view_of_a_table_of_zeros_draws_values_and_leaves_the_table() -> None:
-    encoding = build(reference_of("t5").build, study.SHAPE)
-    assert torch.tensor(encoding_view("", "", encoding)["lines"]).any()
-    assert not any(parameter.any() for parameter in encoding.parameters())
 
 
 def test_requested_encodings_come_first_and_cannot_end_the_script(data: dict[str, Any]) -> None:

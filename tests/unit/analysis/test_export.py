@@ -15,7 +15,6 @@ from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import attention_scores
-from pe_experiments.terminal.errors import UserError
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 64)
 TOKENS = 20
@@ -44,20 +43,6 @@ def test_a_score_mod_gives_the_same_weights(choice: str) -> None:
 def attention_weights(encoding: PositionalEncoding, inputs: Any) -> Tensor:
     scores = attention_scores(encoding, inputs)
     return scores.masked_fill(scores.isnan(), -math.inf).softmax(-1)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ("rope", "Rope does more than add to the logits"),
-        ("fire", "Fire adds no bias that depends on the distance"),
-        ("none", "PositionalEncoding adds no bias"),
-        ("scale_invariant", "the bias of ScaleInvariant depends on content"),
-    ],
-)
-def test_what_is_no_score_mod_is_refused(choice: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        score_mod(perturbed_encoding(choice), 9)
 
 
 def gpt2(name: str) -> Any:
@@ -98,15 +83,6 @@ def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None
 
 
 @torch.no_grad()
-def test_in_transformers_no_encoding_changes_nothing() -> None:
-    pytest.importorskip("transformers")
-    register_with_transformers("exported none", [perturbed_encoding("none"), perturbed_encoding("none")])
-    tokens = torch.arange(9)[None]
-    exported, eager = (gpt2(name)(tokens).last_hidden_state for name in ("exported none", "eager"))
-    torch.testing.assert_close(exported, eager, rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
 def test_in_transformers_heads_may_share_keys() -> None:
     transformers = pytest.importorskip("transformers")
     encoding = perturbed_encoding("rope")
@@ -122,13 +98,3 @@ def test_in_transformers_heads_may_share_keys() -> None:
         inputs.q_BHTK, k_BHTK.repeat_interleave(2, 1), inputs.x_BTD, torch.arange(TOKENS)[None]
     )
     torch.testing.assert_close(weights, attention_weights(encoding, repeated), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [("learned", "Learned acts at the embedding"), ("fox", "FoX needs the hidden state of the layer, which")],
-)
-def test_what_transformers_cannot_serve_is_refused(choice: str, message: str) -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(UserError, match=message):
-        register_with_transformers("refused", [perturbed_encoding(choice)])

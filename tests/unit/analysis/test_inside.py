@@ -18,7 +18,6 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE
-from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script, assert_one_sentence
 
 Tiny = Callable[..., Experiment]
@@ -118,9 +117,3 @@ def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> 
     assert_one_sentence(wrong, "length=3000", "at most 2,048 tokens")
     assert_one_sentence(script("show_model", f"run={run.path}", "length=abc"), "length=abc", "whole number")
     assert look_inside(load_model(run.path)).length == 6  # the longest training length
-
-
-def test_a_length_without_inputs_is_refused(tiny: Tiny) -> None:
-    experiment = tiny("task=lag")
-    with pytest.raises(UserError, match="length=2: Lag makes no input"):
-        look_inside(TrainedModel(experiment, experiment.untrained_model()), 2)

@@ -20,7 +20,6 @@ from pe_experiments.bank.verdicts import (
     WORSE,
     best,
     calibrated_p,
-    turning_factors,
     verdicts_on,
 )
 from pe_experiments.comparison.runs import Runs
@@ -95,17 +94,6 @@ def test_an_encoding_that_did_not_learn_is_not_the_best() -> None:
     assert first == "steady"
     assert differences["lucky"].verdict == ONLY_YOURS
     assert best(scores(lucky=[1.0, 1.0, NO, NO])) == ("", {})
-
-
-def test_a_factor_turns_a_difference_if_almost_all_configurations_agree() -> None:
-    factors = pd.DataFrame({"heads": list("24" * 6), "layers": list("222444" * 2)})
-    differences = pd.Series([0.3, -0.2] * 6)
-    assert turning_factors(differences, factors) == ["heads"]
-    differences[0] = -0.3
-    assert turning_factors(differences, factors) == ["heads"]
-    differences[3] = 0.2
-    assert turning_factors(differences, factors) == []
-    assert turning_factors(pd.Series([0.3, -0.2] * 2), factors[:4]) == []  # too few: chance would do
 
 
 def test_the_calibrated_p_corrects_for_the_choice_of_the_best() -> None:

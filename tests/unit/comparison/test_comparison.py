@@ -17,8 +17,8 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
-from pe_experiments.comparison.latex import Spread, printed_name, table_latex
-from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
+from pe_experiments.comparison.latex import printed_name
+from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.comparison.table import encoding_table
@@ -107,32 +107,6 @@ def test_the_sentence_names_the_best_and_its_significant_differences(tiny: Tiny,
 
 
 @pytest.mark.slow
-def test_too_many_pairs_for_the_seeds_are_reported_and_a_baseline_helps(tiny: Tiny, results: Path) -> None:
-    """Five seeds against five give p = 2/252 at the least: with seven tests none can be significant.
-
-    The sentence is about the best encoding, which is in four tests only.
-    """
-    for index, encoding in enumerate(("none", "sinusoidal", "learned", "rope", "alibi")):
-        for seed in range(5):
-            write_run(tiny(f"pe={encoding}", f"seed={seed}"), fading(1, 0.01 * index + 0.001 * seed))
-    every_pair = write_compared(results)
-    assert len(every_pair.pairs) == 10
-    assert not every_pair.pairs["separated"].any()
-    assert (
-        "10 tests the adjusted p value is at least 0.079, so no difference can be significant"
-        in (results / "comparison" / PAGE).read_text()
-    )
-    (sentence,) = every_pair.sentences.values()
-    assert sentence.endswith("significantly different from sinusoidal, learned, rope and alibi.")
-    against_alibi = write_compared(results, baseline="alibi")
-    assert len(against_alibi.pairs) == 4
-    assert against_alibi.pairs["separated"].all()
-    assert (
-        "The differences from alibi of a protocol were tested" in (results / "comparison" / PAGE).read_text()
-    )
-
-
-@pytest.mark.slow
 def test_an_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
     for seed in range(3):
         write_run(tiny("pe=rope", f"seed={seed}"), fading(0.5 + 0.01 * seed, 0.01))
@@ -164,37 +138,6 @@ def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results
     seeds = seeds_needed(0.2, 0.1 / 2**0.5)
     assert f"a true difference of 0.2 in 80 % of studies, a study needs {seeds} seeds per encoding" in plan
     assert "(standard deviation over seeds 0.071, 1 test)" in plan
-
-
-@pytest.mark.parametrize(("spread", "cell"), [("sd", r"$\pm$ 0.10"), ("interval", "{[}0.1")])
-def test_a_table_for_a_paper_shows_the_spread_and_says_what_it_is(
-    spread: Spread, cell: str, tiny: Tiny, results: Path
-) -> None:
-    for seed, value in enumerate((0.4, 0.5, 0.6)):
-        write_run(tiny("pe=rope", f"seed={seed}", "evaluation.lengths=[6,12]"), past_training(value))
-    table = table_latex(compare(results), spread)
-    assert f"{{\\scriptsize {cell}" in table
-    legends = {"sd": "standard deviation over seeds", "interval": "3 seeds at 0.00 have {[}0.00, 0.71]"}
-    assert [legend in table for legend in legends.values()] == [spread == name for name in legends]
-
-
-def test_runs_with_different_numbers_of_examples_are_not_pooled(folder: Path, tiny: Tiny) -> None:
-    write_run(tiny("pe=learned", "seed=7", "evaluation.examples=77"), fading(1, 0))
-    assert table_of(folder)["section"].nunique() == 2
-    assert [protocol.title for protocol in protocols_of(read_runs(folder))] == [
-        "copy, decoder, examples=20",
-        "copy, decoder, examples=77",
-    ]
-
-
-def test_a_later_evaluation_on_another_number_of_examples_is_not_pooled(folder: Path) -> None:
-    run = min((folder / "runs").iterdir())
-    evaluation = run / "evaluations" / "12345678"
-    evaluation.mkdir(parents=True)
-    result = json.loads((run / "result.json").read_text())
-    result["evaluation"] |= {"examples": 5, "lengths": [200]}
-    (evaluation / "result.json").write_text(json.dumps(result))
-    assert 200 not in set(read_runs(folder).curves["content_length"])
 
 
 @pytest.mark.slow
@@ -238,21 +181,6 @@ def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     ]
 
 
-def test_protocols_are_named_by_the_fewest_options() -> None:
-    """Never by a tuned option."""
-    first = {"model.d_model": "64", "training.steps": "100", "trainer.precision": "32-true"}
-    second = first | {"model.d_model": "128"}
-    third = second | {"trainer.precision": "bf16-mixed"}
-    assert distinctive_settings([first, second, third]) == [
-        ("d_model=64", "precision=32-true"),
-        ("d_model=128", "precision=32-true"),
-        ("d_model=128", "precision=bf16-mixed"),
-    ]
-    tuned = {"training.learning_rate": "0.1 (none), 0.01 (rope)", "task.source": "ab"}
-    assert distinctive_settings([tuned, tuned | {"task.source": "cd"}]) == [("code=1",), ("code=2",)]
-    assert distinctive_settings([first]) == [()]
-
-
 def test_an_encoding_renamed_between_its_runs_is_one_encoding(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=learned", "seed=7"), fading(1, 0), result={"label": "learned_by_another_name"})
     assert sorted(load_runs(folder).runs["label"].unique()) == ["alibi", "learned", "sinusoidal"]
@@ -263,12 +191,6 @@ def test_two_encodings_under_one_label_get_different_labels(folder: Path, tiny: 
     labels = set(load_runs(folder).runs["label"])
     assert len(labels) == 4
     assert sum(label.startswith("learned [") for label in labels) == 2
-
-
-def test_an_encoding_keeps_its_label_over_several_tasks(folder: Path, tiny: Tiny) -> None:
-    for task in ("reverse", "precedence"):
-        write_run(tiny("pe=learned", f"task={task}"), fading(1, 0))
-    assert set(load_runs(folder).runs["label"]) == {"alibi", "learned", "sinusoidal"}
 
 
 def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -> None:
@@ -370,20 +292,6 @@ def test_every_shipped_encoding_has_a_name_for_papers(group: str) -> None:
     assert printed_name("Recency(slope=0.2)+random_offset") == "Recency (slope=0.2), random offset"
 
 
-def test_times_are_shown_only_if_all_runs_used_the_same_kind_of_machine(folder: Path, tiny: Tiny) -> None:
-    def seconds() -> dict[str, float]:
-        return table_of(folder).set_index("encoding")["seconds_per_step"].dropna().to_dict()
-
-    assert seconds() == {}  # the machines are unknown
-    write_run(tiny("pe=none"), fading(1, 0))
-    paths = sorted(folder.glob("runs/*/environment.json"))
-    for path in paths:
-        path.write_text(json.dumps({"processor": "fast", "device": "cpu", "threads": 1}))
-    assert seconds() == dict.fromkeys(("alibi", "learned", "sinusoidal"), 0.002)  # `none` has one run
-    paths[0].write_text(json.dumps({"processor": "slow", "device": "cpu", "threads": 1}))
-    assert seconds() == {}
-
-
 def test_a_copied_run_counts_once(folder: Path) -> None:
     table = table_of(folder).to_csv()
     run = min((folder / "runs").iterdir())
@@ -406,23 +314,6 @@ def test_runs_of_the_latest_numerics_count(folder: Path, tiny: Tiny, monkeypatch
     assert all(
         f"trained with NUMERICS {NUMERICS}, and " in reason for reason in comparison.runs.left_out.values()
     )
-
-
-def test_a_damaged_evaluation_is_left_out_but_not_its_run(folder: Path) -> None:
-    table = table_of(folder).to_csv()
-    run = min((folder / "runs").iterdir())
-    (run / "evaluations" / "12345678").mkdir(parents=True)
-    (run / "evaluations" / "12345678" / "result.json").write_text("{")
-    assert list(load_runs(folder).left_out) == [f"{run.name}/evaluations/12345678"]
-    assert table_of(folder).to_csv() == table
-
-
-def test_damaged_runs_only_are_one_sentence(folder: Path, tmp_path: Path) -> None:
-    for run in (folder / "runs").iterdir():
-        (run / "result.json").write_text("{")
-    with pytest.raises(UserError, match="no finished run to compare"):
-        compare(folder, out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 HOSTILE = ["$\\frac$", "<script>alert(1)</script>", "a|b_c%d&e", "_leading", "編碼", "x" * 300, "q\"'`#"]

@@ -78,13 +78,6 @@ def test_a_published_study_keeps_its_depths(needle_runs: Path, tmp_path: Path) -
     assert filecmp.cmp(tmp_path / "a" / "depth.csv", tmp_path / "b" / "depth.csv", shallow=False)
 
 
-def test_a_damaged_depth_table_is_left_out(needle_runs: Path) -> None:
-    next(needle_runs.glob("runs/*rope-s0*/depth.csv")).write_text("length\n6\n")
-    runs = load_runs(needle_runs)
-    assert [key.rpartition("/")[2] for key in runs.left_out] == ["depth.csv"]
-    assert set(runs.depth["name"].str.contains("alibi")) == {True}
-
-
 def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -> None:
     run = run_experiment(
         tiny("task=associative_recall", "training.steps=2", "evaluation.lengths=[6,9]").config

@@ -14,15 +14,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pe_experiments.commands.command_line import curve_table
 from pe_experiments.comparison import build_comparison, compare, load_runs
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks.text import FEWEST_BYTES
-from pe_experiments.terminal.errors import UserError
-from tests.synthetic import fading, write_run, write_study
+from tests.synthetic import fading, write_run
 
 Tiny = Callable[..., Experiment]
 GRID = ("training.min_length=6", "evaluation.lengths=[6,12,48]")
@@ -106,24 +104,3 @@ def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path)
     (next(text_runs.glob("runs/*alibi*")) / "text.csv").write_text("length\n6\n")
     left_out = load_runs(text_runs).left_out
     assert [key.rpartition("/")[2] for key in left_out] == ["text.csv"]
-
-
-@pytest.mark.slow
-def test_any_runs_can_be_compared_in_their_loss(tiny: Tiny, tmp_path: Path) -> None:
-    folder = write_study(tiny, seeds=3)
-    assert not [column for column in compare(folder).table if column.startswith("loss")]
-    comparison = compare(folder, out=tmp_path / "out", metric="loss")
-    assert set(comparison.table["metric"]) == {"loss_extrapolation"}
-    assert set(comparison.table["loss_at_2x"]) == {1.0}
-    (sentence,) = comparison.sentences.values()
-    assert "same mean loss (nats) past the training lengths, 1.000." in sentence
-    with pytest.raises(UserError, match="metric=losses is not a metric of a run"):
-        compare(folder, metric="losses")
-
-
-def test_a_curve_of_text_is_in_bits_per_byte() -> None:
-    """A token of a text is a byte."""
-    row = {"length": 6, "content_length": 6, "exact_match": None, "loss": math.log(2), "token_accuracy": 0.5}
-    row |= {"bag_ceiling": None, "chance": 1 / 256, "untrained_positions": 0}
-    columns = {str(column.header): list(column.cells) for column in curve_table([row], 6, "").columns}
-    assert columns["bits per byte"] == ["1.000"]

@@ -7,9 +7,7 @@ import pandas as pd
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.drawing import (
     COLOURS,
-    MARKERS,
     OWN_COLOURS,
-    PAIRS,
     STYLES,
     style_indices,
     styles,
@@ -32,25 +30,6 @@ def test_no_two_shipped_encodings_look_the_same() -> None:
     assert len(set(alone.values())) == len(labels)
     assert styles(labels) == alone  # whatever else is compared
     assert styles(sorted(labels, reverse=True)) == alone
-
-
-def test_an_encoding_looks_the_same_whatever_its_arguments() -> None:
-    assert styles(["fox(initial_bias=4)"])["fox(initial_bias=4)"] == STYLES["fox"]
-    name = "learned(std=0.02)+random_offset(max_positions=302)"
-    assert styles([name])[name] == STYLES["learned+random_offset"]
-    assert styles(["rope [1a2b]", "alibi"])["rope [1a2b]"] == STYLES["rope"]
-    both = styles(["rope(base=500)", "rope", "alibi"])
-    assert both["rope"] == STYLES["rope"]
-    assert both["rope(base=500)"][0] not in (STYLES["rope"][0], STYLES["alibi"][0])
-
-
-def test_a_new_encoding_gets_an_unused_style() -> None:
-    with_new = styles([*BANK[:11], "Mine(slope=0.2)"])
-    assert with_new["Mine(slope=0.2)"][0] == STYLES[BANK[11]][0]  # the one colour that is left
-    assert with_new == styles(["Mine(slope=0.2)", *BANK[10::-1]])
-    many = [f"s{n}" for n in range(len(PAIRS) - len(BANK))]
-    assert len(set(styles([*BANK, *many]).values())) == len(PAIRS) == len(COLOURS) * len(MARKERS)
-    assert len(styles([f"s{n}" for n in range(200)])) == 200
 
 
 def test_an_encoding_of_the_user_has_one_colour_that_no_other_has() -> None:

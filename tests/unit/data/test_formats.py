@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
-from pe_experiments.data.formats import AlignedFormat, CausalFormat, SlotsFormat, format_for
-from pe_experiments.tasks.copying import Copy
-from pe_experiments.tasks.local import Lag
+from pe_experiments.data.formats import AlignedFormat, CausalFormat, SlotsFormat
 
 X = torch.tensor([[3, 1, 4], [2, 2, 0]])
 BOS, SEP, EOS, SLOT = 10, 11, 12, 13
-
-
-def test_a_decoder_reads_input_separator_and_answer() -> None:
-    rows = CausalFormat(10, True).lay_out(X, X)
-    assert rows.tokens_BT[0].tolist() == [BOS, 3, 1, 4, SEP, 3, 1, 4]
-    assert rows.labels_BT[0].tolist() == [-100, -100, -100, -100, 3, 1, 4, EOS]
-    assert rows.lengths_B.tolist() == [8, 8]
 
 
 def test_answers_of_different_length_are_padded() -> None:
@@ -46,13 +36,3 @@ def test_aligned_answers_stand_at_their_input_symbols() -> None:
     encoder = AlignedFormat(10, False).lay_out(X, y)
     assert encoder.tokens_BT[0].tolist() == [3, 1, 4]
     assert encoder.labels_BT[0].tolist() == [-100, 3, 1]
-
-
-def test_the_format_follows_from_task_and_model() -> None:
-    assert isinstance(format_for(Copy(), True), CausalFormat)
-    assert isinstance(format_for(Copy(), False), SlotsFormat)
-    assert isinstance(format_for(Lag(), True), AlignedFormat)
-    only_causal = Copy()
-    only_causal.formats = ("causal",)
-    with pytest.raises(ValueError, match="no form for model=encoder"):
-        format_for(only_causal, False)

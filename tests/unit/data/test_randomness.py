@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pe_experiments.data.randomness import STREAMS, block_index, named_seed, stream
 
 
@@ -16,9 +14,3 @@ def test_no_two_streams_of_a_run_share_a_generator() -> None:
 def test_named_seeds_are_the_same_on_every_machine() -> None:
     assert named_seed(0, "encoding 0") == 317241154
     assert len({named_seed(seed, name) for seed in range(50) for name in ("a", "b")}) == 100
-
-
-@pytest.mark.parametrize(("length", "block"), [(1 << 17, 0), (5, 1 << 12), (-1, 0)])
-def test_indices_out_of_range_are_refused(length: int, block: int) -> None:
-    with pytest.raises(ValueError, match="must be below"):
-        block_index(length, block)

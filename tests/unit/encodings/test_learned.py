@@ -7,7 +7,6 @@ import torch
 
 from pe_experiments.checking import small_shape
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.encodings.sinusoidal import Sinusoidal, sinusoid_vectors
 from pe_experiments.models import Transformer
 
 IDS = torch.tensor([[0, 5, 11, 12, 13, 40]])  # twelve rows are trained: 0 .. 11
@@ -56,19 +55,6 @@ def test_interpolation_stretches_the_table_over_the_row() -> None:
     torch.testing.assert_close(long[1::2], (encoding.table[:-1] + encoding.table[1:]) / 2)
 
 
-def test_beyond_error_refuses_untrained_positions() -> None:
-    encoding = table("error")
-    torch.testing.assert_close(encoding.vectors(IDS[:, :3])[0], encoding.table[[0, 5, 11]])
-    with pytest.raises(ValueError, match=r"position 40 .* 12 trained rows .*beyond=error.*clamp"):
-        encoding.vectors(IDS)
-
-
-@pytest.mark.parametrize("ids", [torch.tensor([[0.5, 1.0]]), torch.tensor([[-1, 0]])])
-def test_fractional_and_negative_ids_are_refused(ids: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"fraction|at least 0"):
-        table("untrained").vectors(ids)
-
-
 def test_interpolation_in_a_batch_goes_by_the_length_of_each_row() -> None:
     model = Transformer(
         9, small_shape(), lambda shape: Learned(shape, beyond="interpolate"), initialisation="pytorch"
@@ -77,12 +63,3 @@ def test_interpolation_in_a_batch_goes_by_the_length_of_each_row() -> None:
     together = model(words, None, torch.tensor([20, 40]))
     torch.testing.assert_close(together[:1, :20], model(words[:1, :20]), rtol=0, atol=1e-5)
     torch.testing.assert_close(together[1:], model(words[1:]), rtol=0, atol=1e-5)
-
-
-def test_concatenation_fills_its_columns() -> None:
-    encoding = Sinusoidal(small_shape(), combine="concat", width=9)
-    assert encoding.position_width == 9
-    joined = encoding.embed(torch.ones(2, 5, 23), torch.arange(5)[None])
-    assert joined.shape == (2, 5, 32)
-    assert (joined[..., :23] == 1).all()
-    torch.testing.assert_close(joined[0, :, 23:], sinusoid_vectors(torch.arange(5), 9, 10_000.0).float())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,19 +14,14 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import (
-    depth_rows,
     extrapolation_curve,
-    greedy_answers,
     tally,
     wilson_interval,
 )
 from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.run import run_experiment
-from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:
@@ -51,69 +45,6 @@ def test_metrics_that_the_lengths_do_not_determine_are_none() -> None:
     for metric in ("exact_match_in_distribution", "solved_in_distribution", "horizon"):
         assert beyond[metric] is None
     assert summarise(curve({20: 1.0, 320: 0.5}), 20)["exact_match_extrapolation"] is None  # past 8x
-
-
-def test_a_length_that_several_requests_give_counts_once() -> None:
-    summary = summarise([*curve({9: 1.0}), *curve({9: 1.0}), *curve({18: 0.4})], 20)
-    assert summary["exact_match_in_distribution"] == pytest.approx(0.7)
-
-
-def test_losses_that_are_not_finite_leave_metrics_open() -> None:
-    losses = {9: 1.0, 18: 2.0, 36: math.nan}
-    rows = [row | {"loss": losses[row["content_length"]]} for row in curve({9: 1.0, 18: 1.0, 36: 0.5})]
-    summary = summarise(rows, 18)
-    assert summary["loss_in_distribution"] == 1.5
-    assert (summary["loss_at_2x"], summary["loss_extrapolation"]) == (None, None)
-
-
-@pytest.mark.slow
-def test_a_length_with_one_possible_answer_has_no_score(tiny: Callable[..., Experiment]) -> None:
-    result = run_experiment(
-        tiny("task=sqrt", "training.max_length=8", "evaluation.lengths=[1,2,8,16]").config
-    )
-    assert [row["chance"] for row in result.curve[:2]] == [1.0, 1.0]
-    assert result.status == "completed"
-
-
-def test_the_area_is_over_log_length_from_the_first_length_not_trained_to_8x() -> None:
-    straight_line = summarise(curve({20: 1.0, 40: 0.8, 160: 0.0}), 20)
-    assert straight_line["exact_match_extrapolation"] == pytest.approx(0.4)
-    to_16x = summarise(curve({20: 1.0, 40: 1.0, 80: 1.0, 320: 0.0}), 20)
-    assert to_16x["exact_match_extrapolation"] == pytest.approx((1 + (1 + 0.5) / 2) / 2)
-
-
-def test_the_horizon_of_a_curve_that_stays_above_90_percent_is_censored() -> None:
-    summary = summarise(curve({10: 1.0, 20: 0.95}), 20)
-    assert (summary["horizon"], summary["horizon_censored"]) == (20, True)
-
-
-def test_guessing_scores_zero() -> None:
-    """Exact match has a chance level only where the answer is one token."""
-
-    def rows(answer_tokens: int) -> list[dict[str, Any]]:
-        points = curve({20: 1.0, 40: 0.5, 160: 0.5})
-        return [{**row, "chance": 0.5, "answer_tokens": answer_tokens} for row in points]
-
-    one_token, many_tokens = summarise(rows(1), 20), summarise(rows(20), 20)
-    assert one_token["exact_match_extrapolation"] == one_token["token_accuracy_extrapolation"] == 0.0
-    assert many_tokens["token_accuracy_extrapolation"] == 0.0
-    assert many_tokens["exact_match_extrapolation"] == 0.5
-    lower = [{**row, "exact_match": 0.25} for row in rows(1)]
-    assert summarise(lower, 20)["exact_match_extrapolation"] == -0.5  # below chance is not cut off
-    assert one_token["exact_match_at_2x"] == 0.5  # a value at one length is as measured
-
-
-def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
-    points = curve({2: 1.0, 5: 0.5, 10: 0.3})
-
-    def mean(*seen: int | None) -> float:
-        rows = [{**row, "seen": n, "examples": 100} for row, n in zip(points, seen, strict=True)]
-        return summarise(rows, 10)["exact_match_in_distribution"]
-
-    assert mean(100, 49, 0) == pytest.approx(0.4)
-    assert mean(100, 50, 0) == pytest.approx(0.3)
-    assert mean(100, 100, 100) == pytest.approx(0.6)  # unless all were
-    assert mean(None, None, None) == pytest.approx(0.6)
 
 
 def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) -> None:
@@ -183,22 +114,6 @@ class Oracle(torch.nn.Module):
         return torch.nn.functional.one_hot(self.answers, self.head.in_features).float()
 
 
-class Successor(torch.nn.Module):
-    """A model that answers with the token it reads plus 1, with 0 after a mark and EOS after 3."""
-
-    shape = small_shape()
-
-    def __init__(self, vocabulary: int, eos: int):
-        super().__init__()
-        self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
-        torch.nn.init.eye_(self.head.weight)
-        self.eos = eos
-
-    def hidden(self, tokens_BT: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-        answers_BT = torch.where(tokens_BT >= 10, 0, tokens_BT + 1).masked_fill(tokens_BT == 3, self.eos)
-        return torch.nn.functional.one_hot(answers_BT.clamp(max=13), 14).float()
-
-
 def test_evaluation_does_not_depend_on_the_batch_size(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,16 +127,6 @@ def test_evaluation_does_not_depend_on_the_batch_size(
         assert row.pop("loss") == pytest.approx(row_in_pieces.pop("loss"), abs=1e-6)
         assert row == row_in_pieces
     assert whole[0]["examples"] == 150
-
-
-def test_examples_are_grouped_by_fifths_of_the_depth() -> None:
-    by_example = torch.tensor([[1, 2, 2], [0, 1, 2], [1, 2, 2], [0, 0, 2]])  # exact, right tokens, tokens
-    rows = depth_rows(9, torch.tensor([0.0, 0.19, 0.2, 1.0]), by_example)
-    assert [tuple(row.values()) for row in rows] == [
-        (9, 0.1, 2, 0.5, 0.75),
-        (9, 0.3, 1, 1.0, 1.0),
-        (9, 0.9, 1, 0.0, 0.0),
-    ]
 
 
 @pytest.mark.parametrize("decoding", ["teacher_forcing", "greedy"])
@@ -276,38 +181,6 @@ def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
     assert [row["untrained_positions"] for row in rows] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("task", "longest"),
-    [("unique_copy", 80), ("sort", 80), ("associative_recall", 161), ("variable_assignment", None)],
-)
-def test_a_length_above_the_longest_is_refused(
-    tiny: Callable[..., Experiment], task: str, longest: int | None
-) -> None:
-    with pytest.raises(UserError, match=rf"input of length 131071; its longest is {longest or ''}"):
-        tiny(f"task={task}", "training.max_length=9", "evaluation.lengths=[9,131071]")
-
-
-@pytest.mark.parametrize("task", ["even_pairs", "addition_padded"])
-def test_a_task_without_a_longest_input_takes_any_length(tiny: Callable[..., Experiment], task: str) -> None:
-    assert tiny(f"task={task}", "evaluation.lengths=[9,131071]").evaluation_lengths == (9, 131071)
-
-
-def test_greedy_decoding_stops_at_eos_and_reads_its_own_answer(tiny: Callable[..., Experiment]) -> None:
-    format_ = tiny("task=copy").format
-    successor = Successor(format_.vocab_size, format_.eos)
-    rows = format_.lay_out(
-        torch.zeros(3, 4, dtype=torch.long), torch.tensor([[0, 1, 2, 3], [0, 1, 2, 9], [0, 9, 2, 3]])
-    )
-    batch = Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, torch.arange(10)[None])
-    answers = greedy_answers(successor, batch, format_.eos)  # type: ignore[arg-type]
-    assert answers[:, 5:].tolist() == [[0, 1, 2, 3, format_.eos]] * 3
-    counts = tally(successor, [batch], format_.eos, "greedy")  # type: ignore[arg-type]
-    assert (counts.exact, counts.right_tokens, counts.tokens) == (1, 10, 12)
-    assert tally(successor, [batch], format_.eos).right_tokens == 9  # type: ignore[arg-type]
-    torch.nn.init.constant_(successor.head.weight, math.nan)
-    assert (greedy_answers(successor, batch, format_.eos) == IGNORE).all()  # type: ignore[arg-type]
-
-
 def test_training_validation_and_evaluation_share_no_example(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("training.min_length=6", "task.vocab_size=50", "training.batch_size=64")
     source = experiment.source
@@ -351,11 +224,3 @@ def test_declared_lengths_leave_room_for_the_longest_answer(
             assert (ids.diff()[: declared - 1] > 0).all()
     assert set(batch.declared_B.tolist()) <= room
     assert (block.lengths_B < block.declared_B).any()
-
-
-def test_batches_are_the_same_for_every_encoding_and_policy(tiny: Callable[..., Experiment]) -> None:
-    reference = TrainingStream(tiny().source, 8, "mixed").batch(5)
-    for overrides in (["pe=learned"], ["pe=none"], ["positions=random_offset"]):
-        batch = TrainingStream(tiny(*overrides).source, 8, "mixed").batch(5)
-        assert torch.equal(batch.tokens_BT, reference.tokens_BT)
-        assert torch.equal(batch.labels_BT, reference.labels_BT)

@@ -39,10 +39,6 @@ def loss(batch, answers_BT):
     return answers_BT[:, 0]
 
 
-def divides_by_mistakes(batch, answers_BT):
-    return [1 // len(row.nonzero()) for row in answers_BT != batch.labels_BT]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -100,11 +96,6 @@ def test_a_later_evaluation_adds_a_metric_to_the_comparison(tiny: Tiny, results:
     assert "token accuracy by index in the answer, length 6" in page
 
 
-def test_an_evaluation_with_predictions_serves_one_without(tiny: Tiny) -> None:
-    assert run_experiment(tiny("evaluation.save=true").config).done == "trained"
-    assert run_experiment(tiny().config).done == "found"
-
-
 def test_an_edited_metric_is_evaluated_again(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,23 +114,13 @@ def test_an_edited_metric_is_evaluated_again(
     assert done == ("trained", "evaluated", "found")
 
 
-def test_a_function_from_python(tiny: Tiny, results: Path) -> None:
-    options = {"evaluation.metrics": [first_error], "results_dir": str(results), "logger": "none"}
-    options |= {"training.steps": 5, "training.max_length": 6, "evaluation.lengths": [6]}
-    options |= {"evaluation.examples": 10}
-    assert run_experiment(options).curve[0]["first_error"] == 0
-
-
 @pytest.mark.parametrize(
     ("option", "words"),
     [
         (f"[{HERE}.first_eror]", ["no function of that name", "first_error"]),
         ("[nowhere.metric]", ["nowhere.metric", "there is no nowhere.py"]),
-        ("[metric]", ["metrics=metric", "my_module.metric"]),
         (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
         (f"[{HERE}.loss]", ["loss is a column of extrapolation.csv"]),
-        (f"[{HERE}.divides_by_mistakes]", ["divides_by_mistakes fails on right answers", "ZeroDivision"]),
-        (f"[{HERE}.loss,{HERE}.loss]", ["two functions have the same name"]),
         (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),
         ("[] evaluation.save=true task=text", ["evaluation.save: Text has no answers"]),
     ],

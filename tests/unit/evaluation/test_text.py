@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.evaluation.summary import summarise
 from pe_experiments.evaluation.text import KEY, Scorer, evaluate_text, slices_of, with_copy
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv, read_curve, read_metrics
@@ -101,19 +100,6 @@ def test_a_copied_key_stands_in_the_window_and_at_its_end() -> None:
     assert torch.equal(copied[1, 2 * KEY : 3 * KEY], keys[1])
     assert torch.equal(copied[:, -KEY:], keys)
     assert (copied > 0).sum() == 4 * KEY
-
-
-def test_a_language_model_is_summarised_by_its_loss() -> None:
-    rows = [
-        {"content_length": n, "exact_match": None, "token_accuracy": 0.5, "loss": 1.0 + (n > 8) * n / 16}
-        for n in (4, 8, 16, 32)
-    ]
-    summary = summarise(rows, 8)
-    assert (summary["loss_in_distribution"], summary["loss_at_2x"]) == (1.0, 2.0)
-    assert summary["loss_extrapolation"] == 2.5
-    assert summary["token_accuracy_extrapolation"] == 0.5
-    for metric in ("exact_match_in_distribution", "solved_in_distribution", "horizon"):
-        assert summary[metric] is None
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, transformer
-from pe_experiments.models.packing import Packing
 from pe_experiments.training.loop import batch_loss
 
 FORMS = [(name, "decoder") for name in shipped("pe")]
@@ -40,17 +39,3 @@ def test_packing_changes_no_loss_and_no_gradient(
     packed, padded, whole = results
     torch.testing.assert_close(packed, whole, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(padded, whole, rtol=1e-6, atol=1e-9)
-
-
-def test_packing_keeps_the_real_tokens() -> None:
-    lengths_B = torch.tensor([3, 9, 6])
-    x_BTD = torch.arange(27.0).view(3, 9, 1)
-    packing = Packing(lengths_B, 9)
-    packed_ND = packing.pack(x_BTD)
-    real = [0, 1, 2, *range(9, 18), *range(18, 24)]
-    assert len(packed_ND) == 24  # a multiple of 16 does not fit into the shortest row
-    assert set(real) < set(packed_ND[:, 0].int().tolist())
-    padded_BTD = packing.pad(packed_ND)
-    assert padded_BTD.shape == x_BTD.shape
-    assert torch.equal(padded_BTD.flatten()[real], x_BTD.flatten()[real])
-    assert padded_BTD[2, 6:, 0].tolist() == [23, 23, 23]  # the last token of the row

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import SIZES
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.mixtures import ByLayer
@@ -184,18 +183,6 @@ def model(encoding: Any = Rope, causal: bool = True, **options: Any) -> Transfor
     return Transformer(9, shape, encoding, initialisation="pytorch", **options)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_switch_adds_its_parameters_and_leaves_the_other_weights_as_they_are(name: str) -> None:
-    plain = model().state_dict()
-    switched = model(**OPTIONS[name]).state_dict()
-    assert plain.keys() < switched.keys()
-    assert all(torch.equal(plain[key], switched[key]) for key in plain)
-    added = sum(switched[key].numel() for key in switched.keys() - plain.keys())
-    assert added == 2 * {"token_shift": 64, "qk_norm": 16, "sinks": 2, "head": 32, "channel": 256}[name]
-    again = model(**OPTIONS[name]).state_dict()
-    assert all(torch.equal(switched[key], again[key]) for key in switched)
-
-
 @pytest.mark.parametrize("name", [*OPTIONS, "all"])
 def test_padding_later_tokens_and_the_choice_of_tokens_change_nothing(name: str) -> None:
     """Packed in training, padded in evaluation, and with only the answer's tokens in the last layer."""
@@ -240,12 +227,3 @@ def test_every_encoding_with_the_softmax_carries_all_parts(choice: str) -> None:
     logits = model(make, **ALL)(tokens)
     assert logits.isfinite().all()
     assert (logits - plain).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("choice", ["decoder", "llama", "encoder"])
-def test_switched_off_they_are_no_part_of_a_runs_identity(choice: str) -> None:
-    section = {key: value for key, value in shipped("model")[choice].items() if key not in SIZES}
-    written = load_component("model", section).section_without_defaults
-    assert not written.keys() & {"qk_norm", "sinks", "output_gate", "token_shift"}
-    switched = load_component("model", {**section, "sinks": True}).section_without_defaults
-    assert switched == {**written, "sinks": True}

@@ -14,8 +14,7 @@ from pe_experiments.encodings.softmax import Softmax
 from pe_experiments.models.attention import Attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
-from pe_experiments.terminal.errors import NotApplicable, UserError
-from tests.conftest import TINY, Script, assert_one_sentence
+from pe_experiments.terminal.errors import UserError
 
 Tiny = Callable[..., Experiment]
 SOFTMAX1 = "model.attention=pe_experiments.encodings.softmax.Softmax1"
@@ -88,21 +87,3 @@ def test_a_run_with_a_softmax_of_its_own(tiny: Tiny) -> None:
     powers = [layer.softmax.power.detach() for layer in trained.modules() if isinstance(layer, Attention)]
     assert len(powers) == 2
     assert len({1.0, *map(float, powers)}) == 3
-
-
-def test_mistakes(tiny: Tiny, script: Script) -> None:
-    for options, sentence in (
-        (("pe=stick_breaking", SOFTMAX1), "model.attention needs the softmax; StickBreaking"),
-        (("model.sinks=true", SOFTMAX1), "without model.attention"),
-    ):
-        with pytest.raises(NotApplicable, match=sentence):
-            tiny(*options).untrained_model()
-    typed = {
-        "Softmax1": ["model.attention=Softmax1", "my_module.MyClass"],
-        f"{HERE}.Softmax2": ["no Softmax of that name"],
-        "{_target_: pe_experiments.encodings.entmax.Entmax, beta: 3}": ["model.attention.beta", "alpha"],
-        "{_target_: pe_experiments.encodings.entmax.Entmax, alpha: 3}": ["alpha=3", "at most 2"],
-        "5": ["model.attention=5"],
-    }
-    for value, words in typed.items():
-        assert_one_sentence(script("train", *TINY, f"model.attention={value}", "dry_run=true"), *words)

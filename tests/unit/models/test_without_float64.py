@@ -128,16 +128,6 @@ def test_trains_and_evaluates_as_on_the_cpu(choice: tuple[str, ...], tiny: Calla
     torch.testing.assert_close(numbers(experiment, DEVICE), numbers(experiment, torch.device("cpu")))
 
 
-def test_the_simulated_device_refuses_float64_and_tensors_of_the_cpu() -> None:
-    ids = torch.arange(4, device=DEVICE)
-    with pytest.raises(TypeError, match="has no float64"):
-        ids.double()
-    with pytest.raises(TypeError, match="has no float64"):
-        torch.ones(4, dtype=torch.float64).to(DEVICE)
-    with pytest.raises(RuntimeError, match="mixes tensors"):
-        ids + torch.ones(4)
-
-
 def test_float64_training_is_refused_on_mps(
     tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 import torch
 
-from pe_experiments.positions import Consecutive
 from pe_experiments.positions.interpolated import Interpolated
 from pe_experiments.positions.random_float import RandomFloat
 from pe_experiments.positions.random_ids import RandomOffset, RandomSubset, draw_distinct
@@ -21,13 +20,6 @@ def generator(seed: int = 0) -> torch.Generator:
 LENGTHS = torch.tensor([5, 3, 5])
 
 
-def test_consecutive_ids_are_shared() -> None:
-    policy = Consecutive()
-    assert policy.train_positions(12) == 12
-    assert policy.training_ids(LENGTHS, 12, generator()).tolist() == [[0, 1, 2, 3, 4]]
-    assert policy.evaluation_ids(LENGTHS, 12, generator()).tolist() == [[0, 1, 2, 3, 4]]
-
-
 def test_random_offsets_are_uniform_over_the_table() -> None:
     policy = RandomOffset(max_positions=8)
     ids = policy.training_ids(torch.full((4000,), 5), 5, generator())
@@ -35,20 +27,6 @@ def test_random_offsets_are_uniform_over_the_table() -> None:
     assert (ids[:, 1:] - ids[:, :-1] == 1).all()
     starts = ids[:, 0].bincount(minlength=4).float() / 4000
     torch.testing.assert_close(starts, torch.full((4,), 0.25), rtol=0, atol=0.03)
-
-
-def test_random_offsets_of_short_rows_reach_the_last_id() -> None:
-    ids = RandomOffset(max_positions=8).training_ids(LENGTHS.repeat(500), 5, generator())
-    assert ids.max() == 7
-    assert (ids[1::3, 2] == 7).any()
-    assert (ids[1::3, 3:] == ids[1::3, 2:3]).all()  # padding repeats the last id
-
-
-def test_random_offsets_need_more_ids_than_tokens_and_start_at_zero_in_evaluation() -> None:
-    assert RandomOffset().evaluation_ids(LENGTHS, 5, generator()).tolist() == [[0, 1, 2, 3, 4]]
-    assert RandomOffset().train_positions(12) == 48
-    with pytest.raises(ValueError, match="max_positions=5 is below the 12 tokens"):
-        RandomOffset(5).train_positions(12)
 
 
 def test_subsets_are_sorted_distinct_and_uniform() -> None:

@@ -113,16 +113,6 @@ def test_a_finetuned_model_is_trained_once(evaluate: Evaluate, monkeypatch: pyte
     assert trained == [64, 64, 64, 16]
 
 
-def test_without_rotation_positions_have_no_effect(llama: Path) -> None:
-    model = opened(llama)
-    network = model.load(model.block("none", 1.0), "cpu")
-    tokens_BT = torch.arange(40)[None]
-    logits = [
-        network(tokens_BT, position_ids=places).logits for places in (tokens_BT, tokens_BT.flip(1) * 50)
-    ]
-    assert torch.allclose(*logits, atol=1e-5)
-
-
 def test_mistakes_are_named(evaluate: Evaluate, text: Path, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [

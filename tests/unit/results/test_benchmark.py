@@ -1,10 +1,9 @@
-"""Test the benchmark: cases in turn, equal shapes, the same work on both sides."""
+"""Test the benchmark: equal shapes, the same work on both sides."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,33 +13,15 @@ import torch
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
-from pe_experiments.terminal.console import Display
 from pe_experiments.training import matmul
 from results.benchmark import report
 from results.benchmark.peers import PEERS
-from results.benchmark.timing import Row, interleave, paired_ratios, timed
+from results.benchmark.timing import Row
 from results.benchmark.workloads import bare_training, experiment, whole_training
 from tests.conftest import Outcome
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 TINY = {"tiny": (4, 8, 14, 16, 1)}
-
-
-def test_cases_take_turns_and_warm_ups_do_not_count() -> None:
-    calls: list[str] = []
-    cases = {name: timed(partial(calls.append, name)) for name in "ab"}
-    seconds = interleave(cases, 3, Display(), "", warm_up=2)
-    # Reversed, because the first of a round pays for the end of the last.
-    assert "".join(calls) == "abbaabbaab"
-    assert [len(times) for times in seconds.values()] == [3, 3]
-
-
-def test_ratios_are_of_neighbouring_times() -> None:
-    seconds = {"a": [1.0, 10.0, 2.0], "b": [2.0, 20.0, 5.0]}  # the machine was ten times slower for a while
-    rows = {row.case: row for row in paired_ratios("part", "setting", seconds, "a")}
-    assert rows["b"].ratio == 2.0
-    assert rows["b"].milliseconds == 5000
-    assert (rows["a"].ratio, rows["b"].against) == (1.0, "a")
 
 
 @pytest.mark.parametrize("name", PEERS)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -98,71 +97,3 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
             assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high)
             significant.append(p <= 0.05)
     assert 5 < sum(significant) < len(significant)
-
-
-def test_drope_with_normalised_queries_and_keys_is_compared_as_planned(
-    values: dict[str, Any], bits: Bits
-) -> None:
-    """With fewer than four complete seeds there are no tests."""
-    normalised = bits_in(FOLDER / "qk_norm")
-    models = [("drope", 450, 1024), ("drope", 450, 4096), ("rope", 450, 4096), ("parent", 1500, 256)]
-    seeds = [seed for seed in range(5) if all((*model, seed) in normalised for model in models)]
-    at_1024, at_4096, unchanged, truncated = (
-        np.array([normalised[(*model, seed)] for seed in seeds]) for model in models
-    )
-    differences = [at_1024 - bits["drope", 450, 1024][seeds], at_1024 - truncated, at_4096 - unchanged]
-    rows = cells(values["normalised_tests"])
-    assert values["normalised_seeds"] == ("five seeds" if len(seeds) == 5 else f"{len(seeds)} of five seeds")
-    ps = ["–"] * 3
-    if len(seeds) >= 4:
-        raw = [float(stats.ttest_1samp(by_seed, 0).pvalue) for by_seed in differences]
-        ps = [f"{p:.2g}" for p in recomputation.holm(raw)]
-        assert ("a significant gain" in values["normalised"]) == (
-            float(ps[0]) <= 0.05 and differences[0].mean() < 0
-        )
-    assert [row[2] for row in rows] == ps
-    for row, by_seed in zip(rows, differences, strict=True):
-        measured = re.match(r"[-+][0-9.]+", row[1])
-        assert bool(measured) == bool(seeds)
-        if measured:
-            assert float(measured[0]) == pytest.approx(by_seed.mean(), abs=0.0051)
-
-
-def test_a_change_has_caught_up_when_its_interval_lies_below_the_margin(
-    values: dict[str, Any], bits: Bits
-) -> None:
-    expected = {}
-    for change in CHANGES:
-        expected[change] = "not in 450"
-        for steps in reversed(STEPS):
-            test = stats.ttest_rel(bits[change, steps, 1024], bits["scratch", 1950, 1024])
-            if test.confidence_interval(1 - 0.05 / 10).high < 0.05:
-                expected[change] = str(steps)
-    assert [row[-1] for row in cells(values["caught_up"])] == list(expected.values())
-
-
-def test_numbers_are_means_over_the_five_seeds(values: dict[str, Any], bits: Bits) -> None:
-    assert (values["seeds"], values["rate"]) == (5, "0.006")
-    for (model, steps, length), by_seed in bits.items():
-        name = f"{model}_{steps}" if model in CHANGES else model
-        assert values[f"{name}_at_{length}"] == pytest.approx(by_seed.mean())
-    for length in (256, 1024, 2048, 4096):
-        for row, change in zip(cells(values[f"at_{length}"]), CHANGES, strict=True):
-            assert row[1:] == [f"{bits[change, steps, length].mean():.2f}" for steps in STEPS]
-    for row, model in zip(cells(values["from_scratch"]), SCRATCH, strict=True):
-        assert row[1:] == [f"{bits[(*model, n)].mean():.2f}" for n in LENGTHS]
-
-
-def test_exact_match_on_copying_and_needle_is_the_mean_over_runs() -> None:
-    folder = FOLDER / "tasks"
-    points = pd.read_csv(folder / "curves.csv")
-    points = points.merge(pd.read_csv(folder / "runs.csv")[["name", "command"]], on="name")
-    trained = points["command"].str.contains("training.steps=250 ", regex=False)
-    chosen = points[trained & points["label"].str.contains("-> rope_yarn", regex=False)]
-    rows = extension.task_values(folder)["tasks"].splitlines()
-    for task in ("copy", "needle"):
-        of_task = chosen[chosen["task"] == task]
-        assert of_task["name"].nunique() == 3
-        means = of_task.groupby("content_length")["exact_match"].mean()
-        values = " | ".join(f"{means[length]:.2f}" for length in (20, 40, 80, 160))
-        assert f"| {task} | YaRN | 250 | {values} |" in rows

@@ -1,4 +1,4 @@
-"""Test the mirrored configurations: the rules of the plan, and the published numbers."""
+"""Test the mirrored configurations: the published numbers, with independent code."""
 
 from __future__ import annotations
 
@@ -14,20 +14,6 @@ from tests import recomputation
 
 MIRRORED = Path(mirrored.__file__).parent
 FACTORS = [*mirrored.bank.FACTORS]
-# Half of all combinations of levels, in which every two factors are balanced.
-LEVELS = [levels for levels in itertools.product([False, True], repeat=len(FACTORS)) if sum(levels) % 2]
-
-
-def test_main_effects_are_recovered_from_scores_that_they_make() -> None:
-    effects = [0.3, -0.2, 0.1, 0.0, 0.05]
-    scores = pd.DataFrame(LEVELS, columns=FACTORS).assign(label="fox", task="lag", learned=True)
-    scores["score"] = 0.4 + scores[FACTORS].to_numpy(float) @ effects
-    first_half = scores.assign(half=0)
-    assert mirrored.main_effects(first_half).empty  # the half cannot be separated from the mean
-    second_half = scores.assign(score=scores["score"] + 0.07, half=1)
-    fitted = mirrored.main_effects(pd.concat([first_half, second_half])).set_index("factor")
-    assert fitted["effect"].reindex(FACTORS).tolist() == pytest.approx(effects)
-    assert fitted["error"].max() < 1e-9
 
 
 def test_independent_code_finds_the_effects_of_factors() -> None:

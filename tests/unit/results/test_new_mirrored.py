@@ -43,28 +43,6 @@ def published(runs: Runs, folder: Path) -> dict[str, Any]:
     return values
 
 
-def test_partial_results_are_means_of_complete_configurations_without_a_test(
-    stand_ins: Runs, tmp_path: Path
-) -> None:
-    """Configuration 13 lacks a run, and those from 14 have none."""
-    runs = stand_ins.runs
-    missing = runs.loc[runs["seed"] == 13, "name"].iloc[0]
-    values = published(select_runs(stand_ins, (runs["seed"] < 14) & (runs["name"] != missing)), tmp_path)
-    assert values["settings"] == 1
-    assert (tmp_path / "figures" / "answer.png").exists()
-    assert "figures/answer.png" in values["figure"]
-    assert "No test is made" in values["outcome"]
-    assert "No test is made" in values["differences"] == values["ranking"]
-    assert "(lower)" not in values["means"]
-    assert not (tmp_path / "verdicts.csv").exists()
-    mirrored = recomputation.bank_runs(study.MIRRORED)
-    scores = recomputation.over_tasks(mirrored, study.bank.TELLING, "score")
-    assert f"| `fox` | {scores['fox'][12]:.2f} |" in values["means"]
-    assert f"| `cope` | {scores['fox'][12]:.2f} |" in values["means"]
-    assert "of 4 |" in values["means"]
-    assert "0.05" not in values["outcome"]
-
-
 def test_complete_results_have_the_planned_tests(stand_ins: Runs, tmp_path: Path) -> None:
     values = published(stand_ins, tmp_path)
     assert values["settings"] == 12

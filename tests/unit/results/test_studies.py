@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import filecmp
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from pe_experiments.comparison import Runs, build_comparison, compare, load_runs, write_comparison
 from pe_experiments.comparison.compare import output_of
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.published import format_mean, read_archive, with_settings
+from pe_experiments.published import read_archive, with_settings
 from pe_experiments.published.archive import (
     FILES,
     merge_runs,
     published_keys,
-    select_runs,
     write_archive,
 )
-from pe_experiments.published.blocks import NUMBER, fill_page, fill_project_readme
+from pe_experiments.published.blocks import NUMBER, fill_project_readme
 from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
 from pe_experiments.store.csv_files import METRICS, to_csv
@@ -30,7 +27,6 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
-from results.precision import study as precision
 from tests import recomputation
 from tests.conftest import ROOT
 from tests.synthetic import fading, write_run, write_study
@@ -49,21 +45,6 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
         write_comparison(build_comparison(source), "t", tmp_path / "c").table for source in (runs, read)
     ]
     pd.testing.assert_frame_equal(*tables)
-
-
-def test_merged_runs_are_summarised_over_the_lengths_that_all_share(tiny: Callable[..., Experiment]) -> None:
-    runs = load_runs(write_study(tiny, seeds=2))
-    is_first = runs.runs["name"] == min(runs.saved)
-    earlier = select_runs(runs, is_first)
-    earlier = replace(earlier, curves=earlier.curves[earlier.curves["content_length"] != 48])
-    both = merge_runs(earlier, select_runs(runs, ~is_first))
-    assert not both.curves.loc[both.curves["content_length"] == 48, "in_summary"].any()
-    assert both.curves.loc[both.curves["content_length"] < 48, "in_summary"].all()
-    column = "exact_match_extrapolation"
-    without_the_longest = both.runs.set_index("name")[column].sort_index()
-    over_all_lengths = runs.runs.set_index("name")[column].sort_index()
-    assert (without_the_longest >= over_all_lengths).all()
-    assert not without_the_longest.equals(over_all_lengths)
 
 
 def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..., Experiment]) -> None:
@@ -181,13 +162,6 @@ def test_code_that_came_with_other_results_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_means_are_written_with_their_seeds_or_their_interval() -> None:
-    assert format_mean([1.0, 1.0, 1.0]) == "1.00 in all 3 seeds"
-    assert format_mean([0.5]) == "0.50 (1 seed)"
-    assert format_mean([0.0] * 9, "setting") == "0.00 in all 9 settings"
-    assert format_mean([0.0, 0.5, 0.7]).startswith("0.40 [0.0")
-
-
 @pytest.mark.slow
 def test_independent_code_recomputes_the_published_tables() -> None:
     folder = RESULTS / "tutorial_claims"
@@ -207,24 +181,10 @@ def test_independent_code_recomputes_the_published_tables() -> None:
     assert tests > 5
 
 
-def test_bfloat16_is_equivalent_changed_or_undecided() -> None:
-    full = np.array([0.5, 0.4, 0.6, 0.0, 0.1])
-    assert precision.verdict(np.array([0.55, 0.35, 0.6, 0.01, 0.1]) - full) == "equivalent"
-    assert precision.verdict(np.array([0.5, 0.4, 0.6, 0.2, 0.1]) - full) == "not decided"  # a seed by 0.2
-    assert precision.verdict(0.2 + 0.001 * np.arange(8)) == "changed"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("study", list_studies(RESULTS), ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_pages_figures_and_tables_follow_from_the_csvs_byte_for_byte(study: Path) -> None:
     assert differences(study) == []
-
-
-def test_a_table_needs_a_mark_in_the_page() -> None:
-    page = "<!-- from a: make results -->\n<!-- end -->\n"
-    assert "| x |" in fill_page(page, {"a": "| x |", "b": 1.0})
-    with pytest.raises(UserError, match="no mark for table b"):
-        fill_page(page, {"a": "| x |", "b": "| y |"})
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *RESULTS.rglob("README.md")], ids=str)
@@ -239,9 +199,3 @@ def test_filled_in_values_of_the_readme_are_those_of_the_csvs() -> None:
     text = (ROOT / "README.md").read_text()
     assert fill_project_readme(text, RESULTS) == text
     assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
-
-
-def test_the_readme_has_fewer_than_150_lines_and_one_footnote() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert len(readme.splitlines()) < 150
-    assert readme.count("\n[^") == 1

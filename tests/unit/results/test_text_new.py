@@ -75,10 +75,3 @@ def test_independent_code_finds_the_outcome() -> None:
     with_ties = [0.0 if abs(fall) < 0.01 else fall for fall in falls]
     assert blocks["bank_p_with_ties"] == pytest.approx(permutation_p(bank, with_ties))
     assert blocks["classes_p"] == pytest.approx(permutation_p(levels, falls))
-    assert blocks["bank_p"] < 0.05 < blocks["bank_p_with_ties"]
-    assert blocks["verdict"] == "not shown"
-    assert blocks["smallest_p"] > 0.05
-    assert blocks["classes_p"] > 0.05
-    unchanged = sorted(label for label, rise in rises.items() if abs(rise) < 0.01)
-    assert unchanged == ["cpb_linear", "cpb_log", "fox(initial_bias=4)"]
-    assert max(group, key=lambda label: rises[label]) == group[int(np.argmin(scores))] == "fope"

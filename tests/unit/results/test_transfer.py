@@ -1,4 +1,4 @@
-"""Test the study of transfer to text: its statistics against scipy and loops, and its page."""
+"""Test the study of transfer to text: its statistics and its page against scipy."""
 
 from __future__ import annotations
 
@@ -20,26 +20,6 @@ def rank_residuals(x: np.ndarray, given: np.ndarray) -> np.ndarray:
     return ranks - np.polyval(np.polyfit(ranks_given, ranks, 1), ranks_given)
 
 
-def test_the_partial_correlation_is_that_of_the_residuals_of_ranks() -> None:
-    """Also for encodings that are drawn more than once."""
-    x, y, given = np.random.default_rng(1).normal(size=(3, 12))
-    times = np.random.default_rng(2).integers(3, size=12)
-    repeated = given.repeat(times)
-    expected = stats.pearsonr(
-        rank_residuals(x.repeat(times), repeated), rank_residuals(y.repeat(times), repeated)
-    ).statistic
-    ranks = [transfer.ranked(values, times.astype(float)) for values in (x, y, given)]
-    first, second = transfer.residuals(ranks)
-    assert first @ second == pytest.approx(expected)
-
-
-def test_means_cover_the_learned_configurations_that_were_drawn() -> None:
-    values = np.array([[[0.2, np.nan, 0.8], [np.nan, np.nan, np.nan]], [[1.0, 0.0, 0.5], [0.4, np.nan, 0.6]]])
-    once, last_twice = transfer.means(values, np.array([[1.0, 1, 1], [1.0, 0, 2]]))
-    assert once.tolist() == pytest.approx([0.25, 0.5])
-    assert last_twice.tolist() == pytest.approx([0.3, ((1 + 2 * 0.5) / 3 + (0.4 + 2 * 0.6) / 3) / 2])
-
-
 def test_the_p_value_is_that_of_scipy() -> None:
     x, y = np.random.default_rng(2).normal(size=(2, 12))
     x = x + 0.5 * y
@@ -47,17 +27,6 @@ def test_the_p_value_is_that_of_scipy() -> None:
     expected = stats.spearmanr(x, y, alternative="greater").pvalue
     assert correlation.p == pytest.approx(expected, abs=0.01)
     assert correlation.ceiling == pytest.approx(1)  # without noise a score is perfectly reliable
-
-
-@pytest.mark.slow
-def test_the_partial_p_value_is_that_of_a_loop_over_permutations() -> None:
-    x, y, given = np.random.default_rng(4).normal(size=(3, 12))
-    y = y + x
-    correlation = transfer.correlate(scores(x, 0, 0), scores(y, 0, 0), scores(given, 0, 0))
-    residuals_x, residuals_y = rank_residuals(x, given), rank_residuals(y, given)
-    random = np.random.default_rng(7)
-    rhos = [stats.pearsonr(random.permutation(residuals_x), residuals_y).statistic for _ in range(2000)]
-    assert correlation.p == pytest.approx(np.mean(np.array(rhos) >= correlation.rho), abs=0.02)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -66,38 +65,6 @@ def test_a_predictor_with_a_window_reaches_the_limit(task: str, longest: int, le
     assert share_right(task, 10, 0.8, longest, length) == pytest.approx(limit, abs=0.03)
 
 
-@pytest.mark.parametrize("half", ["v2", "mirrored"])
-def test_the_limits_are_the_same_in_both_halves(half: str) -> None:
-    runs = {row["name"]: row for row in recomputation.read_csv(BANK / half / "runs.csv")}
-    floors = {
-        (row["task"], row["setting"], row["content_length"]): float(row["floor"])
-        for row in recomputation.read_csv(BANK / half / "floors.csv")
-    }
-    limits: dict[str, dict[str, list[tuple[float, float]]]] = {task: {} for task in study.TASKS}
-    trained = {}
-    for row in recomputation.read_csv(BANK / half / "provenance.csv"):
-        trained[row["name"]] = json.loads(row["trained"])["task"] if row["trained"] else None
-    for row in recomputation.read_csv(BANK / half / "curves.csv"):
-        if row["label"] != "rope" or row["task"] not in limits:
-            continue
-        options, longest = trained[row["name"]], int(runs[row["name"]]["max_length"])
-        length = int(row["content_length"])
-        if not longest <= length <= 8 * longest:
-            continue
-        symbols = options.get("vocab_size", options.get("fillers", 0))
-        limit = study.ceiling(row["task"], symbols, options.get("ignore", 0), longest, length)
-        floor = floors[row["task"], row["seed"], row["content_length"]]
-        above = max(0.0, (limit - floor) / (1 - floor))
-        limits[row["task"]].setdefault(row["name"], []).append((np.log2(length), above))
-    published = study.blocks(study.MIRRORED.parent / "truncated")
-    for task, by_run in limits.items():
-        areas = [
-            recomputation.area(*map(list, zip(*sorted(points), strict=True))) for points in by_run.values()
-        ]
-        assert len(areas) == 24  # two learning rates
-        assert np.mean(areas) == pytest.approx(published[f"limit/{task}"])
-
-
 def test_published_runs_are_compared_with_fox_and_kerple(tmp_path: Path) -> None:
     """The published runs of RoPE stand for the truncated ones."""
     archive = read_archive(study.MIRRORED)
@@ -117,14 +84,3 @@ def test_published_runs_are_compared_with_fox_and_kerple(tmp_path: Path) -> None
     assert [row[1] for row in cells] == [f"{difference:+.2f}" for difference, _, _ in tests]
     assert [row[3] for row in cells] == [f"{p:.3f}" for p in adjusted]
     assert "better" in values["tests"]
-
-
-def test_statements_written_by_hand_about_the_limits_are_true() -> None:
-    limits = study.blocks(study.MIRRORED.parent / "truncated")
-    ranking = recomputation.read_csv(BANK / "v2" / "ranking.csv")
-    for row in ranking:
-        assert (float(row["mean"]) > limits["limit/mean"]) == (row["tied"] == "True")
-    assert max(float(row["exact_match_at_2x"]) for row in ranking) < limits["limit at 2x"]
-    assert limits["limit/lag"] == 1
-    at_training_length = [limits[f"trained/{task}"] for task in ("lag", "induction", "flip_flop")]
-    assert min(at_training_length) > 0.999

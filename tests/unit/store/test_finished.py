@@ -27,12 +27,6 @@ def test_a_diverged_run_is_found_whatever_the_evaluation(tiny: Tiny) -> None:
     assert (result.status, result.curve) == ("diverged", [])
 
 
-def test_a_run_is_found_by_its_name_in_its_folder(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = write_trained_run(tiny())
-    monkeypatch.chdir(run.path.parent)
-    assert load_model(run.name).experiment.label == "sinusoidal"
-
-
 def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Path) -> None:
     released = tmp_path / "config.json"
     released.write_text('{"model_type": "llama", "rope_theta": 10000.0, "max_position_embeddings": 64}')
@@ -67,9 +61,3 @@ def test_answers_agree_with_the_evaluation(tiny: Tiny, settings: tuple[str, ...]
     assert tally(trained.model, [trained.batch(inputs_BN)], experiment.format.eos).exact == right
     if "task=first" in settings:  # so short a training learns only this task
         assert right > 0
-
-
-def test_an_encoding_may_be_named_for_an_evaluation(tiny: Tiny) -> None:
-    run = write_trained_run(tiny("pe=rope", "pe.base=500"))
-    evaluated = finished_run(run, {"pe": "rope_yarn"}).experiment
-    assert evaluated.components["pe"].label == "rope_yarn(base=500)"

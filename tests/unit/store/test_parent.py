@@ -73,15 +73,9 @@ def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> Non
     extended = child(run, "pe.base=40000.0").config.pe
     assert extended == run.read_config()["pe"] | {"base": 40000.0}
     assert child(run, "pe=rope_yarn").config.pe["rotary_fraction"] == extended["rotary_fraction"]
-    with pytest.raises(UserError, match=r"parent's pe is written with two plus: \+\+pe.bas"):
-        child(run, "pe.bas=40000.0")
-
-
-def test_a_typed_task_is_checked_against_the_parents_lengths(tiny: Tiny, child: Child) -> None:
-    run = write_trained_run(tiny("pe=rope"))
-    assert child(run).config.training.batch_size == 8
-    with pytest.raises(UserError, match=r"training\.max_length|no input"):  # 256 bytes, not 6
-        child(run, "task=text", "training.min_length=300")
+    with pytest.raises(UserError, match=r"that is not listed is written \+\+pe.rotary_fraction=1"):
+        child(run, "pe.rotary_fraction=1")
+    assert child(run, "++pe.rotary_fraction=1").config.pe["rotary_fraction"] == 1
 
 
 def test_a_child_of_a_run_at_one_length_trains_at_one_length(tiny: Tiny, child: Child) -> None:
@@ -127,14 +121,6 @@ def test_a_rescaling_trains_with_the_factor_from_the_parents_length(
     without_parent = tiny(f"pe={pe}", "training.max_length=24")
     frequencies_BR = without_parent.components["pe"].build(without_parent.shape).frequencies_BR(at)
     assert torch.allclose(frequencies_BR, plain_BR.expand_as(frequencies_BR))
-
-
-def test_a_released_block_counts_from_the_parents_length(tiny: Tiny, child: Child) -> None:
-    run = write_trained_run(tiny("pe=rope"))
-    block = "pe.rope_parameters={rope_type:yarn,factor:3.0}"
-    extended = child(run, "pe=rope_hf", block, "training.max_length=24")
-    layer = extended.components["pe"].build(extended.shape).for_layer(0)
-    assert layer.original_length == tiny("pe=rope").shape.train_length
 
 
 def length_after(child: Child, run: RunDirectory, *steps: tuple[str, int]) -> int:

@@ -25,7 +25,6 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import Script
 from tests.synthetic import fading, write_run, write_trained_run
 
 pytestmark = pytest.mark.slow
@@ -235,15 +234,6 @@ def test_trust_imports_the_class(run: RunDirectory, marked: Path) -> None:
 def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
     evaluate_run(run.path, requested(run, "pe=evil.Evil"))
     assert marked.exists()
-
-
-@pytest.mark.parametrize("typed", ["maybe", "1", ""])
-def test_trust_is_true_or_false(run: RunDirectory, script: Script, typed: str) -> None:
-    outcome = script("evaluate", f"run={run.path}", "evaluation.lengths=[7]", f"trust={typed}")
-    assert outcome.code == 1
-    assert outcome.err == f"error: trust={typed}: expected true or false\n"
-    with pytest.raises(UserError, match=f"trust={typed}: expected true or false"):
-        load_model(run.path, trust=typed)  # type: ignore[arg-type]
 
 
 def test_arguments_of_components_are_not_interpolated(marked: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,36 +135,3 @@ def test_bytes_have_the_identity_that_they_had(tiny: Tiny, book: Path, experimen
     identity = identify(experiment)
     assert identity.config["task"] == as_bytes.config["task"] | {"tokenizer": "bpe", "vocab_size": 300}
     assert identity.data["task.tokenizer"] == experiment.task.vocabulary
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["task.vocab_size=300"], "vocab_size=300: bytes are 256 symbols; add tokenizer=bpe"),
-        (["task.tokenizer=bpe", "task.vocab_size=255"], "vocab_size=255: expected 256 to 65536"),
-        (
-            ["task.tokenizer=bpe", "task.vocab_size=20000"],
-            r"vocab_size=20000 is larger than the training text allows, which gives \d+ tokens; allowed: 256",
-        ),
-        (["task.tokenizer=wordpiece"], ".tokenizer=wordpiece: expected bpe"),
-        (
-            ["task.column=story"],
-            "column=story: path=.*book.txt is not a folder saved by the library datasets",
-        ),
-    ],
-)
-def test_bad_tokenizers_are_refused(tiny: Tiny, book: Path, options: list[str], message: str) -> None:
-    with pytest.raises(UserError, match=f"^task.*{message}"):
-        tiny("task=text", f"task.path={book}", *options)
-
-
-def test_a_text_in_another_encoding_and_a_missing_library_are_refused(
-    tiny: Tiny, tmp_path: Path, book: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    latin = tmp_path / "latin.txt"
-    latin.write_bytes("é".encode("latin-1") + b" word" * 20_000)
-    with pytest.raises(UserError, match=r"the text is not in UTF-8 .*0xe9\); allowed: tokenizer=null"):
-        tiny(*BPE, f"task.path={latin}")
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UserError, match=r"tokenizer=bpe: the library tokenizers is not installed; install"):
-        tiny("task=text", "task.tokenizer=bpe", "task.vocab_size=301", f"task.path={book}")

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.tasks.ceilings import mode_share
 from pe_experiments.tasks.copying import Copy, UniqueCopy
 
 
@@ -22,12 +22,6 @@ def test_mode_share_equals_enumeration(length: int, symbols: int) -> None:
 def test_prefix_ceiling_is_the_mean_over_the_remaining_lengths(length: int) -> None:
     expected = sum(mode_share(left, 10) for left in range(1, length + 1)) / length
     assert Copy().bag_ceiling(length, prefix=True) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_interpolated_shares_are_exact_to_1e_5() -> None:
-    exact = sum(mode_share(left, 10) for left in range(1, 1001)) / 1000
-    assert mean_mode_share(1, 1000, 10) == pytest.approx(exact, abs=1e-5)
 
 
 def test_prefix_ceiling_of_distinct_symbols() -> None:

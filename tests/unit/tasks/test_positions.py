@@ -11,7 +11,6 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.data.formats import CausalFormat, SlotsFormat
 from pe_experiments.positions.task_ids import TaskProvided
-from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
@@ -65,10 +64,6 @@ def test_abacus_counts_digits_from_one_in_every_number(task: Task) -> None:
     assert ids.targets_BM[0].tolist() == list(range(1, targets.shape[1] + 1))
 
 
-def test_a_forward_answer_of_unknown_length_is_not_coupled() -> None:
-    assert set(Addition().position_ids(*draw(Addition(), 9))) == {"abacus"}
-
-
 def test_ids_are_laid_out_like_the_symbols() -> None:
     ids = PositionIds(torch.tensor([[2, 3, 4]]), torch.tensor([[4, 3, 2]]), separator=1)
     assert CausalFormat(10, True).lay_out_ids(ids, 2).tolist() == [[0, 2, 3, 4, 1, 4, 3, 2]] * 2
@@ -101,17 +96,3 @@ def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
     block = experiment.source.evaluation_block(9, 0)
     assert block.positions_BP.shape == (100, block.declared_B.max())
     assert block.positions_BP[block.positions_BP > 0].min() == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "model"), [("copy", "decoder"), ("addition_padded", "encoder"), ("binary_addition", "decoder")]
-)
-def test_learned_positions_are_trained_at_every_evaluated_id(
-    task: str, model: str, tiny: Callable[..., Experiment]
-) -> None:
-    experiment = tiny(f"task={task}", f"model={model}", "pe=learned", "positions=task")
-    result = run_experiment(experiment.config)
-    assert result.status == "completed"
-    assert all(row["untrained_positions"] == 0 for row in result.curve)
-    assert result.directory.path.name.count("+task") == 1

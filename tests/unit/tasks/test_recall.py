@@ -27,13 +27,6 @@ def test_the_queried_key_was_written_at_least_twice(pairs: int) -> None:
     assert stale == pytest.approx(1 / 10, abs=0.03)  # the first value is right by chance only
 
 
-@pytest.mark.parametrize(
-    ("row", "depth"), [([0, 4, 1, 3, 0, 5, 0], 1.0), ([0, 4, 0, 5, 1, 3, 0], 0.5), ([1, 4, 1, 5, 1], 1.0)]
-)
-def test_depth_is_where_the_last_value_stands(row: list[int], depth: float) -> None:
-    assert OverwrittenRecall(keys=3, values=3).depth(torch.tensor([row])).tolist() == [depth]
-
-
 @pytest.mark.parametrize("noise", [0.2, 0.8])
 def test_noise_has_the_stated_share_and_leaves_a_pair(noise: float) -> None:
     task = NoisyRecall(keys=20, values=10, fillers=16, noise=noise)
@@ -62,22 +55,3 @@ def test_links_join_to_one_cycle_and_the_answer_is_so_many_links_away(hops: int)
                 walk.append(leads_to[walk[-1]])
             assert len(walk) == length // 2  # one cycle
             assert walk[hops] == answer
-
-
-def test_the_place_of_a_link_says_nothing_about_the_answer() -> None:
-    inputs, targets = draw(MultiHop(2, variables=6), 13)
-    shares = (inputs[:, :-1] == targets).double().mean(dim=0)
-    torch.testing.assert_close(shares, torch.full((12,), 1 / 6).double(), rtol=0, atol=0.03)
-
-
-@pytest.mark.parametrize(
-    ("task", "lengths"),
-    [
-        (OverwrittenRecall(), [5, 7, 9]),
-        (NoisyRecall(keys=3), [3, 5, 7]),
-        (MultiHop(hops=2, variables=4), [7, 9]),
-        (MultiHop(hops=1, variables=3), [5, 7]),
-    ],
-)
-def test_possible_input_lengths(task: Task, lengths: list[int]) -> None:
-    assert [length for length in range(1, 10) if task.nearest_length(length) == length] == lengths

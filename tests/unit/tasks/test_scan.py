@@ -11,7 +11,7 @@ import torch
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.tasks.base import Split
-from pe_experiments.tasks.scan import BLANK, Scan, all_phrases, interpret
+from pe_experiments.tasks.scan import Scan, all_phrases, interpret
 from pe_experiments.terminal.errors import UserError
 
 # Commands by number of actions in tasks.txt of brendenlake/SCAN.
@@ -43,15 +43,6 @@ def test_reading_a_command_gives_the_actions_it_was_made_with() -> None:
     assert all(interpret(list(words)) == list(actions) for words, actions in all_phrases().items())
 
 
-NO_COMMANDS = ["", "turn", "jump jump", "twice", "jump and", "walk left opposite", "and run"]
-
-
-@pytest.mark.parametrize("words", NO_COMMANDS)
-def test_other_words_are_no_command(words: str) -> None:
-    with pytest.raises(ValueError, match="no "):
-        interpret(words.split())
-
-
 def test_splits_share_no_command_and_lose_none() -> None:
     task = Scan()
     splits: tuple[Split, ...] = ("training", "validation", "evaluation")
@@ -66,29 +57,6 @@ def test_splits_share_no_command_and_lose_none() -> None:
         assert task.for_split("training").nearest_length(length) == 25
 
 
-@pytest.mark.parametrize(
-    ("split", "length", "message"),
-    [
-        (None, 29, "SCAN has no command of 29 actions; the nearest length below is 28"),
-        (None, 0, "SCAN has no command of 0 actions$"),
-        ("training", 30, r"SCAN has no command of 30 actions for training \(trained_to=25\); the nearest"),
-    ],
-)
-def test_a_length_without_commands_is_one_sentence(split: Split | None, length: int, message: str) -> None:
-    task = Scan() if split is None else Scan().for_split(split)
-    with pytest.raises(ValueError, match=message):
-        task.sample(length, 1, torch.Generator())
-
-
-def test_the_nearest_length_has_commands() -> None:
-    task = Scan()
-    lengths = [task.nearest_length(length) for length in range(60)]
-    assert lengths[0] is None
-    assert set(lengths[1:]) == set(PUBLISHED_COUNTS)
-    assert all(length is not None and length <= wanted for wanted, length in enumerate(lengths) if wanted)
-    assert Scan(trained_to=48).for_split("training").nearest_length(48) == 48
-
-
 def test_an_experiment_has_the_split_by_length(tiny: Callable[..., Experiment]) -> None:
     experiment = tiny("task=scan", "training.max_length=25", "evaluation.lengths=null")
     assert max(experiment.train_lengths) == 25
@@ -97,7 +65,3 @@ def test_an_experiment_has_the_split_by_length(tiny: Callable[..., Experiment]) 
     assert block.tokens_BT.shape == (100, 1 + 9 + 1 + 48)
     with pytest.raises(UserError, match="cannot make an input of length 49; its longest is 48"):
         tiny("task=scan", "evaluation.lengths=[49]")
-
-
-def test_blanks_fill_a_command_to_nine_words() -> None:
-    assert Scan().encode("jump twice").tolist() == [[3, 9, *[BLANK] * 7]]

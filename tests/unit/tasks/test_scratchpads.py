@@ -72,14 +72,3 @@ def test_the_scratchpad_of_parity_ends_with_the_answer() -> None:
     inputs, targets = draw(Parity(scratchpad=True), 9)
     assert torch.equal(targets[:, -1:], Parity().solve(inputs))
     assert torch.equal(targets[:, 1:] != targets[:, :-1], inputs[:, 1:] == 1)
-
-
-def test_only_a_scratchpad_makes_parity_sensitive_to_order() -> None:
-    assert [task.order_sensitive for task in PARITIES] == [False, False, True, True]
-    assert Parity(hints=5).bag_ceiling(6) == 1.0
-    assert 0.5 < Parity(scratchpad=True).bag_ceiling(1280) < 0.51  # without underflow
-
-
-def test_hints_bound_the_length() -> None:
-    assert max(lengths(Parity(hints=5))) == 10
-    assert max(lengths(Addition(width="padded", hints=4))) == 13  # three digits, the sum has four

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment, resolve
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.text import FEWEST_BYTES, MOST_IN_MEMORY, Text
 from pe_experiments.terminal.errors import UserError
@@ -66,12 +64,6 @@ def test_a_single_file_is_cut_into_splits_that_share_no_window(tmp_path: Path) -
     assert task.nearest_length(10**6) == task.longest == 60_000
 
 
-def test_the_library_is_split_by_file() -> None:
-    splits = [str(row["split"]) for row in Text().listing()]
-    assert all(splits.count(split) > 5 for split in ("training", "validation", "evaluation"))
-    assert sum(" " in split for split in splits) <= 2
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -87,20 +79,6 @@ def test_bad_files_are_refused(tiny: Tiny, tmp_path: Path, content: bytes | None
         path.write_bytes(content)
     with pytest.raises(UserError, match=r"^task: path=.*: .*" + message):
         tiny("task=text", f"task.path={path}")
-
-
-def test_a_short_folder_says_that_hidden_files_are_not_read(tiny: Tiny, tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"short")
-    (tmp_path / ".hidden").write_bytes(b"x" * FEWEST_BYTES)
-    with pytest.raises(UserError, match=r"are needed; files whose names begin with a dot are not read$"):
-        tiny("task=text", f"task.path={tmp_path}")
-
-
-def test_windows_are_256_bytes_unless_another_length_is_given() -> None:
-    for overrides, expected in (([], 256), (["training.max_length=128"], 128)):
-        experiment = resolve(Config.checked(compose_config(["task=text", *overrides])))
-        assert list(experiment.train_lengths) == [expected]
-    assert compose_config(["task=copy"])["training"]["max_length"] == 20
 
 
 @pytest.mark.parametrize("size", [60_000, 3_000_000])

@@ -63,15 +63,3 @@ def test_printing_never_raises(error: Exception | None, monkeypatch: pytest.Monk
     lines.stop()
     console.print_table(Table("a", "b"))
     console.complain("trouble")
-
-
-def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    console.say("a\x1b[2J\u202eb\nünd\t編碼 \xa0")
-    assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\nünd\t編碼 \xa0\n"
-
-
-def test_characters_that_the_terminal_cannot_encode_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", narrow)
-    console.say("1 – 2")
-    assert narrow.buffer.getvalue() == b"1 \\u2013 2\n"  # type: ignore[attr-defined]

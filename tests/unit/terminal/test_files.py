@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import consistent_files, make_folder, replace_together, write_atomically
 from tests.processes import killed_at
 
@@ -44,14 +43,6 @@ def test_drafts_of_failed_and_killed_writes_are_removed(
     os.utime(old_draft, (1, 1))
     write_atomically(tmp_path / "a.csv", "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.csv.2.tmp", "a.csv"]
-
-
-def test_a_folder_is_created_unless_a_file_has_its_name(tmp_path: Path) -> None:
-    assert make_folder(tmp_path / "a" / "b").is_dir()
-    (tmp_path / "study").write_text("text")
-    for name in ("study", "study/figures"):
-        with pytest.raises(UserError, match="is a file; delete it or choose another name"):
-            make_folder(tmp_path / name)
 
 
 NAMES = ("curves.csv", "figures/a.png", "runs.csv", "training.csv")

@@ -10,7 +10,6 @@ import torch
 import pe_experiments.configuration.schema as config
 import pe_experiments.data.batches as data
 from pe_experiments.data import randomness
-from pe_experiments.drawing import run_figure
 from pe_experiments.run import _explained_failures
 from pe_experiments.store.directory import refuse_among_runs
 from pe_experiments.terminal.errors import UserError, one_line, shown
@@ -30,14 +29,6 @@ def test_too_little_memory_is_one_sentence() -> None:
         torch.empty(1 << 60)
     with pytest.raises(RuntimeError, match="another problem"), _explained_failures():
         raise RuntimeError("another problem")
-
-
-@pytest.mark.parametrize("length", [1, 40])
-def test_a_figure_with_one_length_is_drawn_without_a_warning(length: int, tmp_path: Path) -> None:
-    row = dict.fromkeys(("exact_match", "exact_match_low", "exact_match_high", "token_accuracy"), 0.5)
-    row |= {"length": length, "content_length": length, "chance": 0.1}
-    run_figure([row], "rope", "copy", 6, tmp_path / "figure.png")  # a warning is an error
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("out", ["runs", "runs/a/figures", "study/../runs"])

@@ -54,13 +54,6 @@ def test_schedules_warm_up_and_decay(
     assert learning_rate_factor(120, config) == pytest.approx(end)
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(5, 0), (200, 20), (30_000, 100)])
-def test_the_default_warmup_is_shorter_in_short_runs(
-    tiny: Callable[..., Experiment], steps: int, warmup: int
-) -> None:
-    assert tiny(f"training.steps={steps}").derived["warmup_steps"] == warmup
-
-
 def test_training_stops_at_the_requested_exact_match(tiny: Callable[..., Experiment]) -> None:
     result = run_experiment(
         tiny("task=majority", "training.steps=400", "training.stop_at_exact_match=0.4").config

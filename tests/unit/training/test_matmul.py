@@ -14,6 +14,8 @@ from pe_experiments.training.matmul import SMALL, current_backend, select
 
 AMD = {"vendor_id": "AuthenticAMD", "flags": "avx2 avx512_bf16"}
 INTEL = {"vendor_id": "GenuineIntel", "flags": "avx512f"}
+
+
 WITH_AMX = {"vendor_id": "GenuineIntel", "flags": "avx512f amx_bf16 amx_tile"}
 AMD_WITH_AMX = {"vendor_id": "AuthenticAMD", "flags": "avx512f amx_bf16"}
 

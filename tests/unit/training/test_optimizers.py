@@ -16,7 +16,6 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
-from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import (
@@ -102,13 +101,6 @@ def test_muon_updates_the_matrices_of_the_layers(tiny: Tiny) -> None:
     for choice in ("pe=learned", "pe=fire", "model.output_head=tied"):
         model = tiny(choice).untrained_model()
         assert {id(p) for p in hidden_matrices(model)} == {id(p) for p in matrices_of(model)} != set()
-
-
-def test_the_class_and_arguments_of_a_user_optimizer_are_part_of_the_identity(tiny: Tiny) -> None:
-    by_user = f"optimizer={__name__}.Slowed"
-    first, second = (identify(tiny(by_user, f"+optimizer.slower={factor}")) for factor in (1.0, 2.0))
-    assert first.name() != second.name()
-    assert __name__ in first.classes["optimizer"]
 
 
 def test_user_optimizers_train_and_need_trust(

@@ -14,7 +14,7 @@ import torch
 
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.run import evaluate_run, run_experiment
+from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.identity import identify
 from pe_experiments.store.status import Run
@@ -86,9 +86,12 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case: str, tiny: Tiny, tmp_pa
     options = (*CASES[case], "training.steps=25")
     whole = run_experiment(tiny(*options, f"results_dir={tmp_path / 'whole'}").config)
     assert whole.status == "completed", whole.result
-    assert run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom"))).status == "error"
+    failed = run_experiment(tiny(*options).config, StopAt(17, RuntimeError("boom")))
+    assert (failed.status, "boom" in failed.result["reason"]) == ("error", True)
+    assert "Traceback" in failed.directory.error_log.read_text()
     resumed = run_experiment(tiny(*options).config)
-    assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 12)
+    assert (resumed.done, resumed.result["resumed_from"]) == ("resumed", 12)  # the last recorded step
+    assert not resumed.directory.error_log.exists()
     assert resumed.directory.metrics.read_text() == whole.directory.metrics.read_text()
     assert resumed.directory.curve.read_text() == whole.directory.curve.read_text()
     trained = dict(load_model(resumed.directory.path, trust=True).model.named_parameters())
@@ -138,14 +141,6 @@ def test_a_callback_whose_state_cannot_be_resumed_is_refused_at_the_first_checkp
     with pytest.raises(UserError, match="with the state of Best cannot be resumed"):
         run_experiment(experiment.config)
     assert not Run(experiment.config).directory.checkpoint.exists()
-
-
-def test_an_evaluation_cannot_change_the_precision_of_the_training(tiny: Tiny) -> None:
-    run = run_experiment(tiny().config).directory.path
-    trainer = tiny().config.trainer.model_dump()
-    assert evaluate_run(run, {"trainer": trainer | {"threads": 2}}).done == "found"
-    with pytest.raises(UserError, match=r"trainer\.precision is fixed by the training"):
-        evaluate_run(run, {"trainer": trainer | {"precision": "64-true"}})
 
 
 def test_the_validation_loss_is_that_of_the_training_and_infinite_after_a_divergence(tiny: Tiny) -> None:
