@@ -158,8 +158,10 @@ Bank = dict[str, dict[str, dict[int, Measures]]]  # by task, encoding and config
 Values = dict[str, dict[int, float]]  # one measure by encoding and configuration
 
 
-def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = ()) -> Bank:
-    """Return the measures in those configurations that all encodings have run at two rates or more.
+def bank_runs(
+    *folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = (), rates: int = 2
+) -> Bank:
+    """Return the measures in those configurations that all encodings have run at so many rates or more.
 
     Of the rates the one with the lowest loss in distribution counts.
 
@@ -186,7 +188,7 @@ def bank_runs(*folders: Path, floors_of: Path | None = None, without: tuple[str,
     encodings = {run["label"] for run in runs}
     bank: Bank = defaultdict(lambda: defaultdict(dict))
     for (task, setting), by_label in configurations.items():
-        if set(by_label) != encodings or min(map(len, by_label.values())) < 2:
+        if set(by_label) != encodings or min(map(len, by_label.values())) < rates:
             continue
         for label, at_rates in by_label.items():
             run = min(at_rates, key=lambda run: float(run["loss_in_distribution"]))

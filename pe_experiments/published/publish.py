@@ -26,11 +26,14 @@ def publish(name: str, results_dir: Path) -> None:
 
     Raises:
         UserError: no run has finished, or a run was not trained with committed code of this project or
-            evaluated in a window.
+            evaluated in a window although its sweep has none.
     """
     study = name
+    has_windows = False
     if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
-        study = str(compose_config([f"sweep={name}"]).get("study") or name)
+        preset = compose_config([f"sweep={name}"])
+        study = str(preset.study or name)
+        has_windows = preset.evaluation.window is not None
     folder = results_dir / study
     code = load_study(folder)
     finished = read_runs(results_dir, study)
@@ -43,7 +46,8 @@ def publish(name: str, results_dir: Path) -> None:
         reason = finished.left_out[damaged[0]]
         raise UserError(f"publish={study}: {few(damaged)} would be published without its curve: {reason}")
     require_committed_code(study, finished)
-    _refuse_windows(study, finished, results_dir)
+    if not has_windows:
+        _refuse_windows(study, finished, results_dir)
     published = finished
     if (folder / archive.PROVENANCE).exists():
         published = archive.merge_runs(archive.read_archive(folder), finished)

@@ -14,15 +14,12 @@ from pe_experiments.bank.scores import FLOORS
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.words import number
 from pe_experiments.published import read_archive, table, with_settings
-from pe_experiments.published.archive import PROVENANCE
 from pe_experiments.published.pages import load_study
 
 MIRRORED = Path(__file__).parents[1] / "mirrored"
 TASKS = ["copy", "lag", "induction", "flip_flop"]
 KEYS = ["task", "setting", "content_length"]
 FARTHEST = 8  # multiples of the training length, to which a score extends
-CASES = len(TASKS) * 12
-NOT_MEASURED = "not measured"
 TRUNCATED = "truncated RoPE"
 
 
@@ -81,19 +78,16 @@ def read_points(folder: Path) -> pd.DataFrame:
     """Return a row per task, configuration and length from the training length on.
 
     The columns are ``times`` (multiple of the training length), the ``floor``, and exact match of RoPE as
-    published (``all tokens``), of `ceiling`, and of RoPE in the window (``truncated``, NaN if not measured).
+    published (``all tokens``), of `ceiling`, and of RoPE in the window (``truncated``).
     """
     archive = read_archive(MIRRORED)
     chosen = pd.read_csv(MIRRORED / "scores.csv")
     names = chosen.loc[chosen["label"] == "rope", "name"]
     points = rope_points(archive, names).rename(columns={"exact_match": "all tokens"})
     points = points.merge(pd.read_csv(MIRRORED / FLOORS), on=KEYS)
-    truncated = pd.DataFrame(columns=[*KEYS, "exact_match"])
-    if (folder / PROVENANCE).exists():
-        runs = read_archive(folder)
-        truncated = rope_points(runs, runs.runs["name"])
-    truncated = truncated[[*KEYS, "exact_match"]].rename(columns={"exact_match": "truncated"})
-    points = points.merge(truncated, on=KEYS, how="left")
+    runs = read_archive(folder)
+    truncated = rope_points(runs, runs.runs["name"]).rename(columns={"exact_match": "truncated"})
+    points = points.merge(truncated[[*KEYS, "truncated"]], on=KEYS, validate="1:1")
     options = points[["task", "symbols", "ignore", "max_length", "content_length"]]
     points["ceiling"] = list(map(ceiling, *options.to_numpy().T))
     return points
@@ -121,17 +115,15 @@ def scores(points: pd.DataFrame, column: str) -> pd.Series:
 
 
 def mean_table(points: pd.DataFrame) -> pd.DataFrame:
-    """Return means [tasks, and their mean; measures]: scores, and exact match of `ceiling` at 2x and 4x."""
+    """Return means [tasks, and their mean; measures]: scores, and exact match at 2x and 4x."""
     columns = {"RoPE, all tokens": "all tokens", "limit": "ceiling", "RoPE, truncated": "truncated"}
-    means = pd.DataFrame(
-        {name: scores(points, column).groupby("task").mean() for name, column in columns.items()}
-    )
+    means = {name: scores(points, column).groupby("task").mean() for name, column in columns.items()}
     for times in (2, 4):
-        at = points[points["times"] == times]
-        means[f"limit, exact match at {times}x"] = at.groupby("task")["ceiling"].mean()
-    means = means.loc[TASKS]
-    means.loc["mean"] = means.mean(skipna=False)
-    return means
+        at_times = points[points["times"] == times].groupby("task")
+        means |= {f"{name} at {times}x": at_times[column].mean() for name, column in columns.items()}
+    table_of_means = pd.DataFrame(means).loc[TASKS]
+    table_of_means.loc["mean"] = table_of_means.mean(skipna=False)
+    return table_of_means
 
 
 def compare_with_truncation(points: pd.DataFrame) -> str:
@@ -152,23 +144,18 @@ def compare_with_truncation(points: pd.DataFrame) -> str:
 
 
 def blocks(folder: Path) -> dict[str, Any]:
-    """Return the table and the numbers, such as ``limit/copy`` and ``limit/mean``."""
+    """Return the tables and the numbers, such as ``limit/copy`` and ``limit/mean``."""
     points = read_points(folder)
     means = mean_table(points)
-    measured = int(scores(points, "truncated").notna().sum())
-    cells = means.map(number).where(means.notna(), NOT_MEASURED)
-    cells.insert(0, "score", [f"`{task}`" if task in TASKS else task for task in map(str, means.index)])
-    trained = points[points["times"] == 1].groupby("task")["all tokens"].mean()
-    truncated = means.loc["mean", "RoPE, truncated"]
+    cells = means.map(number)
+    cells.insert(0, "mean", [f"`{task}`" if task in TASKS else task for task in map(str, means.index)])
+    trained = points[points["times"] == 1].groupby("task")["truncated"].mean()
     return {
         **{f"limit/{task}": value for task, value in means["limit"].items()},
         **{f"trained/{task}": value for task, value in trained.items()},
-        "limit at 2x": means.loc["mean", "limit, exact match at 2x"],
-        "limit at 4x": means.loc["mean", "limit, exact match at 4x"],
-        "runs": f"{measured} of {CASES}",
-        "measured": number(truncated) if measured == CASES else NOT_MEASURED,
-        "limits": table(cells),
-        "tests": compare_with_truncation(points)
-        if measured == CASES
-        else f"No test is made before all {CASES} are.",
+        **{f"score/{task}": value for task, value in means["RoPE, truncated"].items()},
+        **{str(name): value for name, value in means.loc["mean"].items()},
+        "runs": points.groupby(KEYS[:2]).ngroups,
+        "means": table(cells),
+        "tests": compare_with_truncation(points),
     }

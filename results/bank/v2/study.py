@@ -248,7 +248,7 @@ def blocks(folder: Path) -> dict[str, Any]:
     training = load_study(learnability).blocks(learnability)
     values |= {f"train/{name}": training[name] for name in ("rescued", "separate")}
     limits = load_study(truncated).blocks(truncated)
-    values |= {f"truncation/{name}": limits[name] for name in limits if name not in ("limits", "tests")}
+    values |= {f"truncation/{name}": limits[name] for name in limits if name not in ("means", "tests")}
     values["scale"] = load_study(scale).answer(scale)
     values["newer"] = newer_in_mirrored()
     return values | {

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from pe_experiments.published import read_archive
-from pe_experiments.published.archive import select_runs, write_archive
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag
@@ -19,7 +17,7 @@ from results.bank.truncated import study
 from tests import recomputation
 
 EXAMPLES = 4_000
-BANK = study.MIRRORED.parent
+FOLDER = Path(study.__file__).parent
 
 
 def share_right(task: str, symbols: int, ignore: float, longest: int, length: int) -> float:
@@ -65,22 +63,22 @@ def test_a_predictor_with_a_window_reaches_the_limit(task: str, longest: int, le
     assert share_right(task, 10, 0.8, longest, length) == pytest.approx(limit, abs=0.03)
 
 
-def test_published_runs_are_compared_with_fox_and_kerple(tmp_path: Path) -> None:
-    """The published runs of RoPE stand for the truncated ones."""
-    archive = read_archive(study.MIRRORED)
-    rows = recomputation.read_csv(study.MIRRORED / "scores.csv")
-    names = [row["name"] for row in rows if row["label"] == "rope" and row["task"] in study.TASKS]
-    write_archive(select_runs(archive, archive.runs["name"].isin(names[1:])), tmp_path)
-    values = study.blocks(tmp_path)
-    assert (values["runs"], values["measured"]) == ("47 of 48", "not measured")
-    assert "No test" in values["tests"]
-    write_archive(select_runs(archive, archive.runs["name"].isin(names)), tmp_path)
-    values = study.blocks(tmp_path)
+def test_independent_code_finds_the_means_and_the_tests() -> None:
+    values = study.blocks(FOLDER)
+    truncated = recomputation.bank_runs(FOLDER, floors_of=study.MIRRORED, rates=1)
     scores = recomputation.over_tasks(recomputation.bank_runs(study.MIRRORED), study.TASKS, "score")
-    assert values["measured"] == f"{np.mean([*scores['rope'].values()]):.2f}"
-    tests = [recomputation.sign_flip_p(scores[label], scores["rope"]) for label in ("fox", "kerple_log")]
+    rope = recomputation.over_tasks(truncated, study.TASKS, "score")["rope"]
+    assert len(rope) == 12
+    assert values["RoPE, truncated"] == pytest.approx(np.mean([*rope.values()]))
+    tests = [recomputation.sign_flip_p(scores[label], rope) for label in ("fox", "kerple_log")]
     adjusted = recomputation.holm([p for _, p, _ in tests])
     cells = [row.split(" | ") for row in values["tests"].splitlines()[2:]]
     assert [row[1] for row in cells] == [f"{difference:+.2f}" for difference, _, _ in tests]
     assert [row[3] for row in cells] == [f"{p:.3f}" for p in adjusted]
-    assert "better" in values["tests"]
+
+
+def test_the_models_are_those_of_the_mirrored_study() -> None:
+    points = study.read_points(FOLDER)
+    at_training_length = points[points["times"] == 1]
+    assert len(at_training_length) == 48
+    assert (at_training_length["truncated"] == at_training_length["all tokens"]).all()
