@@ -15,7 +15,7 @@ from typing import Any
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from pe_experiments.terminal.errors import InUse, UserError, allowed, disk_problem, few, one_line, shown
-from pe_experiments.terminal.files import read_json, read_yaml, write_atomically
+from pe_experiments.terminal.files import make_folder, read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
 REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
@@ -192,7 +192,7 @@ class RunDirectory:
                     yield
                 except BaseException:
                     if created and not (self.checkpoint.exists() or self.result.exists()):
-                        self.remove()
+                        _remove(self.path)
                     raise
         except OSError as error:
             if problem := disk_problem(error):
@@ -220,9 +220,6 @@ class RunDirectory:
         if not self.config.exists():
             lost = "was deleted or moved during the run; repeat the command to train it here"
             raise UserError(f"{self.path} {lost}")
-
-    def remove(self) -> None:
-        _remove(self.path)
 
 
 def _remove(folder: Path) -> None:
@@ -281,12 +278,7 @@ def output_folder(out: str | Path, results_dir: str | Path) -> Path:
         UserError: it cannot be created, or is among the runs, where every folder counts as a run.
     """
     refuse_among_runs(out, results_dir)
-    folder = Path(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"out={folder}: cannot write there ({error.strerror})") from error
-    return folder
+    return make_folder(Path(out))
 
 
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:

@@ -41,7 +41,7 @@ def finished_run(
     saved = directory.read_config()
     changes = _with_sections(changes or {}, saved)
     refuse_untrusted_code(option, saved, changes, trust)
-    record = Record.of(directory, saved)
+    record = Record.read(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)

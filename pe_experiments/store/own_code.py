@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import packages_distributions, version
+from importlib.util import resolve_name
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 from pe_experiments.configuration.parts import KNOWN_PACKAGES
@@ -86,11 +87,11 @@ def _imported_files(tree: ast.Module, module: str, file: Path) -> Iterator[tuple
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*filter(None, above), *filter(None, [node.module])])
+                with suppress(ImportError):  # above the outermost package, where Python fails, too
+                    base = resolve_name("." * node.level + base, package)
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         for name in names:
-            if name and name.partition(".")[0] not in KNOWN_PACKAGES:
+            if name.partition(".")[0] not in KNOWN_PACKAGES:
                 yield from _find_module(name, (Path.cwd(), file.parent, file.parents[module.count(".")]))
 
 
@@ -106,38 +107,31 @@ def _find_module(name: str, folders: Iterable[Path]) -> Iterator[tuple[str, Path
 
 @cache
 def _notebook_digest(cls: Own) -> str:
-    """Return a digest of a class without a file and of the globals that it reads, as in a notebook."""
+    """Return a digest of a class without a file and of the globals that it reads, as in a notebook.
+
+    Classes count by their methods and plain attributes, because only functions have a source there.
+    """
     texts: dict[str, str] = {}
-    try:
-        _add_source(cls, cls.__qualname__, texts)
-    except (OSError, TypeError, SyntaxError):
-        return UNTRACKED
+    to_read: list[tuple[str, Any]] = [(cls.__qualname__, cls)]
+    while to_read:
+        name, value = to_read.pop()
+        functions = [value] if isinstance(value, FunctionType) else list(_functions(value))
+        try:
+            sources = [textwrap.dedent(inspect.getsource(function)) for function in functions]
+            texts[name] = str([ast.dump(ast.parse(source)) for source in sources])
+        except (OSError, TypeError, SyntaxError):
+            return UNTRACKED
+        if isinstance(value, type):
+            attributes = {key: item for key, item in vars(value).items() if not key.startswith("__")}
+            texts[name] += str({key: item for key, item in attributes.items() if isinstance(item, PLAIN)})
+        for function in functions:
+            for key in _names(function.__code__) & function.__globals__.keys() - texts.keys():
+                read = function.__globals__[key]
+                if isinstance(read, (*PLAIN, list, dict)):
+                    texts[key] = repr(read)
+                elif isinstance(read, type | FunctionType) and read.__module__ == cls.__module__:
+                    to_read.append((key, read))
     return text_digest(str(sorted(texts.items())))
-
-
-def _add_source(thing: Any, name: str, texts: dict[str, str]) -> None:
-    """Add the syntax tree of a class or function, and of the globals that its code reads, to ``texts``."""
-    if name in texts:
-        return
-    texts[name] = ""
-    with suppress(OSError, TypeError):  # in a notebook only methods have a source
-        texts[name] = ast.dump(ast.parse(textwrap.dedent(inspect.getsource(thing))))
-    functions = [thing] if isinstance(thing, FunctionType) else [*_functions(thing)]
-    if not texts[name]:
-        sources = [textwrap.dedent(inspect.getsource(function)) for function in functions]
-        attributes = {key: value for key, value in vars(thing).items() if isinstance(value, PLAIN)}
-        attributes = {key: value for key, value in attributes.items() if key not in ("__module__", "__doc__")}
-        texts[name] = str([ast.dump(ast.parse(source)) for source in sources]) + str(attributes)
-    for function in functions:
-        for global_name in _names(function.__code__):
-            value = function.__globals__.get(global_name)
-            if isinstance(value, type | FunctionType):
-                if getattr(value, "__module__", "") == thing.__module__:
-                    _add_source(value, global_name, texts)
-            elif isinstance(value, (*PLAIN, list, dict, set, frozenset)):
-                texts[f"global {global_name}"] = repr(value)
-            elif value is not None and not isinstance(value, ModuleType):
-                texts[f"global {global_name}"] = type(value).__qualname__
 
 
 def _functions(cls: type) -> Iterator[FunctionType]:

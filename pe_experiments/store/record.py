@@ -59,17 +59,13 @@ class Record:
         return Identity(without_defaults(self.trained, trust=True), self.data, self.classes, self.numerics)
 
     @classmethod
-    def read(cls, directory: RunDirectory) -> Record:
-        """Return the record of a run directory.
+    def read(cls, directory: RunDirectory, saved: Mapping[str, Any] | None = None) -> Record:
+        """Return the record of a run directory, or that in ``saved``, the content of its ``config.yaml``.
 
         Raises:
             UserError: its ``config.yaml`` is missing or damaged.
         """
-        return cls.of(directory, directory.read_config())
-
-    @classmethod
-    def of(cls, directory: RunDirectory, saved: Mapping[str, Any]) -> Record:
-        """Return the record in the content of a ``config.yaml``."""
+        saved = directory.read_config() if saved is None else saved
         try:
             identity = saved["identity"]
             record = cls(

@@ -54,12 +54,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and its parents, and return it; raise a `UserError` if a file is in the way."""
+    """Create a folder and its parents, and return it; raise a `UserError` if that is not possible."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         where = f"{folder}, or a folder that it is in, is a file"
         raise UserError(f"{where}; delete it or choose another name") from error
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write there ({error.strerror})") from error
     return folder
 
 
