@@ -278,7 +278,10 @@ def output_folder(out: str | Path, results_dir: str | Path) -> Path:
         UserError: it cannot be created, or is among the runs, where every folder counts as a run.
     """
     refuse_among_runs(out, results_dir)
-    return make_folder(Path(out))
+    try:
+        return make_folder(Path(out))
+    except UserError as error:
+        raise UserError(f"out={error}") from error  # which begins with the folder
 
 
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
