@@ -35,11 +35,11 @@ class CompareSettings(Section):
 def run(cfg: DictConfig) -> None:
     gc.set_threshold(1_000_000)  # otherwise the collector repeatedly scans all loaded data
     options = validated(CompareSettings, resolved(cfg)).model_dump()
-    from pe_experiments.comparison.compare import compare, output_of, show
+    from pe_experiments.comparison.compare import compare, is_published, output_of, show
 
     options["pe"] = options.pop("encodings")
     folder = Path(options["results_dir"]) / str(options["study"])
-    if options["out"] is None and (folder / "verdicts.csv").exists():
+    if options["out"] is None and (folder / "verdicts.csv").exists() and not is_published(folder):
         raise UserError(f"study={options['study']}: {folder} holds a page of verdicts; add out=FOLDER")
     options["out"] = options["out"] or output_of(options["results_dir"], options["study"])
     say(f"reading {options['results_dir']}/runs")

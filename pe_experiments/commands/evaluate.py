@@ -28,7 +28,7 @@ def run(cfg: DictConfig) -> None:
     directory = settings.directory()
     saved = directory.read_config()
     Record.read(directory, saved)  # refuses a damaged configuration
-    run_keys = [key for key in keys if key not in RunSettings.model_fields]
+    run_keys = [key for key in keys if key not in (*RunSettings.model_fields, "local")]
     changes = changed_sections(saved, requested, run_keys)
     show_result(evaluate_run(directory.path, changes, Lines(), settings.trust))
 

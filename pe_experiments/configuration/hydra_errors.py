@@ -110,8 +110,10 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
         return unknown_key(key, known - {"defaults", "application", "local"})
     with suppress(HydraException):
         if not multirun and OverridesParser.create().parse_override(text).is_sweep_override():
-            how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(value)}"
             as_list = f"a list is written '{key}=[{shown(value)}]'"
+            if command != "config":
+                return f"{shown(text)}: this command takes one value; {as_list}"
+            how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(value)}"
             return f"{shown(text)}: several values need a sweep: {how}; {as_list}"
     return ""
 

@@ -45,7 +45,9 @@ def finished_run(
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    run = Run(experiment.config, experiment, record.trusted_identity(), directory)
+    # Even if another encoding is evaluated, the trained one may be a class of a stranger.
+    identity = record.trusted_identity() if trust else record.identity
+    run = Run(experiment.config, experiment, identity, directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state

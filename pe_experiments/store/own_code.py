@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -16,8 +17,11 @@ from functools import cache
 from importlib.metadata import packages_distributions, version
 from importlib.util import resolve_name
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+from numpy import ndarray
+from torch import Tensor
 
 from pe_experiments.configuration.parts import KNOWN_PACKAGES
 from pe_experiments.store.names import text_digest
@@ -25,6 +29,7 @@ from pe_experiments.store.names import text_digest
 INSTALLED = {"site-packages", "dist-packages"}  # folders of installed libraries
 UNTRACKED = "no source"  # recorded for a class whose source is not available
 Own = type | Callable[..., Any]  # a class or a function of the user
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object, another one in every process
 PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
 
 
@@ -127,10 +132,17 @@ def _notebook_digest(cls: Own) -> str:
         for function in functions:
             for key in _names(function.__code__) & function.__globals__.keys() - texts.keys():
                 read = function.__globals__[key]
-                if isinstance(read, (*PLAIN, list, dict)):
-                    texts[key] = repr(read)
-                elif isinstance(read, type | FunctionType) and read.__module__ == cls.__module__:
-                    to_read.append((key, read))
+                if isinstance(read, type | FunctionType):
+                    if read.__module__ == cls.__module__:
+                        to_read.append((key, read))
+                    elif read.__module__.partition(".")[0] not in KNOWN_PACKAGES:
+                        texts[key] = str(code_digests([read]))
+                elif isinstance(read, set | frozenset):
+                    texts[key] = str(sorted(map(repr, read)))
+                elif isinstance(read, Tensor | ndarray):
+                    texts[key] = f"{read.dtype} {read.tolist()}"
+                elif not isinstance(read, ModuleType):
+                    texts[key] = ADDRESS.sub("", repr(read))
     return text_digest(str(sorted(texts.items())))
 
 

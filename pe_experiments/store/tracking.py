@@ -64,11 +64,15 @@ class Loggers:
         self.has_curve = False
         if config is None or run is None:
             return
-        for name in config.used:
-            self.by_name[name] = START[name](getattr(config, name), run)
-            if name != "wandb":
-                self.by_name[name].log_hyperparams(run.config)
         self.config = run.config
+        try:
+            for name in config.used:
+                self.by_name[name] = START[name](getattr(config, name), run)
+                if name != "wandb":
+                    self.by_name[name].log_hyperparams(run.config)
+        except BaseException:
+            self.close(succeeded=False)  # else the next run of this process would log to the started ones
+            raise
         if "wandb" in self.by_name:
             self.last_step = int(self.wandb.summary.get("training/step") or 0)
             self.has_curve = self.wandb.summary.get(LENGTHS) is not None

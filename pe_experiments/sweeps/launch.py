@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pe_experiments.store.status import Run
 
 MOST_LISTED = 10  # failed runs listed per reason
+# Keys of evaluations that no published study has.
+OTHER_EVALUATIONS = {"window", "decoding", "save", "metrics"}
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
 LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may launch in several batches
 
@@ -138,6 +140,7 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
             explanation = explain_error(error, overrides)
             job.state = State.NOT_APPLICABLE if isinstance(explanation, NotApplicable) else State.FAILED
             job.reason = sentence(explanation)
+            job.run = None
         display.step(len(jobs))
     display.stop()
     return jobs
@@ -161,7 +164,7 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, se
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
-    if lengths is None or run.identity.classes or "window" in run.evaluation:
+    if lengths is None or run.identity.classes or not OTHER_EVALUATIONS.isdisjoint(run.evaluation):
         is_published = False
     else:  # a published run that diverged has no lengths
         is_published = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)

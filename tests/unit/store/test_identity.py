@@ -200,6 +200,14 @@ NOTEBOOK = SOURCE.replace("return -self.slope", "return helper() - self.slope").
 )
 
 
+def notebook_digest(text: str, file: str) -> str:
+    """Return the digest of `Slope` in a cell with this text; IPython keeps the text in `linecache`."""
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    scope: dict[str, Any] = {"__name__": "a_shell"}
+    exec(compile(text, file, "exec"), scope)
+    return code_digests([scope["Slope"]])["a_shell.Slope"]
+
+
 @pytest.mark.parametrize(
     ("edit", "new"),
     [
@@ -211,15 +219,23 @@ NOTEBOOK = SOURCE.replace("return -self.slope", "return helper() - self.slope").
     ],
 )
 def test_a_class_in_a_notebook_counts_with_the_globals_it_reads(edit: tuple[str, str], new: bool) -> None:
-    """IPython keeps the text of its cells in `linecache`."""
-    digests = []
-    for number, text in enumerate((NOTEBOOK, NOTEBOOK.replace(*edit))):
-        file = f"<ipython-input-{number}-{hash(edit)}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        scope: dict[str, Any] = {"__name__": "a_shell"}
-        exec(compile(text, file, "exec"), scope)
-        digests.append(code_digests([scope["Slope"]])["a_shell.Slope"])
+    texts = (NOTEBOOK, NOTEBOOK.replace(*edit))
+    digests = [notebook_digest(text, f"<ipython-{i}-{hash(edit)}>") for i, text in enumerate(texts)]
     assert UNTRACKED not in digests
+    assert (digests[0] != digests[1]) == new
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "new"),
+    [
+        ("__import__('torch').tensor([0.1])", "__import__('torch').tensor([0.2])", True),
+        ("frozenset({'a'})", "frozenset({'b'})", True),
+        ("{'f': helper}", "{'f': helper}", False),  # whose text contains an address
+    ],
+)
+def test_globals_of_a_notebook_count_by_their_values(first: str, second: str, new: bool) -> None:
+    texts = (NOTEBOOK.replace("OFFSET = 1.0", f"OFFSET = {value}") for value in (first, second))
+    digests = [notebook_digest(text, f"<ipython-{i}-{first}>") for i, text in enumerate(texts)]
     assert (digests[0] != digests[1]) == new
 
 

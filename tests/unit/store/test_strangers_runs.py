@@ -215,6 +215,14 @@ def test_a_run_of_an_own_class_is_compared_without_importing_it(tiny: Tiny, mark
     assert not marked.exists()
 
 
+def test_another_encoding_in_a_run_of_an_own_class_does_not_import_it(tiny: Tiny, marked: Path) -> None:
+    run = write_run(tiny("pe=evil.Evil"), fading(1, 0.02))
+    marked.unlink()
+    del sys.modules["evil"]
+    finished_run(run, {"pe": "rope"})
+    assert not marked.exists()
+
+
 @pytest.mark.parametrize("spoil", ["checkpoint", "config", "result"])
 def test_a_file_of_another_run_is_refused(run: RunDirectory, tiny: Tiny, spoil: str) -> None:
     other = write_trained_run(tiny("seed=1"))
