@@ -61,7 +61,7 @@ def test_published_runs_of_the_bank_are_not_trained_again(bank: Path, script: Sc
     outcome = script("train", *typed)
     assert outcome.code == 0, outcome.err
     assert "16 runs: 8 published, 8 new" in outcome.out
-    for other in ("rerun=true", "evaluation.lengths=[5,7]"):
+    for other in ("rerun=true", "evaluation.lengths=[5,7]", "evaluation.save=true"):
         assert "16 runs: 16 new" in script("train", *typed, other).out
 
 

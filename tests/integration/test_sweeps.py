@@ -156,6 +156,8 @@ def test_a_combination_that_does_not_apply_is_listed_and_is_no_failure(results: 
     assert "CausalOnly is defined for causal models only" in dry.out
     assert "2 runs: 1 new, 1 not applicable" in dry.out
     assert not results.exists()
+    too_far = "pe=none,tests.integration.user_encodings.SeesOneKeyTooMany"
+    assert script("train", *arguments[:-1], too_far, "model=decoder", "dry_run=true").code == 1
     outcome = script("train", *arguments)
     assert outcome.code == 0, outcome.err
     assert "2 runs: 1 finished, 1 not applicable" in outcome.out

@@ -104,17 +104,24 @@ def answer(folder: Path) -> str:
         if width == SMALLEST or counts[width] == 0:
             continue
         if counts[width] < RUNS or counts[SMALLEST] < RUNS:
-            sentences.append(f"At {size} million {counts[width]} of {RUNS} runs are made.")
+            if width != LARGEST:
+                sentences.append(f"At {size} million {counts[width]} of {RUNS} runs are made.")
             continue
         decision = decide(scores[SMALLEST], scores[width])
         sentences.append(
             f"At {size} million the order of five encodings {decision['order']} (Spearman's rho with that at "
             f"{SIZES[SMALLEST]} million {number(decision['rho'])}, p = {decision['p']:.2f}, three tasks). "
-            f"The recommendation {decision['recommendation']} there: the lowest mean of KERPLE, "
-            f"`fox(initial_bias=4)` and `cpb_log` is {number(decision['lowest'])}, the higher of ALiBi and "
-            f"RoPE {number(decision['highest'])}."
+            f"Mean scores there: {listed_means(scores[width])}; at {SIZES[SMALLEST]} million: "
+            f"{listed_means(scores[SMALLEST])}. By the planned rule, that KERPLE, `fox(initial_bias=4)` and "
+            f"`cpb_log` are all above ALiBi and RoPE, the recommendation {decision['recommendation']}."
         )
     return " ".join(sentences)
+
+
+def listed_means(scores: pd.DataFrame) -> str:
+    """Return the mean score of each encoding, the best first."""
+    means = case_means(scores).sort_values(ascending=False)
+    return ", ".join(f"`{label}` {number(mean)}" for label, mean in means.items())
 
 
 def blocks(folder: Path) -> dict[str, Any]:
@@ -197,7 +204,7 @@ def decision_table(counts: dict[int, int], scores: dict[int, pd.DataFrame]) -> s
 
 def pages(folder: Path) -> None:
     """Write ``scores.csv`` and draw the rank of each encoding over the number of parameters."""
-    _, scores = load(folder)
+    counts, scores = load(folder)
     if not scores:
         return
     pd.concat([rows.assign(width=width) for width, rows in scores.items()]).to_csv(
@@ -209,8 +216,11 @@ def pages(folder: Path) -> None:
     panels = figure.subplots(1, len(labels), sharey=True)
     sizes = [SIZES[width] for width in scores]
     ranks = [
-        task_means(rows).reindex(columns=TASKS).assign(mean=case_means(rows)).rank(ascending=False)
-        for rows in scores.values()
+        task_means(rows)
+        .reindex(columns=TASKS)
+        .assign(mean=case_means(rows) if counts[width] == RUNS else np.nan)
+        .rank(ascending=False)
+        for width, rows in scores.items()
     ]
     for axes, label in zip(panels, labels, strict=True):
         colour, marker = style_by_label[label]
