@@ -268,6 +268,11 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
     changes = environment_changes(run.directory.read_environment(), code_versions())
     if changes:
         display.say(f"{run.name}: trained with {few(changes)}; rerun=true trains again")
+    with suppress(UserError, KeyError, TypeError):  # a finished run does not need its config.yaml
+        devices = run.directory.read_config()["trainer"]["devices"]
+        if run.config.trainer.devices != devices:
+            remark = f"trained with trainer.devices={devices}, which does not change a run"
+            display.say(f"{run.name}: {remark}; rerun=true trains again")
     directory = run.evaluation_directory
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []

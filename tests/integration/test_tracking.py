@@ -16,6 +16,7 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
+from pe_experiments.store import tracking
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED, upload_command
@@ -261,3 +262,15 @@ def test_a_logger_that_is_not_installed_is_one_sentence(
     with pytest.raises(UserError, match=brings):
         run_experiment(tiny(f"logger={name}").config)
     assert not list((results / "runs").iterdir())
+
+
+def test_a_logger_that_cannot_start_ends_those_before_it(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next run of a sweep's process would log to the W&B run of this one."""
+
+    def fail(*_: Any) -> None:
+        raise UserError("not started")
+
+    monkeypatch.setitem(tracking.START, "csv", fail)
+    with pytest.raises(UserError, match="not started"):
+        run_experiment(tiny("logger=[wandb,csv]").config)
+    assert wandb.run is None
