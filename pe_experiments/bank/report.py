@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.bank.baselines import BankComparison, ScoresByTask
-from pe_experiments.bank.scores import SCORE, factors_by_task
-from pe_experiments.bank.verdicts import SIGNS, turning_factors, verdicts_on
+from pe_experiments.bank.scores import SCORE
+from pe_experiments.bank.verdicts import SIGNS, verdicts_on
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
 from pe_experiments.terminal.console import say
@@ -29,7 +29,7 @@ def report(versus: BankComparison) -> None:
     """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts."""
     scores_by_task = versus.scores_by_task()
     folder = versus.results_dir / versus.study
-    rows = verdict_rows(versus.label, scores_by_task, factors_by_task(versus.bank_runs))
+    rows = verdict_rows(versus.label, scores_by_task)
     table = versus.scores()
     figures_folder = make_folder(folder / "figures")
     with drawing():
@@ -53,13 +53,11 @@ def report(versus: BankComparison) -> None:
     say(f"{LEGEND}\n{cost}\npage: {folder / 'report.html'}")
 
 
-def verdict_rows(
-    label: str, scores_by_task: ScoresByTask, factors: Mapping[str, pd.DataFrame]
-) -> pd.DataFrame:
+def verdict_rows(label: str, scores_by_task: ScoresByTask) -> pd.DataFrame:
     """Return one row per task and baseline that compares the encoding called ``label`` with the baseline.
 
     The column ``pairs`` counts the configurations in which both learned the task, and ``higher`` counts in
-    how many of them the encoding scores higher. ``turns`` names the factors that decide which scores higher.
+    how many of them the encoding scores higher.
     """
     rows: list[dict[str, Any]] = []
     for task, scores in scores_by_task.items():
@@ -82,7 +80,6 @@ def verdict_rows(
                     "p_holm": comparison.p,
                     "higher": (differences > 0).sum(),
                     "pairs": differences.count(),
-                    "turns": "; ".join(turning_factors(differences, factors[task])),
                 }
             )
     return pd.DataFrame(rows)
