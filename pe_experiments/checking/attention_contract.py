@@ -12,12 +12,7 @@ import torch
 
 from pe_experiments.checking.checks import Checks, Measurement
 from pe_experiments.checking.half_precision import cast, describe_loss, half_precision_losses, takes_large_ids
-from pe_experiments.checking.instances import (
-    LENGTH,
-    context,
-    draw_content,
-    embed,
-)
+from pe_experiments.checking.instances import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
     ROWS,
@@ -148,7 +143,7 @@ def inputs_keep_values(subject: Subject) -> Measurement:
 def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     """Name the first hook that changes tensors in place, and these tensors; return "" if none does."""
     layer_encoding = encoding.for_layer(0)
-    at = context(inputs, encoding.shape.causal)
+    at = inputs.context(encoding.shape.causal)
     q = inputs.q_BHTK
     k = inputs.k_BHTK
     shared = {

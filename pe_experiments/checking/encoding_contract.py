@@ -14,7 +14,6 @@ from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECK
 from pe_experiments.checking.checks import Checks, Measurement
 from pe_experiments.checking.instances import (
     LENGTH,
-    context,
     draw_content,
     embed,
     perturbed,
@@ -69,7 +68,7 @@ def hooks_return_right_shapes(subject: Subject) -> Measurement:
         q = inputs.q_BHTK
         k = inputs.k_BHTK
         sizes_BHTS = (rows, heads, tokens, tokens)
-        at = context(inputs, causal=True)
+        at = inputs.context(causal=True)
         if makes_weights(layer_encoding):
             weights = layer_encoding.weights(q, k, at)
             if weights.shape != sizes_BHTS:
@@ -116,7 +115,7 @@ def _describe_first_infinite(subject: Subject) -> str:
     if not embed(encoding, inputs).isfinite().all():
         return ", first in embed"
     scores_HTS = attention_scores(encoding, inputs)[0]
-    visible_TS = context(inputs, subject.causal).visible_BTS[0]
+    visible_TS = inputs.context(subject.causal).visible_BTS[0]
     wrong_HTS = visible_TS & (scores_HTS.isnan() | (scores_HTS == torch.inf))
     if not wrong_HTS.any():
         return ""
