@@ -80,6 +80,15 @@ def choose(grid: pd.DataFrame) -> Choice:
     }
 
 
+def at_an_end(choice: Choice) -> bool:
+    """Return whether the chosen value is the smallest or largest of its grid; texts have no order."""
+    try:
+        tried = sorted(map(float, choice["tried"]))
+    except ValueError:
+        return False
+    return float(choice["chosen"]) in (tried[0], tried[-1])
+
+
 def grid_of(choices: Iterable[Choice]) -> pd.DataFrame:
     """Return the grids from which `choose` returned these choices, as one table."""
     rows = []
