@@ -118,7 +118,7 @@ def half_precision(subject: Subject) -> Measurement:
     encoding = _first_layer_encoding(subject)
     if not takes_large_ids(encoding):
         return None, "it takes no ids from 4,000 on"
-    return describe_loss(half_precision_losses(encoding, encoding))
+    return describe_loss(half_precision_losses(encoding))
 
 
 @check(
