@@ -187,6 +187,19 @@ def write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = N
     write_atomically(path, content.getvalue())
 
 
+def panel_grid(
+    count: int, columns: int, row_height: float, margin: float = 0.0, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its panels, in rows of at most ``columns``; the heights are in inches."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(WIDTH, margin + row_height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for axes in panels[count:]:
+        axes.remove()
+    return figure, panels[:count]
+
+
 def length_axis(
     axes: Axes, lengths: Iterable[float], max_length: int, name: str, accuracy: bool = True
 ) -> None:
