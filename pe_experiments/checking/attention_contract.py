@@ -23,13 +23,11 @@ from pe_experiments.checking.scenarios import (
     outputs,
     worst_difference,
 )
-from pe_experiments.checking.subject import ROUNDING, Subject, compare_difference
+from pe_experiments.checking.subject import CAST, LATE, ROUNDING, Subject, compare_difference
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import allowed
 
-LATE = 2_000  # bfloat16 does not represent all whole numbers above 256
-CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 CHECKS = Checks()
 check = CHECKS.add
 

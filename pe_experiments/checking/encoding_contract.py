@@ -23,6 +23,8 @@ from pe_experiments.checking.instances import (
 )
 from pe_experiments.checking.random_draws import watch_random_draws
 from pe_experiments.checking.subject import (
+    CAST,
+    LATE,
     ROUNDING,
     VOCABULARY,
     Subject,
@@ -43,8 +45,6 @@ FARTHER_ROUNDING = 1e-3
 # Messages of torch for fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
 STEPS = 12  # steps of the last position
-LATE = 2_000  # bfloat16 does not represent all whole numbers above 256
-CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 MODEL_CHECKS = Checks()
 check = MODEL_CHECKS.add
 

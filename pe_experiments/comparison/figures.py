@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs import Row
-from pe_experiments.comparison.table import finite
+from pe_experiments.comparison.runs import Row, finite
 from pe_experiments.comparison.words import format_seeds, learned
 from pe_experiments.drawing import (
     GREY,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
@@ -198,7 +199,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     examples = int(result["evaluation"]["examples"])
     protocol, encoding = comparison_keys(saved.identity.hashed, result["evaluation"], tuned)
     loss = result.get("validation_loss", math.nan)
-    validation_loss = float(loss) if isinstance(loss, int | float) else math.nan
+    validation_loss = float(loss) if finite(loss) else math.nan
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -209,7 +210,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "max_length": int(max(saved.derived["train_lengths"])),
         "protocol": protocol,
         "encoding": encoding,
-        **{key: _finite(result.get(key)) for key in RESULTS},
+        **{key: result[key] if finite(result.get(key)) else None for key in RESULTS},
     }
     if row["status"] == DIVERGED:
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
@@ -248,9 +249,9 @@ def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -
     return short_hash(compared), short_hash(encoding)
 
 
-def _finite(value: Any) -> float | None:
-    """Return a finite number, or None for any other value."""
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
+def finite(value: Any) -> bool:
+    """Return whether a value is a finite number."""
+    return isinstance(value, int | float | np.number) and math.isfinite(value)
 
 
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs
+from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs, finite
 from pe_experiments.comparison.statistics import (
     ALPHA,
     FEWEST,
@@ -16,7 +16,7 @@ from pe_experiments.comparison.statistics import (
     seeds_needed,
     smallest_p,
 )
-from pe_experiments.comparison.table import LEAST, best_encodings, finite
+from pe_experiments.comparison.table import LEAST, best_encodings
 from pe_experiments.comparison.tuning import Choice, at_an_end
 from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
