@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_two_encodings
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State
-from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, Task, executor_for
+from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, complain, say
 from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
@@ -203,8 +203,8 @@ def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Seque
     display = Lines()
     steps = {job: job.run.config.training.steps for job in jobs if job.run}
     try:
-        tasks = {job: Task(job.run.config, job.command) for job in jobs if job.run}
-        futures = dict(zip(tasks, executor.submit(list(tasks.values())), strict=True))
+        calls = {job: RunCall(job.run.config, job.command) for job in jobs if job.run}
+        futures = dict(zip(calls, executor.submit(list(calls.values())), strict=True))
         display.start(title, sum(steps.values()), sum(map(_saved_steps, jobs)))
         last_read = time.monotonic()
         while futures:
@@ -239,7 +239,7 @@ def _record(job: Job, future: Any) -> None:
     assert job.run
     try:
         outcome: Outcome = future.result()
-    except Exception as error:  # raised by the executor, since tasks do not raise
+    except Exception as error:  # raised by the executor, since calls do not raise
         reason = f"its process ended before the run: {one_line(str(error))}"
         if getattr(error, "exitcode", 0) == -signal.SIGKILL:
             reason = "its process was killed (is there enough memory?)"
