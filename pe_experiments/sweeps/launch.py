@@ -33,6 +33,7 @@ MOST_LISTED = 10  # failed runs listed per reason
 # Keys of evaluations that no published study has.
 OTHER_EVALUATIONS = {"window", "decoding", "save", "metrics"}
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
+Published = dict[str, set[tuple[int, int]]]  # see `published_keys`
 LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may launch in several batches
 
 
@@ -158,16 +159,17 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, set[int]]]) -> None:
+def _read_state(job: Job, run: Run, published: Callable[[str, str], Published]) -> None:
     """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
+    requested = [(length, run.config.evaluation.examples) for length in run.experiment.evaluation_lengths]
     if lengths is None or run.identity.classes or not OTHER_EVALUATIONS.isdisjoint(run.evaluation):
         is_published = False
     else:  # a published run that diverged has no lengths
-        is_published = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)
+        is_published = not lengths or lengths.issuperset(requested)
     if is_published and not (job.done or run.config.rerun):
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
@@ -177,8 +179,8 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, se
         job.reason = job.reason or run.remark
 
 
-def _published_keys(results_dir: str, study: str) -> dict[str, set[int]]:
-    """Return the evaluated lengths of the published runs of a study by key."""
+def _published_keys(results_dir: str, study: str) -> Published:
+    """Return the evaluated lengths and numbers of examples of the published runs of a study by key."""
     if not (study and Path(results_dir, study, "provenance.csv").exists()):
         return {}
     from pe_experiments.published.archive import published_keys  # imports pandas
