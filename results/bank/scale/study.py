@@ -105,11 +105,11 @@ def answer(folder: Path) -> str:
             sentences.append(f"At {size} million parameters not measured: {counts[width]} of {RUNS} runs.")
             continue
         decision = decide(scores[SMALLEST], scores[width])
+        rule = "by the planned rule, which asks for KERPLE, `fox(initial_bias=4)` and `cpb_log` above ALiBi"
         sentences.append(
-            f"At {size} million parameters, on three tasks, the recommendation {decision['recommendation']} by "
-            f"the planned rule, which asks for KERPLE, `fox(initial_bias=4)` and `cpb_log` above ALiBi and "
-            f"RoPE: {listed_means(scores[width])}. The order {decision['order']} (Spearman's rho with that at "
-            f"{SIZES[SMALLEST]} million {number(decision['rho'])}, p = {decision['p']:.2f})."
+            f"At {size} million parameters, on three tasks, the recommendation {decision['recommendation']} "
+            f"{rule} and RoPE: {listed_means(scores[width])}. The order {decision['order']} (Spearman's rho "
+            f"with that at {SIZES[SMALLEST]} million {number(decision['rho'])}, p = {decision['p']:.2f})."
         )
     return " ".join(sentences)
 
