@@ -1,6 +1,6 @@
-"""Export encodings as an attention function of transformers."""
+"""Export encodings as a ``score_mod`` of FlexAttention or as an attention function of transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,50 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.models.attention import makes_weights
 from pe_experiments.terminal.errors import UserError
+
+ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
+    """Return the bias of an encoding as a ``score_mod`` of ``torch.nn.attention.flex_attention``.
+
+    The bias is read from a table with a row per head and a column per distance. A causal mask must be applied
+    with ``block_mask``.
+
+    Args:
+        encoding: encoding of a layer, on the device of the queries.
+        length: longest sequence, with positions 0 .. length - 1.
+
+    Raises:
+        UserError: the encoding does more than add a bias that depends only on distance.
+    """
+    cls = type(encoding)
+    name = cls.__name__
+    base = PositionalEncoding
+    if acts_at_embedding(encoding) or makes_weights(encoding) or cls.rotate is not base.rotate:
+        raise UserError(f"export: {name} does more than add to the logits, so it is no score_mod")
+    if cls.bias is base.bias or encoding.invariant_to != "shift":
+        raise UserError(f"export: {name} adds no bias that depends on the distance of query and key alone")
+    heads, width = encoding.shape.num_heads, encoding.shape.head_dim
+    device = _device(encoding)
+    keys = torch.arange(2 * length - 1, device=device)
+    visible = torch.ones(1, 1, len(keys), dtype=torch.bool, device=device)
+    at = AttentionContext(keys[None, length - 1 : length], keys[None], visible)
+    q_BHTK = torch.zeros(1, heads, 1, width, device=device)
+    k_BHSK = torch.zeros(1, heads, len(keys), width, device=device)
+    bias = encoding.bias(q_BHTK, k_BHSK, at)
+    bias_of_ones = encoding.bias(q_BHTK + 1, k_BHSK + 1, at)
+    if bias is None or bias_of_ones is None or not torch.equal(bias, bias_of_ones):
+        raise UserError(f"export: the bias of {name} depends on content, so it is no score_mod")
+    table_HN = bias.expand(1, heads, 1, -1)[0, :, 0].contiguous()
+
+    def add_bias(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score + table_HN[head, key - query + length - 1]
+
+    return add_bias
 
 
 def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding]) -> None:

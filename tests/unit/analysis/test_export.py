@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
-from pe_experiments.analysis.export import register_with_transformers
+from pe_experiments.analysis.export import register_with_transformers, score_mod
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, draw_inputs, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -21,6 +22,22 @@ TOKENS = 20
 
 def perturbed_encoding(choice: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
     return perturbed(build(reference_of(choice).build, shape))
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("choice", ["alibi", "t5", "kerple_log", "sandwich", "hard_alibi"])
+@torch.no_grad()
+def test_a_score_mod_gives_the_same_weights(choice: str) -> None:
+    encoding = perturbed_encoding(choice)
+    inputs = draw_inputs(SHAPE, TOKENS, TOKENS, seed=0)
+    modify = score_mod(encoding, 64)
+
+    def causal(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(j <= i, modify(score, b, h, i, j), -math.inf)
+
+    one_hot = torch.eye(TOKENS).expand(1, 4, -1, -1)
+    weights = flex_attention(inputs.q_BHTK, inputs.k_BHTK, one_hot, score_mod=causal)
+    torch.testing.assert_close(weights, attention_weights(encoding, inputs), rtol=0, atol=1e-6)
 
 
 def attention_weights(encoding: PositionalEncoding, inputs: Any) -> Tensor:
