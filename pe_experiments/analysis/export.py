@@ -80,8 +80,7 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
             raise UserError(f"export: {type(encoding).__name__} acts at the embedding, not in attention")
         try:
             heads, width = encoding.shape.num_heads, encoding.shape.head_dim
-            device = next((parameter.device for parameter in encoding.parameters()), None)
-            token = torch.zeros(1, heads, 1, width, device=device)
+            token = torch.zeros(1, heads, 1, width, device=_device(encoding))
             _weights(encoding, token, token, None, 1.0)
         except AssertionError as error:
             raise UserError(f"export: {error}, which transformers does not pass on") from error
@@ -101,6 +100,11 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
 
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, eager_mask)
+
+
+def _device(encoding: PositionalEncoding) -> torch.device | None:
+    """Return the device of the parameters, or None if there are none."""
+    return next((parameter.device for parameter in encoding.parameters()), None)
 
 
 def _weights(

@@ -31,7 +31,7 @@ from pe_experiments.store.csv_files import BOUNDED_COLUMNS
 from pe_experiments.store.identity import config_key
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few, one_line
-from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 PROVENANCE = "provenance.csv"  # marks a folder as a published study
@@ -151,9 +151,10 @@ def _valid_study(folder: Path) -> Iterator[None]:
 def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
     with _valid_study(folder):
-        optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
-        tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
-        tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
+        with consistent_files(folder):
+            optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
+            tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
+            tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         _refuse_inconsistent(tables)
         runs, curves, training, provenance = (tables[file] for file in FILES)
         optional = {file.removesuffix(".csv"): tables[file] for file in optional_files}
@@ -211,10 +212,11 @@ def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
     if not (folder / PROVENANCE).exists():
         return {}
     with _valid_study(folder):
-        provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
-        families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
-        grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
-        curves = pd.read_csv(folder / FILES[1], usecols=["name", "length", "examples"])
+        with consistent_files(folder):
+            provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
+            families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
+            grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
+            curves = pd.read_csv(folder / FILES[1], usecols=["name", "length", "examples"])
         lengths_by_name: dict[str, set[tuple[int, int]]] = defaultdict(set)
         for name, length, examples in curves.itertuples(index=False):
             lengths_by_name[name].add((length, examples))

@@ -19,7 +19,7 @@ from pe_experiments.published.archive import FILES, PROVENANCE, SHIPPED, read_ar
 from pe_experiments.published.blocks import fill_page
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import make_folder, write_atomically
+from pe_experiments.terminal.files import consistent_files, make_folder, replace_together
 
 DATA = (".csv", ".json")
 PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
@@ -73,6 +73,9 @@ def list_studies(results_dir: Path) -> list[Path]:
     for folder in sorted(candidates):
         if folder.name[0] != "." and any(map(_is_published, folder.iterdir())):
             studies.append(folder)
+    for folder in studies:
+        with consistent_files(folder):
+            pass
     if not studies:
         raise UserError(f"results_dir={results_dir} has no published study; create one with publish=STUDY")
     return studies
@@ -119,14 +122,9 @@ def make_pages(folder: Path, study: ModuleType) -> None:
 
 
 def mirror(fresh: Path, folder: Path) -> None:
-    """Replace a study's files by those in ``fresh``, and remove figures that ``fresh`` lacks.
-
-    The list of runs comes last, so that after a kill in between `read_archive` refuses the folder.
-    """
+    """Replace a study's files by those in ``fresh``, all or none, and remove figures that ``fresh`` lacks."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
-    for name in sorted(names, key=lambda name: (name.name == FILES[0], name)):
-        make_folder((folder / name).parent)
-        write_atomically(folder / name, (fresh / name).read_bytes())
+    replace_together(fresh, make_folder(folder), names)
     figures = folder / "figures"
     if figures.is_symlink():
         return

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
+from filelock import FileLock
 
 from pe_experiments.terminal.errors import UserError
 
@@ -23,6 +27,7 @@ CATALOGUE = _PACKAGE / "catalogue.yaml"
 MOST_BYTES = 32 << 20
 MOST_YAML_BYTES = 2 << 20
 DEEPEST = 100  # levels of nested YAML
+READY = ".ready"  # folder with complete files that still have to be moved
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
 
 
@@ -51,6 +56,54 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise UserError(f"{folder}: cannot write there ({error.strerror})") from error
     return folder
+
+
+def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
+    """Replace the named files of a folder by those of ``source``, all or none even after a kill.
+
+    The files are copied to a temporary folder, which is renamed to ``.ready`` when all copies are complete.
+    They are then moved to their places, if necessary by a later process in `consistent_files`.
+    """
+    names = sorted(names)
+    with consistent_files(folder):
+        for name in names:
+            make_folder((folder / name).parent)
+        copies = folder / ".copies"
+        shutil.rmtree(copies, ignore_errors=True)
+        try:
+            for name in names:
+                make_folder((copies / name).parent)
+                shutil.copyfile(source / name, copies / name)
+            copies.rename(folder / READY)
+        finally:
+            shutil.rmtree(copies, ignore_errors=True)
+        _move_ready_files(folder)
+
+
+@contextmanager
+def consistent_files(folder: Path) -> Iterator[None]:
+    """Finish an interrupted `replace_together` and hold off those of other processes within the block."""
+    try:
+        lock = FileLock(folder / ".files.lock").acquire()
+    except OSError:  # not writable for this process, which then cannot move files either
+        yield
+        return
+    with lock:
+        _move_ready_files(folder)
+        yield
+
+
+def _move_ready_files(folder: Path) -> None:
+    """Move the files in ``.ready`` to their places; see `replace_together`."""
+    ready = folder / READY
+    if ready.is_symlink() or not ready.is_dir():
+        return
+    for path in sorted(ready.rglob("*")):
+        if not path.is_dir():
+            name = path.relative_to(ready)
+            make_folder((folder / name).parent)
+            os.replace(path, folder / name)
+    shutil.rmtree(ready)
 
 
 def require_file(path: Path, max_bytes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from pe_experiments.store.identity import Identity
 from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import READY
 from tests.conftest import tiny_in
 from tests.synthetic import write_study
 
@@ -166,6 +168,32 @@ def test_links_in_a_strangers_results_are_replaced_not_followed(written: Path, t
     compare(written, "small", page)
     assert thesis.read_text() == "years"
     assert not any(path.is_symlink() for path in [*folder.rglob("*"), *page.rglob("*")])
+
+
+def test_interrupted_publishing_leaves_a_complete_set(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written / "small"
+    last = runs_of(written)[-1]
+    result = last.result.read_text()
+    last.result.unlink()
+    publish("small", written)
+    last.result.write_text(result)
+    replaced: list[Any] = []
+    replace = os.replace
+
+    def interrupted_at_the_third_ready_file(*paths: Any) -> None:
+        if READY in paths[0].parts:
+            replaced.append(paths)
+        if len(replaced) > 2:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted_at_the_third_ready_file)
+        with pytest.raises(KeyboardInterrupt):
+            publish("small", written)
+    assert pages.list_studies(written) == [folder]
+    assert len(read_archive(folder).runs) == 9
+    assert published_names(written) == [run.name for run in runs_of(written)]
 
 
 @pytest.mark.parametrize("file", ["curves", "provenance"])
