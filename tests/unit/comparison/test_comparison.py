@@ -141,18 +141,6 @@ def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("with_figures")
-def test_protocols_are_never_pooled(folder: Path, tiny: Tiny) -> None:
-    write_run(tiny("pe=learned", "training.steps=13"), fading(1, 0))
-    table = table_of(folder)
-    assert table.groupby("protocol")["seeds"].sum().sort_values().tolist() == [1, 9]
-    assert table["section"].nunique() == 2
-    assert list(write_compared(folder).sentences) == ["copy, decoder, steps=12", "copy, decoder, steps=13"]
-    names = {path.stem for path in (folder / "comparison" / "figures").glob("copy*.png")}
-    assert names == {"copy-decoder-steps12", "copy-decoder-steps13"}
-
-
-@pytest.mark.slow
 def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tiny) -> None:
     """A mean over seeds in pandas would mix runs trained to 6 and to 5."""
     assert len(load_runs(folder).runs) == 9

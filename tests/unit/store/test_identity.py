@@ -6,21 +6,16 @@ import importlib
 import linecache
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
-from pe_experiments.encodings import alibi
-from pe_experiments.models import attention
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store import identity
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import UNTRACKED, code_digests
@@ -88,10 +83,7 @@ def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:
     assert len(hashes) == len(hashed) + 1
 
 
-@pytest.mark.parametrize(
-    ("callback", "counts"),
-    [("LearningRateMonitor", False), ("DeviceStatsMonitor", False), ("ModelSummary", False), ("Timer", True)],
-)
+@pytest.mark.parametrize(("callback", "counts"), [("LearningRateMonitor", False), ("Timer", True)])
 def test_callbacks_of_lightning_that_only_watch_do_not_count(callback: str, counts: bool, tiny: Tiny) -> None:
     watched = tiny(f"trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{callback}}}]")
     assert (name_of(watched) != name_of(tiny())) is counts
@@ -102,17 +94,6 @@ def test_two_ways_to_write_a_configuration_give_one_name(tiny: Tiny) -> None:
     by_path = tiny("pe=pe_experiments.encodings.PositionalEncoding")
     assert name_of(by_path) == name_of(tiny("pe=none"))
     assert name_of(tiny("label=my_label"))[-8:] == name_of(tiny())[-8:]
-
-
-def test_names_change_with_numerics_and_not_with_edits_of_the_package(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = name_of(tiny("pe=alibi"))
-    monkeypatch.setattr(attention, "BLOCK_LOGITS", 1 << 10)
-    monkeypatch.setattr(alibi, "alibi_slopes", lambda heads: torch.ones(heads))
-    assert name_of(tiny("pe=alibi")) == before
-    now = identify(tiny("pe=alibi"))
-    assert replace(now, numerics=identity.NUMERICS + 1).name() != before
 
 
 def test_a_new_argument_with_a_default_keeps_the_names_of_earlier_runs(tiny: Tiny) -> None:
@@ -209,33 +190,20 @@ def notebook_digest(text: str, file: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("edit", "new"),
-    [
-        (("- self.slope", "- 2 * self.slope"), True),
-        (("FACTOR = 1.0", "FACTOR = 2.0"), True),
-        (("OFFSET = 1.0", "OFFSET = 2.0"), True),  # read by a helper function
-        (("return OFFSET", "return 2 * OFFSET"), True),
-        (("OFFSET = 1.0", "OFFSET = 1.0\nUNUSED = 3"), False),
-    ],
-)
-def test_a_class_in_a_notebook_counts_with_the_globals_it_reads(edit: tuple[str, str], new: bool) -> None:
-    texts = (NOTEBOOK, NOTEBOOK.replace(*edit))
-    digests = [notebook_digest(text, f"<ipython-{i}-{hash(edit)}>") for i, text in enumerate(texts)]
-    assert UNTRACKED not in digests
-    assert (digests[0] != digests[1]) == new
-
-
-@pytest.mark.parametrize(
     ("first", "second", "new"),
     [
-        ("__import__('torch').tensor([0.1])", "__import__('torch').tensor([0.2])", True),
-        ("frozenset({'a'})", "frozenset({'b'})", True),
-        ("{'f': helper}", "{'f': helper}", False),  # whose text contains an address
+        ("return OFFSET", "return 2 * OFFSET", True),  # in a helper function
+        ("OFFSET = 1.0", "OFFSET = 2.0", True),  # read by the helper function
+        ("OFFSET = 1.0", "OFFSET = 1.0\nUNUSED = 3", False),
+        ("OFFSET = {'f': helper}", "OFFSET = {'f': helper}", False),  # whose text contains an address
+        ("OFFSET = __import__('torch').ones(1)", "OFFSET = __import__('torch').zeros(1)", True),
     ],
 )
-def test_globals_of_a_notebook_count_by_their_values(first: str, second: str, new: bool) -> None:
-    texts = (NOTEBOOK.replace("OFFSET = 1.0", f"OFFSET = {value}") for value in (first, second))
-    digests = [notebook_digest(text, f"<ipython-{i}-{first}>") for i, text in enumerate(texts)]
+def test_a_class_in_a_notebook_counts_with_the_globals_it_reads(first: str, second: str, new: bool) -> None:
+    replaced = "return OFFSET" if "return" in first else "OFFSET = 1.0"
+    texts = [NOTEBOOK.replace(replaced, text) for text in (first, second)]
+    digests = [notebook_digest(text, f"<ipython-{i}-{second}>") for i, text in enumerate(texts)]
+    assert UNTRACKED not in digests
     assert (digests[0] != digests[1]) == new
 
 
