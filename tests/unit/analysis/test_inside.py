@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE
 from tests.conftest import Script, assert_one_sentence
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 @pytest.mark.parametrize("name", sorted(shipped("task")))

@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,14 @@ from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.comparison.table import encoding_table
 from pe_experiments.comparison.words import caveats
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.store.manifest import write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import tiny_in
 from tests.synthetic import Accuracies, fading, write_run, write_study
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 PAGE = "report.html"
 
 

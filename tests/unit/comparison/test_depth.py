@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,13 @@ import pandas as pd
 import pytest
 
 from pe_experiments.comparison import compare, load_runs
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import read_archive, write_archive
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from tests.synthetic import fading, write_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 GRID = ("task=needle", "training.min_length=6", "evaluation.lengths=[6,12,48]")
 
 

@@ -15,14 +15,13 @@ import pytest
 from scipy import stats
 
 from pe_experiments.comparison import build_comparison, compare, load_runs
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks.text import FEWEST_BYTES
 from tests.synthetic import fading, write_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 GRID = ("training.min_length=6", "evaluation.lengths=[6,12,48]")
 SLOPES = {"alibi": 0.0, "rope": 0.4, "learned": 1.0}  # nats per doubling of the length past training
 

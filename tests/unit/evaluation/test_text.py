@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv, read_curve, read_metrics
 from pe_experiments.tasks.text import FEWEST_BYTES
 from tests.integration.test_tracking import mirror
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 LENGTHS = (16, 24, 64, 128)
 
 

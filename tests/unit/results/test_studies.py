@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,6 @@ import pytest
 
 from pe_experiments.comparison import Runs, build_comparison, compare, load_runs, write_comparison
 from pe_experiments.comparison.compare import output_of
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published import read_archive, with_settings
 from pe_experiments.published.archive import (
     FILES,
@@ -30,12 +28,13 @@ from pe_experiments.terminal.errors import UserError
 from tests import recomputation
 from tests.conftest import ROOT
 from tests.synthetic import fading, write_run, write_study
+from tests.unit import Tiny
 
 RESULTS = ROOT / "results"
 
 
 @pytest.mark.slow
-def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experiment], tmp_path: Path) -> None:
+def test_a_study_read_back_gives_the_same_comparison(tiny: Tiny, tmp_path: Path) -> None:
     runs = load_runs(write_study(tiny))
     write_archive(runs, tmp_path / "a")
     read = read_archive(tmp_path / "a")
@@ -47,7 +46,7 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
     pd.testing.assert_frame_equal(*tables)
 
 
-def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..., Experiment]) -> None:
+def test_runs_of_classes_outside_the_project_are_not_published(tiny: Tiny) -> None:
     runs = load_runs(write_study(tiny, seeds=2))
     require_committed_code("t", runs)
     next(iter(runs.saved.values())).trained["pe"]["_target_"] = "mine.Mine"
@@ -55,9 +54,7 @@ def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..
         require_committed_code("t", runs)
 
 
-def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
-    tiny: Callable[..., Experiment], results: Path
-) -> None:
+def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(tiny: Tiny, results: Path) -> None:
     """There are two tasks, each with a grid."""
 
     def write_runs(task: str, rate: float, loss: float) -> None:
@@ -87,9 +84,7 @@ def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(
     assert [choice["chosen"] for choice in merged.tuning] == ["0.9"]
 
 
-def test_a_comparison_does_not_overwrite_a_published_study(
-    tiny: Callable[..., Experiment], results: Path
-) -> None:
+def test_a_comparison_does_not_overwrite_a_published_study(tiny: Tiny, results: Path) -> None:
     write_study(tiny, "study=s", seeds=1)
     list_in_study(results, "s", *load_runs(results).saved)
     assert output_of(results, "s") == results / "s"
@@ -124,7 +119,7 @@ after
 
 
 def test_a_study_with_code_fills_its_page(
-    tiny: Callable[..., Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pe_experiments.published.pages.SHIPPED", tmp_path)
     folder = tmp_path / "small"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.manifest import list_in_study, read_manifest
 from pe_experiments.terminal.errors import UserError
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ from pe_experiments.store.status import Run
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 SOURCE = """
 from pe_experiments.encodings import PositionalEncoding
 

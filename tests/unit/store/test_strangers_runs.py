@@ -16,7 +16,6 @@ from pe_experiments.commands.evaluate import changed_sections
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import resolved
@@ -26,10 +25,10 @@ from pe_experiments.store.finished import finished_run
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run, write_trained_run
+from tests.unit import Tiny
 
 pytestmark = pytest.mark.slow
 
-Tiny = Callable[..., Experiment]
 Spoil = Callable[[dict[str, Any]], object]
 TEXT = "pe_experiments.tasks.text.Text"
 ESCAPED = r"\${oc.create:{_target_:pandas.read_pickle,filepath_or_buffer:evil.pkl}}"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.data.formats import CausalFormat, SlotsFormat
 from pe_experiments.positions.task_ids import TaskProvided
@@ -15,6 +12,7 @@ from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
 from pe_experiments.tasks.copying import Copy, Duplicate, OddsFirst, Reverse, Rotate, Swap
+from tests.unit import Tiny
 
 
 def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,9 +81,7 @@ def test_a_random_start_trains_every_id_equally_often() -> None:
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
-def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
-    model: str, tiny: Callable[..., Experiment]
-) -> None:
+def test_training_stays_inside_the_table_and_evaluation_starts_at_one(model: str, tiny: Tiny) -> None:
     experiment = tiny(
         "task=addition_reversed", "positions=task", "positions.max_positions=9", f"model={model}"
     )

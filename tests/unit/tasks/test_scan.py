@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.scan import Scan, all_phrases, interpret
 from pe_experiments.terminal.errors import UserError
+from tests.unit import Tiny
 
 # Commands by number of actions in tasks.txt of brendenlake/SCAN.
 PUBLISHED_COUNTS = {
@@ -57,7 +56,7 @@ def test_splits_share_no_command_and_lose_none() -> None:
         assert task.for_split("training").nearest_length(length) == 25
 
 
-def test_an_experiment_has_the_split_by_length(tiny: Callable[..., Experiment]) -> None:
+def test_an_experiment_has_the_split_by_length(tiny: Tiny) -> None:
     experiment = tiny("task=scan", "training.max_length=25", "evaluation.lengths=null")
     assert max(experiment.train_lengths) == 25
     assert experiment.source.train_length == 1 + 9 + 1 + 25

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch import nn, optim
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
@@ -20,12 +18,11 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import (
     TrainingOptimizer,
-    hidden_matrices,
     learning_rate_factor,
     split_parameters,
 )
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
 
 
@@ -95,12 +92,6 @@ def test_steps_equal_those_of_pytorch(name: str, flat: bool, tiny: Tiny) -> None
     tolerance = {"muon": 1e-2, "adafactor": 1e-3}.get(name, 1e-5)
     for key, parameter in expected.named_parameters():
         torch.testing.assert_close(model.get_parameter(key), parameter, rtol=tolerance, atol=tolerance / 100)
-
-
-def test_muon_updates_the_matrices_of_the_layers(tiny: Tiny) -> None:
-    for choice in ("pe=learned", "pe=fire", "model.output_head=tied"):
-        model = tiny(choice).untrained_model()
-        assert {id(p) for p in hidden_matrices(model)} == {id(p) for p in matrices_of(model)} != set()
 
 
 def test_user_optimizers_train_and_need_trust(

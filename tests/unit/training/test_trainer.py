@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +12,6 @@ import pytorch_lightning as pl
 import torch
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.identity import identify
@@ -22,8 +20,7 @@ from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss
 from tests.interrupted import StopAt
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 class Halved(pl.Callback):
