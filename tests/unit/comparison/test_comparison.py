@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -255,19 +254,12 @@ def test_the_latex_table_marks_what_did_not_learn_and_the_best(tiny: Tiny, resul
             name, *cells = (cell.strip() for cell in line.removesuffix(r" \\").split("&"))
             rows[name] = cells
     assert rows["Encoding"] == ["Seeds", "copy", "reverse"]
-    assert rows["Longest training input"] == ["", "6", "6"]
     assert rows["RoPE, random subset"] == ["8", r"\textbf{0.89}", "--"]
     assert rows["ALiBi"] == ["8", r"\textbf{0.89}", "--"]
     assert rows["Sinusoidal"] == ["8", "0.29", "--"]
     assert rows["RoPE (base=500)"] == ["8", r"\textit{0.39}$^{\dagger}$", "--"]
     assert rows["NoPE"] == ["8", "--", "0.00"]  # the best of its column, but 0 is not marked
-    assert "$^{\\dagger}$Not learned: most seeds" in text
-    assert r"each of the others alone, $p \le 0.05$ after Holm's" in text
-    bibtex = (results / "comparison" / "references.bib").read_text()
-    for keys in re.findall(r"\\cite\w+\{(.*?)\}", text):
-        assert all(f"{{{key}," in bibtex for key in keys.split(","))
     assert text.count(r"\citep{") == len(comparison.encodings)
-    assert r"{\scriptsize \citep{su2021roformer,ruoss2023randomized}}" in rows
 
 
 @pytest.mark.parametrize("group", ["pe", "positions"])

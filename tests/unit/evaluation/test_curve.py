@@ -165,22 +165,13 @@ def test_depths_add_up_to_the_curve(tiny: Tiny, decoding: Any) -> None:
     assert [depth["depth"] for depth in depths if depth["length"] == 20] == [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
-def test_depth_is_measured_on_the_inputs_without_the_mark_before_them(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_depth_is_measured_on_the_inputs_without_the_mark_before_them(tiny: Tiny) -> None:
     experiment = tiny("task=induction")
-    source = experiment.source
-    measured = []
-    depth = type(source.task).depth
-
-    def recorded(self: Any, inputs: torch.Tensor) -> Any:
-        measured.append(inputs)
-        return depth(self, inputs)
-
-    monkeypatch.setattr(type(source.task), "depth", recorded)
-    list(extrapolation_curve(experiment.untrained_model(), source, [9], 130, 6))
-    tokens = torch.cat([source.evaluation_block(9, block).tokens_BT for block in range(2)])
-    assert torch.equal(torch.cat(measured), tokens[:130, 1:10])
+    details = Details(experiment.source)
+    list(extrapolation_curve(experiment.untrained_model(), experiment.source, [9], 100, 6, details=details))
+    inputs = experiment.source.evaluation_block(9, 0).tokens_BT[:, 1:10]
+    counts = experiment.task.depth(inputs).clamp(max=0.99).mul(5).long().bincount(minlength=5)
+    assert [row["examples"] for row in details.tables["depth"]] == counts.tolist()
 
 
 def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(

@@ -39,19 +39,19 @@ def opened(path: Path) -> PretrainedModel:
     return model
 
 
-def slow_bits_per_byte(
-    model: Any, tokenizer: Any, text: bytes, parts: int, length: int, scored: int
-) -> float:
-    """Predict token by token, each from a separate window, and count the bytes of the tokens."""
+def slow_bits_per_byte(folder: Path, text: bytes, length: int, prefix: list[int]) -> float:
+    """Predict the last 8 tokens of two windows, each by itself, and count the bytes of the tokens."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     byte_of = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
     bits, count = 0.0, 0
-    for index in range(parts):
-        part = text[len(text) * index // parts : len(text) * (index + 1) // parts].decode(errors="ignore")
-        tokens = tokenizer.encode(part)[-length:]
+    for part in (text[: len(text) // 2], text[len(text) // 2 :]):
+        tokens = tokenizer.encode(part.decode(errors="ignore"), add_special_tokens=False)[-length:]
+        tokens[: len(prefix)] = prefix
         symbols = [tokenizer.backend_tokenizer.id_to_token(token) for token in tokens]
-        first = length - scored
+        first = length - 8
         while 0x80 <= byte_of[symbols[first][0]] < 0xC0:  # the window starts within a character
             first += 1
         for place in range(first, length):
@@ -63,12 +63,9 @@ def slow_bits_per_byte(
 
 
 def test_bits_per_byte_equal_a_slow_loop(llama: Path, text: Path, measure: Measure) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(llama), AutoTokenizer.from_pretrained(llama)
     table = measure().set_index("length")
     for length in (16, 64):
-        expected = slow_bits_per_byte(model, tokenizer, text.read_bytes(), 2, length, 8)
+        expected = slow_bits_per_byte(llama, text.read_bytes(), length, prefix=[])
         assert table.loc[length, "bits_per_byte"] == pytest.approx(expected, rel=1e-5)
     assert table["bytes"].nunique() == 1
 
@@ -162,7 +159,7 @@ def test_another_text_and_another_model_are_measured_again(
 
 
 def test_a_token_that_begins_texts_begins_windows(
-    llama: Path, tmp_path: Path, measure: Measure, monkeypatch: pytest.MonkeyPatch
+    llama: Path, text: Path, tmp_path: Path, measure: Measure
 ) -> None:
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
@@ -172,19 +169,8 @@ def test_a_token_that_begins_texts_begins_windows(
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="! $A", special_tokens=[("!", 0)])
     tokenizer.bos_token = "!"
     tokenizer.save_pretrained(folder)
-    assert opened(folder).prefix() == [0]
-    assert opened(llama).prefix() == []
-    windows: list[list[int]] = []
-    original = loss.bits
-
-    def record(model: Any, tokens_T: torch.Tensor, scored: int) -> float:
-        windows.append(tokens_T.tolist())
-        return original(model, tokens_T, scored)
-
-    monkeypatch.setattr(loss, "bits", record)
-    measure(model=str(folder), lengths=[16])
-    measure(lengths=[16])
-    assert windows[0] == [0, *windows[2][1:]]
+    (measured,) = measure(model=str(folder), lengths=[16])["bits_per_byte"]
+    assert measured == pytest.approx(slow_bits_per_byte(folder, text.read_bytes(), 16, [0]), rel=1e-5)
 
 
 def test_the_command_prints_a_table_and_writes_a_page(
