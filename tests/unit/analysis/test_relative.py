@@ -13,10 +13,9 @@ from pe_experiments.checking.instances import draw_inputs, perturbed
 from pe_experiments.encodings import AttentionContext, ModelShape, transformer_xl
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias
-from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
-from pe_experiments.encodings.rope_extension import RopeNtk, RopeYarn
+from pe_experiments.encodings.rope_extension import RopeNtk
 from pe_experiments.encodings.rope_released import RopeLongRope
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -35,10 +34,7 @@ from pe_experiments.models.attention_scores import Inputs, attention_scores
         (Rope, {"base": 1.0}, "base=1.0"),
         (RopeNtk, {"rotary_fraction": 0.25}, "at least 4 rotated channels"),
         (Sinusoidal, {"combine": "concat", "width": 32}, "width=32"),
-        (T5Bias, {"num_buckets": 7}, "num_buckets=7"),
-        (RopeYarn, {"attention_factor": 0.0}, "attention_factor=0.0"),
         (RopeLongRope, {"short_factor": [1.0] * 3}, "short_factor has 3 numbers, but 4 pairs"),
-        (LearnedRelative, {"extent": 0}, "extent=0"),
         (ContinuousBias, {"distance": "square"}, "distance=square"),
         (Composition, {"encodings": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
         (ByLayer, {"encodings": [Rope, Rope, Rope]}, "3 encodings cannot alternate in 2 layers"),

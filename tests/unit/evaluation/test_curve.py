@@ -191,31 +191,6 @@ def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
     assert [row["untrained_positions"] for row in rows] == [0, 0]
 
 
-def test_training_validation_and_evaluation_share_no_example(tiny: Tiny) -> None:
-    experiment = tiny("training.min_length=6", "task.vocab_size=50", "training.batch_size=64")
-    source = experiment.source
-    streams = [TrainingStream(source, 64, "mixed", name) for name in ("training", "validation")]
-    batches = [[stream.batch(index) for index in range(40)] for stream in streams]
-    batches.append([source.evaluation_block(6, 0)])
-    training, validation, evaluation = (
-        {tuple(row) for batch in split for row in batch.tokens_BT.tolist()} for split in batches
-    )
-    assert not training & validation
-    assert not evaluation & (training | validation)
-
-
-@pytest.mark.parametrize("batching", ["mixed", "single_length"])
-def test_batches_are_pure_functions_of_their_index(tiny: Tiny, batching: str) -> None:
-    experiment = tiny("positions=random_offset")
-    first, second = (TrainingStream(experiment.source, 8, batching) for _ in range(2))
-    forwards = [first.batch(i) for i in range(40)]
-    for index in (39, 17, 16, 0):
-        assert all(map(torch.equal, forwards[index], second.batch(index)))
-    lengths = [set(batch.lengths_B.tolist()) for batch in forwards]
-    assert all(len(each) == 1 for each in lengths) == (batching == "single_length")
-    assert set.union(*lengths) == {2 * n + 2 for n in range(1, 7)}
-
-
 @pytest.mark.parametrize("batching", ["mixed", "single_length"])
 def test_declared_lengths_leave_room_for_the_longest_answer(tiny: Tiny, batching: str) -> None:
     """A row has position ids for the longest answer, so their number does not tell the answer's length."""

@@ -89,13 +89,16 @@ def text(tiny: Tiny, tmp_path: Path) -> Experiment:
     return tiny(*options, "pe=rope", "trainer.precision=64-true")
 
 
-@pytest.mark.parametrize("window", [2, 24, 90])
+@pytest.mark.parametrize("given", [2, 24, 90, None])
 @torch.no_grad()
-def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(text: Experiment, window: int) -> None:
+def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(
+    text: Experiment, given: int | None
+) -> None:
     model, source, length = text.untrained_model().eval(), text.evaluation_source, 200
     stretch_N = source.task.sample(length, 1, torch.Generator().manual_seed(0))[0][0]
+    window = given or length
     stride = max(1, min(STRIDE, window // 4))
-    losses, _ = Scorer(model, source, window=window).cut(stretch_N[None], length)
+    losses, right = Scorer(model, source, window=given).cut(stretch_N[None], length)
     for index in range(1, length):
         stop = length  # of the window: the last of those that contain the byte among its last bytes
         while stop - stride > index and stop > window:
@@ -103,7 +106,9 @@ def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(text: Expe
         start = max(0, stop - window)
         read = torch.cat([torch.tensor([source.format.bos]), stretch_N[start:index]])
         ids = torch.arange(len(read))
-        expected = F.cross_entropy(alone(model, read, len(read), ids), stretch_N[index])
+        logits_V = alone(model, read, len(read), ids)
+        expected = F.cross_entropy(logits_V, stretch_N[index])
+        assert bool(right[0, index - 1]) == bool(logits_V.argmax() == stretch_N[index])
         assert float(losses[0, index - 1]) == pytest.approx(float(expected), abs=1e-12)
         assert index - start <= window - 1
         assert index - start >= min(index, window - stride)

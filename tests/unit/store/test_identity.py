@@ -20,7 +20,6 @@ from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.store.status import Run
-from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run
 from tests.unit import Tiny
@@ -146,24 +145,18 @@ def test_edits_of_a_module_that_it_imports_make_a_new_run(
 
 
 @pytest.mark.slow
-def test_an_edited_run_is_trained_and_evaluated_anew(
-    tiny: Tiny, write_code: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_edited_run_is_trained_and_evaluated_anew(tiny: Tiny, write_code: Callable[[str], None]) -> None:
     write_code(SOURCE)
-    first = run_experiment(tiny("pe=user_code.Slope").config, Lines())
-    assert first.done == "trained"
-    assert run_experiment(tiny("pe=user_code.Slope").config, Lines()).done == "found"
+    first = run_experiment(tiny("pe=user_code.Slope").config)
     shipped_run = run_experiment(tiny("pe=none").config)
     changes = {"pe": {"_target_": "user_code.Slope"}}
     assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
     assert evaluate_run(shipped_run.directory.path, changes).done == "found"
     write_code(SOURCE.replace("FACTOR = 1.0", "FACTOR = 2.0"))
     assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
-    capsys.readouterr()
-    assert run_experiment(tiny("pe=user_code.Slope").config, Lines()).done == "trained"
-    out = capsys.readouterr().out
-    assert f"This is a new run, not the run {first.run.name}" in out
-    assert "user_code has been edited" in out
+    difference = Run(tiny("pe=user_code.Slope").config).difference_to_cached_run()
+    assert difference == f"not the run {first.run.name}: user_code has been edited"
+    assert run_experiment(tiny("pe=user_code.Slope").config).done == "trained"
     with pytest.raises(UserError, match="user_code changed since it was trained"):
         load_model(first.run.path, trust=True)
 
@@ -234,18 +227,6 @@ def test_data_files_count_by_their_content(
     assert identify(tiny(*overrides)) == before
     (elsewhere / "texts" / "b.txt").write_text("c" * 60_000)
     assert identify(tiny(*overrides)) != before
-
-
-def test_files_that_an_argument_names_count_by_their_content(
-    tiny: Tiny, write_code: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_code(SOURCE.replace("slope: float = 0.1", "slope: float = 0.1, table: str = ''"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "table.txt").write_text("1")
-    overrides = ("pe=user_code.Slope", "+pe.table=table.txt")
-    before = name_of(tiny(*overrides))
-    (tmp_path / "table.txt").write_text("2")
-    assert name_of(tiny(*overrides)) != before
 
 
 def test_a_relabelled_or_moved_run_is_cached(tiny: Tiny, results: Path, tmp_path: Path) -> None:

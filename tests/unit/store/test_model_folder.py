@@ -163,7 +163,3 @@ def test_upload(tiny: Tiny, script: Script, tmp_path: Path, monkeypatch: pytest.
     assert_one_sentence(script("export", *arguments, "push_to_hub=name"), "push_to_hub=name", "ORG/NAME")
     assert calls[0]["repo_id"] == "org/name"
     assert {path.name for path in (tmp_path / "a").iterdir()} == set(calls[0]["allow_patterns"])
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    missing = script("export", f"run={run}", f"out={tmp_path / 'b'}", "push_to_hub=org/name")
-    assert_one_sentence(missing, "push_to_hub", "pip install huggingface_hub")
-    assert not (tmp_path / "b").exists()

@@ -73,19 +73,3 @@ def test_equations_have_one_solution() -> None:
         left, right = text.split("=")
         solutions = [d for d in range(5) if eval(left.replace("x", str(d))) % 5 == int(right)]
         assert solutions == [solution]
-
-
-def number(bits: list[int]) -> int:
-    """Return the number of these bits, lowest bit first."""
-    return int("".join(map(str, reversed(bits))), 2)
-
-
-@pytest.mark.parametrize("length", [3, 8, 24])
-def test_binary_arithmetic_is_right_at_sizes_beyond_machine_integers(length: int) -> None:
-    for task, combine in ((BinaryAddition(), int.__add__), (BinaryMultiplication(), int.__mul__)):
-        inputs, targets = draw(task, 10 * length, 20)
-        for row, target in zip(inputs.tolist(), targets.tolist(), strict=True):
-            split = row.index(2)
-            answer = [bit for bit in target if bit != IGNORE]
-            assert number(answer) == combine(number(row[:split]), number(row[split + 1 :]))
-            assert answer[-1] == 1
