@@ -12,11 +12,7 @@ from scipy.stats import binomtest
 from pe_experiments.checking import small_shape
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
 from pe_experiments.data.seen import seen_in_training
-from pe_experiments.evaluation.curve import (
-    extrapolation_curve,
-    tally,
-    wilson_interval,
-)
+from pe_experiments.evaluation.curve import extrapolation_curve, tally, wilson_interval
 from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise

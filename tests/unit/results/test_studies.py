@@ -9,12 +9,7 @@ import pytest
 from pe_experiments.comparison import Runs, compare, load_runs
 from pe_experiments.comparison.compare import output_of
 from pe_experiments.published import read_archive, with_settings
-from pe_experiments.published.archive import (
-    FILES,
-    merge_runs,
-    published_keys,
-    write_archive,
-)
+from pe_experiments.published.archive import FILES, merge_runs, published_keys, write_archive
 from pe_experiments.published.blocks import fill_project_readme
 from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.published.publish import require_committed_code
