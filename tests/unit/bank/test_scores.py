@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pe_experiments.bank.scores import score_table
 from pe_experiments.bank.verdicts import (
     BETTER,
     NEITHER,
@@ -21,7 +22,9 @@ from pe_experiments.bank.verdicts import (
     calibrated_p,
     verdicts_on,
 )
+from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
+from pe_experiments.store.record import Record
 
 RANDOM = np.random.default_rng(0)
 
@@ -98,3 +101,30 @@ def test_the_calibrated_p_corrects_for_the_choice_of_the_best() -> None:
     assert 0.12 <= calibrated_p(0.05, 12, 12) <= 0.17
     assert calibrated_p(0.05, 2, 12) == pytest.approx(0.05, abs=0.01)
     assert calibrated_p(0.0, 12, 12) == 0
+
+
+def test_a_score_needs_configurations_and_lengths_that_all_encodings_have() -> None:
+    """NoPE lacks configuration 1 and one run of RoPE has a further length. The lower loss counts."""
+    rows = []
+    points = []
+    saved = {}
+    for label, setting, rate in itertools.product(("rope", "none"), (0, 1), (0.001, 0.003)):
+        if (label, setting) == ("none", 1):
+            continue
+        name = f"{label}-{setting}-{rate}"
+        run = {"name": name, "seed": setting, "task": "kth"}
+        is_better = rate == {"rope": 0.003, "none": 0.001}[label]
+        loss = 0.1 if is_better else 0.5
+        saved[name] = Record(name, {"training": {"learning_rate": rate}}, 1, {})
+        rows.append(
+            run
+            | {"label": label, "max_length": 10, "loss_in_distribution": loss, "solved_in_distribution": True}
+        )
+        exact_match = {5: 1.0, 10: 1.0, 20: 0.6 if is_better else 0.9, 40: 0.1, 80: 0.2}
+        for length, value in exact_match.items():
+            points.append(run | {"content_length": length, "exact_match": value})
+    points.append(points[-1] | {"name": "rope-0-0.003", "seed": 0, "content_length": 30, "exact_match": 0.0})
+    runs = Runs(pd.DataFrame(rows), pd.DataFrame(points), saved=saved)
+    table = score_table(runs, floors=None)
+    assert list(table["name"]) == ["none-0-0.001", "rope-0-0.003"]
+    assert table["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)

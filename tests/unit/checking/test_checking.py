@@ -16,6 +16,7 @@ from pe_experiments.checking.wrapping import by_offset, from_start, pairs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import RopeLinear
 
 # A base that is not passed on shows at a base other than the default.
 ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
@@ -39,6 +40,31 @@ def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.Monkey
             return
     assert equal_encodings(wrong, [component], forms) == []
     assert named_mistakes() == [name]
+
+
+class DividedByTokensSoFar(Rope):
+    """Linear interpolation by the number of tokens, which grows while decoding."""
+
+    def frequencies_BR(self, at: AttentionContext) -> Tensor:
+        return super().frequencies_BR(at) / (at.k_positions_BS.shape[1] / self.shape.train_length)
+
+
+def test_dependence_on_the_number_of_tokens_so_far_is_found() -> None:
+    assert CHECKS["decoding"](Subject(DividedByTokensSoFar)).holds is False
+    assert CHECKS["decoding"](Subject(RopeLinear)).holds is True
+
+
+class SeedsItself(Rope):
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        torch.manual_seed(0)
+        return super().rotate(q, k, at)
+
+
+def test_a_module_that_seeds_in_every_call_is_found() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        result = CHECKS["repeatable"](Subject(SeedsItself))
+    assert result.measured == "a call draws from or seeds torch's global generator"
 
 
 class SlopesCachedByLength(Alibi):

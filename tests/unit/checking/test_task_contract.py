@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -67,6 +68,25 @@ def test_a_task_wrong_at_a_single_length_is_found(wrong_length: int) -> None:
             return inputs, targets.flip(1) if length == wrong_length else targets
 
     assert f"length {wrong_length}: " in CHECKS["rule"](WrongAtOneLength()).measured
+
+
+class OwnGenerators(Copy):
+    """Draws from a generator of its own and in each call from a new one, none of which is seeded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = random.Random()
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        self.generator.random()
+        np.random.default_rng().random()
+        return super().sample(length, batch_size, generator)
+
+
+def test_sources_of_random_numbers_are_named() -> None:
+    measured = CHECKS["generator"](OwnGenerators()).measured
+    assert "numpy.random.default_rng() without a seed" in measured
+    assert "the generator self.generator" in measured
 
 
 class OwnPermutation(Copy):

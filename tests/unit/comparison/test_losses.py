@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import math
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +14,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pe_experiments.comparison import compare
+from pe_experiments.comparison import build_comparison, compare, load_runs
+from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks.text import FEWEST_BYTES
@@ -80,3 +82,15 @@ def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: P
     expected = [1 + 0.01 * seed + 3 * slope for seed in range(4) for slope in SLOPES.values()]
     means = sliding.groupby("name")["bits_per_byte"].mean()
     np.testing.assert_allclose(sorted(means), sorted(expected))
+
+
+@pytest.mark.slow
+def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path) -> None:
+    runs = load_runs(text_runs)
+    write_archive(runs, tmp_path / "a")
+    read = read_archive(tmp_path / "a")
+    three = select_runs(runs, runs.runs["name"].isin(list(runs.saved)[:3]))
+    write_archive(merge_runs(read, three), tmp_path / "b")
+    names = (*FILES, "text.csv")
+    assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", names, shallow=False)[0] == list(names)
+    pd.testing.assert_frame_equal(build_comparison(read).table, build_comparison(runs).table)

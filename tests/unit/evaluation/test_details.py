@@ -122,7 +122,9 @@ def test_an_edited_metric_is_evaluated_again(
     [
         (f"[{HERE}.first_eror]", ["no function of that name", "first_error"]),
         (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
+        (f"[{HERE}.loss]", ["loss is a column of extrapolation.csv"]),
         (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),
+        ("[] evaluation.save=true task=text", ["evaluation.save: Text has no answers"]),
     ],
 )
 def test_a_mistake_is_one_sentence(script: Script, results: Path, option: str, words: list[str]) -> None:

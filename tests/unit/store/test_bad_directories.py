@@ -82,6 +82,7 @@ BAD: dict[str, tuple[Spoil, str]] = {
     ),
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
     "aliases": (lambda run: run.config.write_text("a: &a [x]\nb: *a\n"), "a YAML alias"),
+    "large YAML": (lambda run: write_huge_file(run.config), "at most .* MB are read"),
     "large CSV": (lambda run: write_huge_file(run.curve), "it has 32,212.3 MB, and at most .* MB are read"),
     "a pipe": (lambda run: replace_by_pipe(run.curve), "not a regular file"),
     "half a row": (lambda run: set_column(run, "token_accuracy", ""), "an accuracy is missing"),

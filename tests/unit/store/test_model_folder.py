@@ -149,7 +149,8 @@ def test_upload(tiny: Tiny, script: Script, tmp_path: Path, monkeypatch: pytest.
 
     class HfApi:
         def create_repo(self, repository: str, exist_ok: bool) -> None:
-            assert exist_ok
+            if repository == "org/refused":
+                raise RuntimeError("no such organisation")
 
         def upload_folder(self, **options: Any) -> None:
             calls.append(options)
@@ -163,3 +164,8 @@ def test_upload(tiny: Tiny, script: Script, tmp_path: Path, monkeypatch: pytest.
     assert_one_sentence(script("export", *arguments, "push_to_hub=name"), "push_to_hub=name", "ORG/NAME")
     assert calls[0]["repo_id"] == "org/name"
     assert {path.name for path in (tmp_path / "a").iterdir()} == set(calls[0]["allow_patterns"])
+    refused = script("export", *arguments, "push_to_hub=org/refused")
+    assert_one_sentence(refused, "push_to_hub=org/refused", "no such organisation", "the files are in")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    missing = script("export", *arguments, "push_to_hub=org/name")
+    assert_one_sentence(missing, "push_to_hub", "pip install huggingface_hub")

@@ -122,6 +122,9 @@ def test_a_run_with_tokens_is_its_own_and_is_evaluated_with_its_tokens(
     section = experiment.components["task"].section
     with pytest.raises(UserError, match="its tokens differ from those of the training"):
         evaluate_run(path, {"task": section | {"path": str(other)}}, trust=True)
+    child = {"init_from": path, "task.path": str(other), "results_dir": experiment.config.results_dir}
+    with pytest.raises(UserError, match=r"^init_from=.*its tokens differ from those of the training"):
+        run_experiment(child | {"trust": True})
 
 
 def test_bytes_have_the_identity_that_they_had(tiny: Tiny, book: Path, experiment: Experiment) -> None:
