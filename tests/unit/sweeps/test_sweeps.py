@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from pe_experiments.configuration.schema import ProcessesConfig
 from pe_experiments.store.directory import State
 from pe_experiments.store.status import Run
 from pe_experiments.sweeps import launch
-from pe_experiments.sweeps.executors import Outcome, Task, executor_for, gpus
+from pe_experiments.sweeps.executors import Outcome, Processes, RunCall, executor_for, gpus
 from pe_experiments.sweeps.launch import Job
 from tests.unit import Tiny
 
@@ -70,12 +72,47 @@ def test_a_run_without_a_result_under_its_name_was_edited_during_the_sweep(tiny:
     assert job.reason.startswith("its code was edited after the sweep began")
 
 
+def visible_gpu(fails: bool) -> str | None:
+    """Return the GPU of this worker, or kill it."""
+    if fails:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
 @pytest.mark.slow
-def test_a_task_runs_in_the_directory_of_the_sweep(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_worker_takes_the_gpu_of_the_killed_one_whose_place_it_takes() -> None:
+    executor = Processes(["5", "7"])
+    calls = [partial(visible_gpu, fails) for fails in (True, False, True, False, False, False)]
+    futures = executor.submit(calls)  # type: ignore[arg-type]
+    try:
+        results = {future.result() for future in futures if future.exception() is None}
+    finally:
+        executor.stop()
+    assert results <= {"5", "7"}
+    assert results
+
+
+@pytest.mark.parametrize(
+    "option", ["evaluation.examples=9", "evaluation.save=true", "evaluation.lengths=[5]"]
+)
+def test_only_the_published_evaluation_counts_as_published(option: str, tiny: Tiny) -> None:
+    run, other = Run(tiny().config), Run(tiny(option).config)
+    examples = run.config.evaluation.examples
+    published = {run.identity.key: {(length, examples) for length in run.experiment.evaluation_lengths}}
+    states = []
+    for requested in (run, other):
+        job = Job([], run=requested)
+        launch._read_state(job, requested, lambda results_dir, study: published)
+        states.append(job.state)
+    assert states == [State.PUBLISHED, State.NEW]
+
+
+@pytest.mark.slow
+def test_a_call_runs_in_the_directory_of_the_sweep(tiny: Tiny, tmp_path: Path) -> None:
     here = os.getcwd()
     path = list(sys.path)
     try:
-        outcome = Task(tiny("results_dir=here").config, ["train"], directory=str(tmp_path))()
+        outcome = RunCall(tiny("results_dir=here").config, ["train"], directory=str(tmp_path))()
         assert Path.cwd() == tmp_path
     finally:
         os.chdir(here)
