@@ -10,7 +10,7 @@ import torch
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import draw_inputs, perturbed
-from pe_experiments.encodings import AttentionContext, ModelShape, transformer_xl
+from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias
 from pe_experiments.encodings.mixtures import ByLayer, Composition
@@ -23,7 +23,6 @@ from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.encodings.t5 import T5Bias, distance_bucket
 from pe_experiments.encodings.tensors import clamped
-from pe_experiments.encodings.transformer_xl import TransformerXL
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 
@@ -107,22 +106,3 @@ def test_each_layer_of_a_composition_has_separate_parameters() -> None:
         part[1].table_RK.copy_(part[0].table_RK)
     assert not torch.allclose(first, second)
     torch.testing.assert_close(attention_scores(encoding, inputs, 1).nan_to_num(), first)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("positions", [torch.arange(12), torch.arange(12) * 3 + 5, torch.arange(12) * 0.5])
-def test_transformer_xl_gathers_what_it_would_compute_pair_by_pair(
-    causal: bool, positions: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoding = TransformerXL(ModelShape(15, 3, 1, causal, 12, 12))  # an odd width: a sine without cosine
-    visible = torch.ones(1, 12, 12, dtype=torch.bool)
-    q, k = torch.randn(2, 2, 3, 12, 5, generator=torch.Generator().manual_seed(0))
-    bias = {}
-    for few in (512, 0):
-        monkeypatch.setattr(transformer_xl, "MAX_GATHERED_KEYS", few)
-        at = AttentionContext(positions[None], positions[None], visible.tril() if causal else visible)
-        assert (
-            at.once(transformer_xl._distances_behind if causal else transformer_xl._distances_around) is None
-        ) == (few == 0)
-        bias[few] = encoding.bias(q, k, at).masked_fill(~at.visible_BTS[:, None], 0)
-    torch.testing.assert_close(bias[512], bias[0], rtol=1e-5, atol=1e-6)
