@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,12 +11,12 @@ from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
+from tests.unit import Tiny
 
 
 class Periodic(AbsoluteEncoding):
@@ -90,9 +88,7 @@ def test_without_positions_dog_bites_man_equals_man_bites_dog(
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
-def test_without_queries_every_visible_key_gets_the_same_weight(
-    tiny: Callable[..., Experiment], model: str
-) -> None:
+def test_without_queries_every_visible_key_gets_the_same_weight(tiny: Tiny, model: str) -> None:
     """Reading the weights does not change the model."""
     experiment = tiny("pe=none", f"model={model}")
     network = experiment.untrained_model()

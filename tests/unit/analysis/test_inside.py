@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE
 from tests.conftest import Script, assert_one_sentence
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 @pytest.mark.parametrize("name", sorted(shipped("task")))
@@ -112,8 +110,6 @@ def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> 
     assert page.count("data:image/png;base64,") == 3
     assert "The first mistakes" in page
     assert "input length 9: exact match 0.000 of 200 examples" in outcome.out
-    assert_one_sentence(script("show_model", "length=9"), "run is missing")
     wrong = script("show_model", f"run={run.path}", "length=3000")
     assert_one_sentence(wrong, "length=3000", "at most 2,048 tokens")
-    assert_one_sentence(script("show_model", f"run={run.path}", "length=abc"), "length=abc", "whole number")
     assert look_inside(load_model(run.path)).length == 6  # the longest training length

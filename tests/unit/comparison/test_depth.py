@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import filecmp
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import compare, load_runs
-from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.comparison import build_comparison, compare, load_runs
 from pe_experiments.published.archive import read_archive, write_archive
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from tests.synthetic import fading, write_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 GRID = ("task=needle", "training.min_length=6", "evaluation.lengths=[6,12,48]")
 
 
@@ -69,13 +66,12 @@ def test_a_comparison_shows_the_mean_by_length_and_depth(needle_runs: Path, tmp_
     assert '<td class="none"></td>' in page
 
 
-def test_a_published_study_keeps_its_depths(needle_runs: Path, tmp_path: Path) -> None:
+def test_a_published_study_keeps_its_depths_and_its_table(needle_runs: Path, tmp_path: Path) -> None:
     runs = load_runs(needle_runs)
-    write_archive(runs, tmp_path / "a")
-    read = read_archive(tmp_path / "a")
+    write_archive(runs, tmp_path)
+    read = read_archive(tmp_path)
     pd.testing.assert_frame_equal(read.depth, runs.depth)
-    write_archive(read, tmp_path / "b")
-    assert filecmp.cmp(tmp_path / "a" / "depth.csv", tmp_path / "b" / "depth.csv", shallow=False)
+    pd.testing.assert_frame_equal(build_comparison(read).table, build_comparison(runs).table)
 
 
 def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -> None:

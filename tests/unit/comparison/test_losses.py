@@ -15,14 +15,13 @@ import pytest
 from scipy import stats
 
 from pe_experiments.comparison import build_comparison, compare, load_runs
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks.text import FEWEST_BYTES
 from tests.synthetic import fading, write_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 GRID = ("training.min_length=6", "evaluation.lengths=[6,12,48]")
 SLOPES = {"alibi": 0.0, "rope": 0.4, "learned": 1.0}  # nats per doubling of the length past training
 
@@ -77,18 +76,12 @@ def test_language_models_are_compared_in_their_loss(text_runs: Path, tmp_path: P
     pair = comparison.pairs[comparison.pairs["p"].notna()].iloc[0]
     assert (pair["encoding"], pair["other"]) == ("alibi", "rope")
     assert pair["difference"] == pytest.approx(-0.8)
-    written = "".join(path.read_text() for path in out.glob("*.*") if path.suffix in (".md", ".tex", ".csv"))
-    written = written.replace("exact_match", "").replace("solved", "")
-    for words in ("did not learn", "learned the task", "solve", "xact match", "nan"):
-        assert words not in written, words
     text = pd.read_csv(out / "text.csv")
     assert len(text) == 12 * (3 * 4 + 42)
     sliding = text[(text["windows"] == "sliding") & (text["length"] == 48)]
     expected = [1 + 0.01 * seed + 3 * slope for seed in range(4) for slope in SLOPES.values()]
     means = sliding.groupby("name")["bits_per_byte"].mean()
     np.testing.assert_allclose(sorted(means), sorted(expected))
-    figures = {path.stem for path in out.glob("figures/*.png")}
-    assert {"text-decoder", "text-decoder-context"} <= figures
 
 
 @pytest.mark.slow
@@ -101,6 +94,3 @@ def test_a_published_study_of_texts_regenerates(text_runs: Path, tmp_path: Path)
     names = (*FILES, "text.csv")
     assert filecmp.cmpfiles(tmp_path / "a", tmp_path / "b", names, shallow=False)[0] == list(names)
     pd.testing.assert_frame_equal(build_comparison(read).table, build_comparison(runs).table)
-    (next(text_runs.glob("runs/*alibi*")) / "text.csv").write_text("length\n6\n")
-    left_out = load_runs(text_runs).left_out
-    assert [key.rpartition("/")[2] for key in left_out] == ["text.csv"]

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.drawing import (
-    COLOURS,
-    OWN_COLOURS,
-    STYLES,
-    style_indices,
-    styles,
-)
+from pe_experiments.drawing import COLOURS, OWN_COLOURS, STYLES, style_indices, styles
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())

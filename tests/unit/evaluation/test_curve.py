@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,18 +10,14 @@ import torch
 from scipy.stats import binomtest
 
 from pe_experiments.checking import small_shape
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
 from pe_experiments.data.seen import seen_in_training
-from pe_experiments.evaluation.curve import (
-    extrapolation_curve,
-    tally,
-    wilson_interval,
-)
+from pe_experiments.evaluation.curve import extrapolation_curve, tally, wilson_interval
 from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.terminal.console import Display
+from tests.unit import Tiny
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:
@@ -69,7 +64,7 @@ def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
         assert summarise(rows, 10)["exact_match_in_distribution"] == pytest.approx(mean)
 
 
-def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) -> None:
+def test_inputs_seen_in_training_are_counted(tiny: Tiny) -> None:
     """The reference lists every input of training and of evaluation."""
     source = tiny("training.max_length=10", "positions=random_offset").source
     for batching, steps in (("mixed", 50), ("single_length", 41)):
@@ -83,7 +78,7 @@ def test_inputs_seen_in_training_are_counted(tiny: Callable[..., Experiment]) ->
         assert counts[12] == 0 < counts[2] < 150
 
 
-def test_inputs_of_accumulated_batches_count_as_seen(tiny: Callable[..., Experiment]) -> None:
+def test_inputs_of_accumulated_batches_count_as_seen(tiny: Tiny) -> None:
     seen_counts = []
     for steps, accumulated in ((48, 1), (12, 4)):
         options = (f"training.steps={steps}", f"trainer.accumulate_grad_batches={accumulated}")
@@ -105,7 +100,7 @@ def test_the_wilson_interval_equals_scipy(successes: int, trials: int) -> None:
     assert wilson_interval(successes, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_a_wrong_eos_costs_exact_match_but_no_token_accuracy(tiny: Callable[..., Experiment]) -> None:
+def test_a_wrong_eos_costs_exact_match_but_no_token_accuracy(tiny: Tiny) -> None:
     experiment = tiny()
     source = experiment.source
     batch = source.evaluation_block(6, 0)
@@ -136,9 +131,7 @@ class Oracle(torch.nn.Module):
         return torch.nn.functional.one_hot(self.answers, self.head.in_features).float()
 
 
-def test_evaluation_does_not_depend_on_the_batch_size(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_does_not_depend_on_the_batch_size(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = tiny("positions=random_offset", "evaluation.examples=150")
     model = experiment.untrained_model()
     source = experiment.source
@@ -152,7 +145,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(
 
 
 @pytest.mark.parametrize("decoding", ["teacher_forcing", "greedy"])
-def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: Any) -> None:
+def test_depths_add_up_to_the_curve(tiny: Tiny, decoding: Any) -> None:
     experiment = tiny("task=needle", "task.k=1", "task.symbols=2")
     model = experiment.untrained_model()
     source = experiment.source
@@ -168,26 +161,17 @@ def test_depths_add_up_to_the_curve(tiny: Callable[..., Experiment], decoding: A
     assert [depth["depth"] for depth in depths if depth["length"] == 20] == [0.1, 0.3, 0.5, 0.7, 0.9]
 
 
-def test_depth_is_measured_on_the_inputs_without_the_mark_before_them(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_depth_is_measured_on_the_inputs_without_the_mark_before_them(tiny: Tiny) -> None:
     experiment = tiny("task=induction")
-    source = experiment.source
-    measured = []
-    depth = type(source.task).depth
-
-    def recorded(self: Any, inputs: torch.Tensor) -> Any:
-        measured.append(inputs)
-        return depth(self, inputs)
-
-    monkeypatch.setattr(type(source.task), "depth", recorded)
-    list(extrapolation_curve(experiment.untrained_model(), source, [9], 130, 6))
-    tokens = torch.cat([source.evaluation_block(9, block).tokens_BT for block in range(2)])
-    assert torch.equal(torch.cat(measured), tokens[:130, 1:10])
+    details = Details(experiment.source)
+    list(extrapolation_curve(experiment.untrained_model(), experiment.source, [9], 100, 6, details=details))
+    inputs = experiment.source.evaluation_block(9, 0).tokens_BT[:, 1:10]
+    counts = experiment.task.depth(inputs).clamp(max=0.99).mul(5).long().bincount(minlength=5)
+    assert [row["examples"] for row in details.tables["depth"]] == counts.tolist()
 
 
 def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
-    tiny: Callable[..., Experiment],
+    tiny: Tiny,
 ) -> None:
     experiment = tiny("task=modular_arithmetic", "evaluation.lengths=[5,40]")  # its lengths are odd
     rows = list(extrapolation_curve(experiment.untrained_model(), experiment.source, [5, 40], 20, 5))
@@ -203,35 +187,8 @@ def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(
     assert [row["untrained_positions"] for row in rows] == [0, 0]
 
 
-def test_training_validation_and_evaluation_share_no_example(tiny: Callable[..., Experiment]) -> None:
-    experiment = tiny("training.min_length=6", "task.vocab_size=50", "training.batch_size=64")
-    source = experiment.source
-    streams = [TrainingStream(source, 64, "mixed", name) for name in ("training", "validation")]
-    batches = [[stream.batch(index) for index in range(40)] for stream in streams]
-    batches.append([source.evaluation_block(6, 0)])
-    training, validation, evaluation = (
-        {tuple(row) for batch in split for row in batch.tokens_BT.tolist()} for split in batches
-    )
-    assert not training & validation
-    assert not evaluation & (training | validation)
-
-
 @pytest.mark.parametrize("batching", ["mixed", "single_length"])
-def test_batches_are_pure_functions_of_their_index(tiny: Callable[..., Experiment], batching: str) -> None:
-    experiment = tiny("positions=random_offset")
-    first, second = (TrainingStream(experiment.source, 8, batching) for _ in range(2))
-    forwards = [first.batch(i) for i in range(40)]
-    for index in (39, 17, 16, 0):
-        assert all(map(torch.equal, forwards[index], second.batch(index)))
-    lengths = [set(batch.lengths_B.tolist()) for batch in forwards]
-    assert all(len(each) == 1 for each in lengths) == (batching == "single_length")
-    assert set.union(*lengths) == {2 * n + 2 for n in range(1, 7)}
-
-
-@pytest.mark.parametrize("batching", ["mixed", "single_length"])
-def test_declared_lengths_leave_room_for_the_longest_answer(
-    tiny: Callable[..., Experiment], batching: str
-) -> None:
+def test_declared_lengths_leave_room_for_the_longest_answer(tiny: Tiny, batching: str) -> None:
     """A row has position ids for the longest answer, so their number does not tell the answer's length."""
     experiment = tiny("task=deduplicate", "positions=random_subset", "training.batch_size=64")
     room = {experiment.format.tokens(n, min(n, 10)) for n in range(1, 7)}

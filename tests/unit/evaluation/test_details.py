@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,11 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import compare, evaluate_run, load_model, run_experiment
 from pe_experiments.comparison.page import render_page
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY, Script, assert_one_sentence
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 HERE = "tests.unit.evaluation.test_details"
 METRIC = f"evaluation.metrics=[{HERE}.first_error]"
 
@@ -123,7 +121,6 @@ def test_an_edited_metric_is_evaluated_again(
     ("option", "words"),
     [
         (f"[{HERE}.first_eror]", ["no function of that name", "first_error"]),
-        ("[nowhere.metric]", ["nowhere.metric", "there is no nowhere.py"]),
         (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
         (f"[{HERE}.loss]", ["loss is a column of extrapolation.csv"]),
         (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),

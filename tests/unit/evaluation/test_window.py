@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,12 @@ from torch.nn import functional as F
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.curve import extrapolation_curve, greedy_answers
-from pe_experiments.evaluation.text import STRIDE, Scorer, evaluate_text
+from pe_experiments.evaluation.text import STRIDE, Scorer
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.text import FEWEST_BYTES
 from pe_experiments.terminal.errors import NotApplicable
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 def alone(model: Backbone, tokens_T: Tensor, declared: int, ids_P: Tensor) -> Tensor:
@@ -91,13 +89,16 @@ def text(tiny: Tiny, tmp_path: Path) -> Experiment:
     return tiny(*options, "pe=rope", "trainer.precision=64-true")
 
 
-@pytest.mark.parametrize("window", [2, 24, 90])
+@pytest.mark.parametrize("given", [2, 24, 90, None])
 @torch.no_grad()
-def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(text: Experiment, window: int) -> None:
+def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(
+    text: Experiment, given: int | None
+) -> None:
     model, source, length = text.untrained_model().eval(), text.evaluation_source, 200
     stretch_N = source.task.sample(length, 1, torch.Generator().manual_seed(0))[0][0]
+    window = given or length
     stride = max(1, min(STRIDE, window // 4))
-    losses, _ = Scorer(model, source, window=window).cut(stretch_N[None], length)
+    losses, right = Scorer(model, source, window=given).cut(stretch_N[None], length)
     for index in range(1, length):
         stop = length  # of the window: the last of those that contain the byte among its last bytes
         while stop - stride > index and stop > window:
@@ -105,20 +106,12 @@ def test_each_byte_is_predicted_from_a_window_that_slides_by_a_stride(text: Expe
         start = max(0, stop - window)
         read = torch.cat([torch.tensor([source.format.bos]), stretch_N[start:index]])
         ids = torch.arange(len(read))
-        expected = F.cross_entropy(alone(model, read, len(read), ids), stretch_N[index])
+        logits_V = alone(model, read, len(read), ids)
+        expected = F.cross_entropy(logits_V, stretch_N[index])
+        assert bool(right[0, index - 1]) == bool(logits_V.argmax() == stretch_N[index])
         assert float(losses[0, index - 1]) == pytest.approx(float(expected), abs=1e-12)
         assert index - start <= window - 1
         assert index - start >= min(index, window - stride)
-
-
-def test_a_window_keeps_the_loss_of_the_last_bytes_at_any_length(text: Experiment) -> None:
-    """A RoPE model that reads its last 24 bytes has the sliding loss of a context of 24 bytes."""
-    _, rows = evaluate_text(text.untrained_model(), text.evaluation_source, [24, 200], 5, 24, window=24)
-    bits = {row["length"]: row["bits_per_byte"] for row in rows if row["windows"] == "sliding"
-            and row["slice"] == "all"}  # fmt: skip
-    assert bits[200] == pytest.approx(bits[24], abs=1e-12)
-    whole = evaluate_text(text.untrained_model(), text.evaluation_source, [24, 200], 5, 24)[1]
-    assert [row for row in whole if row["length"] == 24] == [row for row in rows if row["length"] == 24]
 
 
 def test_windows_need_a_decoder_and_ids_that_begin_anew(tiny: Tiny) -> None:

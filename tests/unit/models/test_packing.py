@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, transformer
 from pe_experiments.training.loop import batch_loss
+from tests.unit import Tiny
 
 FORMS = [(name, "decoder") for name in shipped("pe")]
 # These compute something else in an encoder.
@@ -21,7 +19,7 @@ FORMS += [(name, "encoder") for name in ("alibi_asymmetric", "shaw", "t5", "tran
 @pytest.mark.slow
 @pytest.mark.parametrize(("encoding", "model"), FORMS)
 def test_packing_changes_no_loss_and_no_gradient(
-    encoding: str, model: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+    encoding: str, model: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = tiny(f"pe={encoding}", f"model={model}", "training.max_length=12")
     network = experiment.untrained_model().double()

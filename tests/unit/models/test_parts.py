@@ -130,54 +130,6 @@ def test_attention_equals_its_loop(names: list[str], implementation: str) -> Non
     np.testing.assert_allclose(computed, expected, rtol=0, atol=tolerance * abs(expected).max())
 
 
-def test_sinks_equal_gpt_oss_and_x_transformers() -> None:
-    gpt_oss = pytest.importorskip("transformers.models.gpt_oss.modeling_gpt_oss")
-    library = pytest.importorskip("x_transformers.attend")
-    module = attention(["sinks"])
-    x_BTD = hidden_states()
-    weights = module.weights(x_BTD, PositionalEncoding(SHAPE), context(x_BTD)).detach()
-    q, k, v = module._heads(module.qkv(x_BTD))
-    mask = torch.full((TOKENS, TOKENS), -1e9, dtype=torch.float64).triu(1)[None, None]
-    holder = torch.nn.Module()
-    holder.sinks = module.parts[0].sink_H
-    holder.num_key_value_groups = 1
-    _, expected = gpt_oss.eager_attention_forward(holder, q, k, v, mask, scaling=WIDTH**-0.5)
-    torch.testing.assert_close(weights, expected.detach())
-    attend = library.Attend(heads=HEADS, causal=True, head_learned_sink=True, scale=WIDTH**-0.5).double()
-    attend.head_attn_sink.data = module.parts[0].sink_H.detach()
-    values, _ = attend(q, k, v)
-    torch.testing.assert_close(weights @ v.detach(), values.detach())
-    assert (weights.sum(-1) < 0.999).any()
-
-
-def test_qk_norm_and_gates_equal_qwen3_next() -> None:
-    """With RoPE on a quarter of the channels, as there."""
-    modeling = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
-    from transformers import Qwen3NextConfig
-
-    heads, width = 2, 8
-    shape = ModelShape(heads * width, heads, 1, True, 20, 20)
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": width}
-    config = Qwen3NextConfig(**sizes, num_hidden_layers=1, layer_types=["full_attention"])
-    config._attn_implementation = "eager"
-    theirs = randomised(modeling.Qwen3NextAttention(config, 0))
-    parts: list[AttentionPart] = [QkNorm(shape), Gate(shape, heads * width)]
-    ours = Attention(shape, "eager", biases=False, parts=parts)
-    q, gate = theirs.q_proj.weight.unflatten(0, (heads, 2, width)).unbind(1)
-    with torch.no_grad():
-        ours.qkv.weight.copy_(torch.cat([q.flatten(0, 1), theirs.k_proj.weight, theirs.v_proj.weight]))
-        ours.output.weight.copy_(theirs.o_proj.weight)
-        ours.parts[1].gate.weight.copy_(gate.flatten(0, 1))
-        for name in ("q_norm", "k_norm"):
-            getattr(ours.parts[0], name).weight.copy_(1 + getattr(theirs, name).weight)
-    x_BTD = torch.randn(1, TOKENS, 16, generator=torch.Generator().manual_seed(2))
-    rotary = modeling.Qwen3NextRotaryEmbedding(config)(x_BTD, torch.arange(TOKENS)[None])
-    mask = torch.full((TOKENS, TOKENS), -1e9).triu(1)[None, None]
-    expected, _ = theirs(x_BTD, rotary, mask)
-    computed = ours(x_BTD, Rope(shape, rotary_fraction=0.25), context(x_BTD))
-    torch.testing.assert_close(computed, expected, rtol=1e-4, atol=1e-4)
-
-
 def model(encoding: Any = Rope, causal: bool = True, **options: Any) -> Transformer:
     shape = ModelShape(16, 2, 2, causal, 20, 20)
     return Transformer(9, shape, encoding, initialisation="pytorch", **options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -15,8 +13,8 @@ from pe_experiments.models.attention import Attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 SOFTMAX1 = "model.attention=pe_experiments.encodings.softmax.Softmax1"
 ENTMAX = "model.attention=pe_experiments.encodings.entmax.Entmax"
 HERE = "tests.unit.models.test_softmax"

@@ -25,6 +25,7 @@ from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
+from tests.unit import Tiny
 
 DEVICE = torch.device("meta")
 
@@ -121,16 +122,14 @@ SETTINGS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", [*FORMS, *SETTINGS], ids=" ".join)
-def test_trains_and_evaluates_as_on_the_cpu(choice: tuple[str, ...], tiny: Callable[..., Experiment]) -> None:
+def test_trains_and_evaluates_as_on_the_cpu(choice: tuple[str, ...], tiny: Tiny) -> None:
     model, encoding, *overrides = choice
     layers = 2 if "rope_nope" in encoding or "by_layer" in encoding else 1  # its layers alternate
     experiment = tiny(f"model={model}", encoding, f"model.num_layers={layers}", *overrides)
     torch.testing.assert_close(numbers(experiment, DEVICE), numbers(experiment, torch.device("cpu")))
 
 
-def test_float64_training_is_refused_on_mps(
-    tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_float64_training_is_refused_on_mps(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert prepare_device(tiny("trainer=mps").config) == "mps"
     with pytest.raises(UserError, match=r"trainer\.precision=64-true: .* has no float64; allowed: 32-true"):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import scipy.stats
 import torch
 
 from pe_experiments.positions.interpolated import Interpolated
 from pe_experiments.positions.random_float import RandomFloat
-from pe_experiments.positions.random_ids import RandomOffset, RandomSubset, draw_distinct
+from pe_experiments.positions.random_ids import RandomOffset, RandomSubset
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -76,13 +74,3 @@ def test_random_real_positions_are_evenly_spaced_in_evaluation() -> None:
     assert ids[1, :3].tolist() == [1, 3, 5]  # as in a sequence of the longest training length
     with pytest.raises(ValueError, match="span=0 must be a finite number greater than 0"):
         RandomFloat(span=0)
-
-
-@pytest.mark.parametrize(("count", "among"), [(2, 8), (2, 5), (1, 3)])
-def test_every_subset_is_equally_likely(count: int, among: int) -> None:
-    """The arguments select both algorithms."""
-    drawn = draw_distinct(60_000, count, among, torch.Generator().manual_seed(3))
-    choices = list(itertools.permutations(range(among), count))
-    counts = torch.tensor([int((drawn == torch.tensor(choice)).all(dim=1).sum()) for choice in choices])
-    assert counts.sum() == len(drawn), "a choice has repeated or invalid ids"
-    assert scipy.stats.chisquare(counts.numpy()).pvalue > 0.001

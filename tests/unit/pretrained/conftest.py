@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 TRAINED = 32  # max_position_embeddings
+FINETUNE = {"steps": 0, "text": None, "length": None, "batch_size": 2, "learning_rate": 1e-3, "seed": 0}
+SETTINGS: dict[str, Any] = {
+    "measure": "loss", "rope": ["as_is"], "lengths": [16, 32, 64], "factor": None, "stretches": 2,
+    "scored": 8, "examples": 2, "finetune": FINETUNE,
+    "dtype": "float32", "device": "cpu", "threads": None, "trust": False, "out": None, "logger": {},
+}  # fmt: skip
+Evaluate = Callable[..., Path]
 
 
 def save_tokenizer(folder: Path) -> None:
@@ -50,3 +58,16 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("texts") / "words.txt"
     path.write_text("".join(words[index % 11 :] for index in range(4000)))
     return path
+
+
+@pytest.fixture
+def evaluate(llama: Path, text: Path, results: Path) -> Evaluate:
+    """Return a function that evaluates the tiny model and returns the folder of results."""
+    from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained
+    from pe_experiments.terminal.console import Display
+
+    def run(**changed: Any) -> Path:
+        paths = {"model": str(llama), "text": str(text), "results_dir": str(results)}
+        return evaluate_pretrained(PretrainedSettings.model_validate(SETTINGS | paths | changed), Display())
+
+    return run

@@ -13,15 +13,12 @@ import pytest
 import torch
 
 from pe_experiments.evaluation.curve import wilson_interval
-from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.pretrained.retrieval import Retrieval
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.tasks.text import Text
-from pe_experiments.terminal.console import Display
 from tests.conftest import Outcome, assert_one_sentence
-from tests.unit.pretrained.conftest import save_llama
-from tests.unit.pretrained.test_pretrained import SETTINGS
+from tests.unit.pretrained.conftest import Evaluate, save_llama
 
 pytest.importorskip("transformers")
 
@@ -79,11 +76,11 @@ class Reader:
         return torch.cat([prompt_BT, torch.tensor([tokens], dtype=torch.long)], 1)
 
 
-Evaluate = Callable[..., Path]
+Retrieve = Callable[..., Path]
 
 
 @pytest.fixture
-def evaluate(folder: Path, lines: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+def retrieve(evaluate: Evaluate, folder: Path, lines: Path, monkeypatch: pytest.MonkeyPatch) -> Retrieve:
     """Return a function that evaluates a hand-made model."""
 
     def run(task: str, answer: Callable[[str], str], **changed: Any) -> Path:
@@ -91,10 +88,8 @@ def evaluate(folder: Path, lines: Path, results: Path, monkeypatch: pytest.Monke
             return Reader(model.tokenizer, answer)
 
         monkeypatch.setattr(PretrainedModel, "load", load)
-        paths = {"model": str(folder), "text": str(lines), "results_dir": str(results)}
         retrieval = {"measure": task, "lengths": [600, 1200], "examples": 10, "rope": ["as_is", "truncated"]}
-        settings = PretrainedSettings.model_validate(SETTINGS | paths | retrieval | changed)
-        return evaluate_pretrained(settings, Display())
+        return evaluate(model=str(folder), text=str(lines), **retrieval | changed)
 
     return run
 
@@ -105,22 +100,21 @@ def evaluate(folder: Path, lines: Path, results: Path, monkeypatch: pytest.Monke
         ("needle", read_needle, 1.0),
         ("variables", follow_chain, 1.0),
         ("needle", lambda prompt: "", 0.0),
-        ("variables", lambda prompt: "", 0.0),
         ("needle", lambda prompt: "1234567", 0.0),
         ("variables", all_variables, 0.0),
         ("variables", first_of_the_chain, 0.0),
     ],
 )
 def test_only_complete_answers_are_correct(
-    task: str, answer: Callable[[str], str], expected: float, evaluate: Evaluate
+    task: str, answer: Callable[[str], str], expected: float, retrieve: Retrieve
 ) -> None:
-    table = pd.read_csv(evaluate(task, answer, rope=["as_is"]) / "accuracy.csv")
+    table = pd.read_csv(retrieve(task, answer, rope=["as_is"]) / "accuracy.csv")
     assert table["accuracy"].tolist() == [expected, expected]
     assert (table["low"].iloc[0], table["high"].iloc[0]) == wilson_interval(round(10 * expected), 10)
 
 
-def test_a_truncated_model_finds_each_needle_that_it_reads(evaluate: Evaluate) -> None:
-    folder = evaluate("needle", read_needle)
+def test_a_truncated_model_finds_each_needle_that_it_reads(retrieve: Retrieve) -> None:
+    folder = retrieve("needle", read_needle)
     table = pd.read_csv(folder / "accuracy.csv").set_index(["rope", "length"])["accuracy"]
     assert table["as_is"].tolist() == [1, 1]
     assert table["truncated"].tolist() == [1, 0.4]  # the last half has the needles at depths of .7 and .9
@@ -174,7 +168,5 @@ def test_the_command_retrieves_with_a_real_model(
     page = (out / "report.html").read_text()
     assert "0.00 [0.00, 0.43]" in page
     assert "The secret number of" in page
-    assert script("evaluate_pretrained", *arguments).out.startswith("found finished")
     short = script("evaluate_pretrained", *arguments, "lengths=[64,300]")
     assert_one_sentence(short, "lengths=64: expected at least 1", "measure=needle")
-    assert_one_sentence(script("evaluate_pretrained", *arguments, "measure=kneedle"), "measure=kneedle")

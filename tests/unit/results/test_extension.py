@@ -13,6 +13,7 @@ from scipy import stats
 from results.extension import study as extension
 from tests import recomputation
 from tests.conftest import ROOT
+from tests.unit.results.texts import sliding_bits
 
 FOLDER = ROOT / "results" / "extension"
 LENGTHS = (256, 512, 1024, 2048, 4096)
@@ -43,13 +44,10 @@ def model_of(command: str) -> tuple[str, int]:
 def bits_in(folder: Path) -> dict[tuple[str, int, int, int], float]:
     """Return bits per byte by model, steps, context length and seed."""
     runs = {row["name"]: row for row in recomputation.read_csv(folder / "runs.csv")}
-    values = {}
-    for row in recomputation.read_csv(folder / "text.csv"):
-        if (row["windows"], row["slice"]) == ("sliding", "all"):
-            run = runs[row["name"]]
-            key = (*model_of(run["command"]), int(row["length"]), int(run["seed"]))
-            values[key] = float(row["bits_per_byte"])
-    return values
+    return {
+        (*model_of(runs[name]["command"]), length, int(runs[name]["seed"])): value
+        for (name, length), value in sliding_bits(folder).items()
+    }
 
 
 @pytest.fixture(scope="module")

@@ -34,24 +34,6 @@ def test_independent_code_finds_the_effects_of_factors() -> None:
     assert [row["verdict"] == "confirmed" for row in rows] == [p <= 0.05 for p in adjusted]
 
 
-def recomputed_scores(folder: Path) -> dict[str, recomputation.Values]:
-    """Return scores by task, and their mean, in complete configurations; 0 where a task was not learned."""
-    by_task = {
-        task: recomputation.measured(runs, "score", as_zero=True)
-        for task, runs in recomputation.bank_runs(folder).items()
-    }
-    complete = sorted(set.intersection(*(set(by_task[task]["fox"]) for task in mirrored.TASKS)))
-    scores = {
-        task: {label: {n: values[n] for n in complete} for label, values in by_task[task].items()}
-        for task in mirrored.TASKS
-    }
-    means = {
-        label: {n: float(np.mean([scores[task][label][n] for task in mirrored.TASKS])) for n in complete}
-        for label in scores["copy"]
-    }
-    return scores | {"mean": means}
-
-
 def check_verdicts(verdicts: pd.DataFrame, scores: dict[str, recomputation.Values]) -> None:
     """Compare every published difference, p-value and verdict."""
     for family, group in verdicts.groupby("family"):
@@ -71,7 +53,9 @@ def check_verdicts(verdicts: pd.DataFrame, scores: dict[str, recomputation.Value
 @pytest.mark.slow
 def test_independent_code_finds_the_published_means_and_verdicts() -> None:
     values = mirrored.blocks(MIRRORED)
-    scores = recomputed_scores(MIRRORED)
+    bank = recomputation.bank_runs(MIRRORED)
+    scores = {task: recomputation.measured(bank[task], "score", as_zero=True) for task in mirrored.TASKS}
+    scores["mean"] = recomputation.over_tasks(bank, mirrored.TASKS, "score")
     assert values["settings"] == len(scores["mean"]["fox"])
     for task, by_label in scores.items():
         for label, by_setting in by_label.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -28,7 +27,8 @@ def test_independent_code_finds_the_verdicts() -> None:
     }
     labels = {encoding for encoding, _, _ in published}
     assert labels == set(added["copy"])
-    means = mean_over_tasks(bank) | mean_over_tasks(added)
+    means = recomputation.over_tasks(bank, new.TASKS, "score")
+    means |= recomputation.over_tasks(added, new.TASKS, "score")
     compared = 0
     for label in labels:
         values_by_task = {new.MEAN: {name: means[name] for name in (label, *new.RECOMMENDED)}}
@@ -51,17 +51,6 @@ def test_independent_code_finds_the_verdicts() -> None:
                     assert row["verdict"] == verdict, row
                     compared += 1
     assert compared > 10 * len(labels)
-
-
-def mean_over_tasks(bank: recomputation.Bank) -> recomputation.Values:
-    """Return mean scores; configurations that were not learned count as 0."""
-    by_task = [recomputation.measured(bank[task], "score", as_zero=True) for task in new.TASKS]
-    return {
-        label: {
-            setting: float(np.mean([values[label][setting] for values in by_task])) for setting in range(12)
-        }
-        for label in by_task[0]
-    }
 
 
 @pytest.mark.slow

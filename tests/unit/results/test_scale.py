@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from scipy import stats
 
 from results.bank.scale import study
 
-FOLDER = Path(study.__file__).parent
 ENCODINGS = [*study.RECOMMENDED, *study.OTHERS]
 
 
@@ -45,16 +43,3 @@ def test_the_decisions_follow_from_ranks_and_means(
     assert decision["rho"] == pytest.approx(rho)
     assert decision["p"] == pytest.approx(np.mean(np.abs(orders) >= abs(rho) - 1e-9))
     assert (decision["order"], decision["recommendation"]) == (order, recommendation)
-
-
-def test_an_incomplete_size_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = {width: stand_in([0.9, 0.8, 0.7, 0.5, 0.3]) for width in (64, 128)}
-    for made, words in ((60, "The order holds"), (59, "not measured: 59 of 60 runs")):
-        counts = {64: 60, 128: made, 256: 0}
-        monkeypatch.setattr(study, "load", lambda folder, counts=counts: (counts, scores))
-        answer = study.answer(FOLDER)
-        assert words in answer
-        assert answer.endswith("At 6.3 million parameters not measured: 0 of 60 runs.")
-        decided = study.decision_table(counts, scores).splitlines()
-        assert ("not decided" in decided[2]) == (made < 60)
-        assert "not decided" in decided[3]

@@ -12,6 +12,7 @@ from scipy import stats
 
 from results.text.new import study
 from tests import recomputation
+from tests.unit.results.texts import sliding_bits
 
 FOLDER = Path(study.__file__).parent
 
@@ -19,11 +20,7 @@ FOLDER = Path(study.__file__).parent
 def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
     """Return the rise of bits per byte from 256 to 2,048 bytes at the tuned rate, a mean over three seeds."""
     runs = {row["name"]: row for row in recomputation.read_csv(FOLDER / "runs.csv")}
-    bits = {
-        (row["name"], row["length"]): float(row["bits_per_byte"])
-        for row in recomputation.read_csv(FOLDER / "text.csv")
-        if (row["windows"], row["slice"]) == ("sliding", "all")
-    }
+    bits = sliding_bits(FOLDER)
     rates = {
         name: row["command"].partition("training.learning_rate=")[2].split()[0] for name, row in runs.items()
     }
@@ -37,7 +34,7 @@ def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
         assert min(losses, key=float) != best != max(losses, key=float)  # not at the edge of the grid
         at_best = [name for name in names if runs[name]["seed"] != "100" and rates[name] == best]
         assert sorted(runs[name]["seed"] for name in at_best) == ["0", "1", "2"]
-        rises[label] = sum(bits[name, "2048"] - bits[name, "256"] for name in at_best) / 3
+        rises[label] = sum(bits[name, 2048] - bits[name, 256] for name in at_best) / 3
     return rises
 
 

@@ -13,34 +13,25 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.comparison import load_runs
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, save_checkpoint, write_run
+from tests.unit import Tiny
 
 pytestmark = pytest.mark.slow
 
-Tiny = Callable[..., Experiment]
 Spoil = Callable[[RunDirectory], object]
-GB = 1 << 30
 
 
-def write_huge_file(path: Path, size: int = 30 * GB) -> None:
-    path.parent.mkdir(exist_ok=True)
+def write_huge_file(path: Path) -> None:
     with path.open("wb") as file:
-        file.truncate(size)
-
-
-def replace_by_link(path: Path, target: str) -> None:
-    path.unlink()
-    path.symlink_to(target)
+        file.truncate(30 << 30)
 
 
 def replace_by_pipe(path: Path) -> None:
@@ -48,26 +39,9 @@ def replace_by_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def aliases(levels: int = 11) -> str:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
-    return "\n".join(lines) + "\n"
-
-
 def edit_result(directory: RunDirectory, **entries: object) -> None:
     content = json.loads(directory.result.read_text()) | entries
     directory.result.write_text(json.dumps(content))
-
-
-def edit_config(run: RunDirectory, **entries: object) -> None:
-    saved = yaml.safe_load(run.config.read_text())
-    saved["identity"] |= entries
-    run.config.write_text(yaml.safe_dump(saved))
-
-
-def edit_task_section(run: RunDirectory, value: object) -> None:
-    saved = yaml.safe_load(run.config.read_text())
-    run.config.write_text(yaml.safe_dump(saved | {"task": value}))
 
 
 def edit_curve(run: RunDirectory, change: Callable[[str], str]) -> None:
@@ -77,11 +51,6 @@ def edit_curve(run: RunDirectory, change: Callable[[str], str]) -> None:
 def delete_files(run: RunDirectory) -> None:
     shutil.rmtree(run.path)
     run.path.mkdir()
-
-
-def replace_by_file(run: RunDirectory) -> None:
-    shutil.rmtree(run.path)
-    run.path.write_text("x")
 
 
 def set_column(run: RunDirectory, column: str, text: str) -> None:
@@ -95,15 +64,12 @@ def set_column(run: RunDirectory, column: str, text: str) -> None:
 MANY_ROWS = "step,loss\n" + "1,2\n" * 4_000_000
 BAD: dict[str, tuple[Spoil, str]] = {
     "empty": (delete_files, "not a run"),
-    "a file": (replace_by_file, "not a run"),
     "unfinished": (lambda run: run.result.unlink(), "unfinished"),
     "bytes": (lambda run: run.result.write_bytes(b"\xff\xfe\x00{"), "damaged"),
     "error": (lambda run: edit_result(run, status="error", reason="boom"), "error: boom"),
     "another run's result": (lambda run: edit_result(run, run="0" * 64), "belongs to another run"),
-    "a label that is a number": (lambda run: edit_result(run, label=5), "damaged"),
     "no config": (lambda run: run.config.write_text("a: [1"), "config.yaml"),
     "a foreign config": (lambda run: run.config.write_text("lr: 0.1\n"), "config.yaml"),
-    "a section that is text": (lambda run: edit_task_section(run, "x"), "not a valid run directory"),
     "half a curve": (
         lambda run: edit_curve(run, lambda text: "".join(text.splitlines(keepends=True)[:3])),
         "its lengths differ from",
@@ -113,16 +79,10 @@ BAD: dict[str, tuple[Spoil, str]] = {
         "damaged",
     ),
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
-    "aliases": (lambda run: run.config.write_text(aliases() + run.config.read_text()), "a YAML alias"),
-    "large YAML": (
-        lambda run: write_huge_file(run.config),
-        r"it has 32,212.3 MB, and at most 2.1 MB are read",
-    ),
-    "deep JSON": (lambda run: run.result.write_text("[" * 200_000), "nested too deep"),
-    "nothing hashed": (lambda run: edit_config(run, classes=2), "not a valid run directory"),
-    "large CSV": (lambda run: write_huge_file(run.curve), "MB are read"),
+    "aliases": (lambda run: run.config.write_text("a: &a [x]\nb: *a\n"), "a YAML alias"),
+    "large YAML": (lambda run: write_huge_file(run.config), "at most .* MB are read"),
+    "large CSV": (lambda run: write_huge_file(run.curve), "it has 32,212.3 MB, and at most .* MB are read"),
     "a pipe": (lambda run: replace_by_pipe(run.curve), "not a regular file"),
-    "no examples": (lambda run: set_column(run, "examples", ""), "a number of examples"),
     "half a row": (lambda run: set_column(run, "token_accuracy", ""), "an accuracy is missing"),
 }
 
@@ -141,21 +101,10 @@ def test_a_bad_directory_is_named_and_the_others_are_compared(bad: str, tiny: Ti
     assert len(reason) < 500
 
 
-@pytest.mark.parametrize("entry", [{"commit": 5}, {"command": "rm"}, {"libraries": ["torch"]}])
-def test_an_environment_of_odd_types_counts_as_missing(entry: dict[str, object], tiny: Tiny) -> None:
+def test_an_environment_of_odd_types_counts_as_missing(tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0))
-    run.environment.write_text(json.dumps(json.loads(run.environment.read_text()) | entry))
+    run.environment.write_text(json.dumps(json.loads(run.environment.read_text()) | {"commit": 5}))
     assert environment_changes(run.read_environment(), code_versions()) == []
-
-
-def test_a_rerun_replaces_a_link_to_a_run_and_keeps_the_run(tiny: Tiny, tmp_path: Path) -> None:
-    run = write_run(tiny(), fading(1, 0))
-    elsewhere = run.path.rename(tmp_path / "elsewhere")
-    shutil.copytree(elsewhere, run.rerun.path)
-    run.path.symlink_to(elsewhere)
-    run.replace_by(run.rerun)
-    assert (elsewhere / "result.json").exists()
-    assert [path.name for path in run.path.parent.iterdir()] == [run.name]
 
 
 def test_a_run_directory_that_is_a_link_is_refused(tiny: Tiny, tmp_path: Path) -> None:
@@ -174,7 +123,6 @@ def test_a_run_directory_that_is_a_link_is_refused(tiny: Tiny, tmp_path: Path) -
 
 OPTIONAL_FILES: dict[str, Spoil] = {
     "metrics.csv": lambda run: run.metrics.write_text(MANY_ROWS),
-    "environment.json": lambda run: replace_by_link(run.environment, "/dev/zero"),
     "text.csv": lambda run: write_huge_file(run.path / "text.csv"),
 }
 
@@ -185,7 +133,7 @@ def test_a_bad_file_that_a_comparison_does_not_need_is_left_out(name: str, tiny:
     OPTIONAL_FILES[name](run)
     loaded = load_runs(run.path.parents[1])
     assert list(loaded.runs["name"]) == [run.name]
-    assert loaded.environments[run.name] == {} or f"{run.name}/{name}" in loaded.left_out
+    assert f"{run.name}/{name}" in loaded.left_out
 
 
 def test_a_label_cannot_be_a_spreadsheet_formula(tiny: Tiny) -> None:
@@ -194,23 +142,13 @@ def test_a_label_cannot_be_a_spreadsheet_formula(tiny: Tiny) -> None:
             tiny(f"label={label}")
 
 
-def run_with_scaled_weights(experiment: Experiment, factor: float) -> RunDirectory:
-    """Return a finished run whose first weights are multiplied by the factor."""
-    run = write_run(experiment, fading(1, 0))
-    weights = experiment.untrained_model().state_dict()
-    name = next(iter(weights))
-    weights[name] *= factor
+def test_weights_that_are_not_finite_are_refused(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    weights = tiny().untrained_model().state_dict()
+    next(iter(weights.values())).fill_(math.nan)
     save_checkpoint(run, weights)
-    return run
-
-
-@pytest.mark.parametrize("factor", [math.nan, math.inf])
-def test_weights_that_are_not_finite_are_refused(factor: float, tiny: Tiny) -> None:
-    run = run_with_scaled_weights(tiny(), factor)
-    message = r"last.ckpt is damaged \(its weights are NaN or infinite\); delete it"
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="its weights are NaN or infinite"):
         load_model(run.path)
-    assert load_model(run_with_scaled_weights(tiny("seed=1"), 1.0).path)
 
 
 @pytest.mark.parametrize(

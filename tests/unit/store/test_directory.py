@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.manifest import list_in_study, read_manifest
 from pe_experiments.terminal.errors import UserError
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 @pytest.mark.parametrize(
@@ -22,13 +19,8 @@ Tiny = Callable[..., Experiment]
     [
         ([], "sinusoidal"),
         (["pe=nope"], "none"),
-        (["pe.base=500"], "sinusoidal(base=500)"),
         (["pe.base=500", "pe.combine=concat"], "sinusoidal(base=500,combine=concat)"),
         (["pe=learned", "positions=random_offset"], "learned+random_offset"),
-        (
-            ["positions=random_offset", "positions.max_positions=90"],
-            "sinusoidal+random_offset(max_positions=90)",
-        ),
         (["label=my_label"], "my_label"),
         (["pe.base=10000.01"], "sinusoidal(base=10000.01)"),
     ],
@@ -49,10 +41,9 @@ def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "s" / "manifest.json")["runs"] == ["a", "b"]
     with pytest.raises(UserError, match=r"study=other.*studies there: s"):
         read_manifest(tmp_path / "other" / "manifest.json")
-    for content in (3, [], {}, {"runs": 3}, {"runs": "a"}, {"runs": [1]}):
-        (tmp_path / "s" / "manifest.json").write_text(json.dumps(content))
-        with pytest.raises(UserError, match="damaged"):
-            read_manifest(tmp_path / "s" / "manifest.json")
+    (tmp_path / "s" / "manifest.json").write_text(json.dumps({"runs": "a"}))
+    with pytest.raises(UserError, match="damaged"):
+        read_manifest(tmp_path / "s" / "manifest.json")
 
 
 def test_a_locked_directory_is_refused_until_it_is_released(tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.evaluation.curve import tally
@@ -17,8 +15,7 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.finished import finished_run
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run, write_trained_run
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 def test_a_diverged_run_is_found_whatever_the_evaluation(tiny: Tiny) -> None:

@@ -18,8 +18,8 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script, assert_one_sentence
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 RECENCY = "tests.integration.user_encodings.Recency"
 TIED = ("model=llama", "model.output_head=tied", "pe=t5", "trainer.precision=64-true")
 
@@ -102,10 +102,6 @@ class Evil:
         return pytest.fail, ("a pickle was executed",)
 
 
-def evil_weights(folder: Path) -> None:
-    torch.save({"head.weight": Evil()}, folder / "model.safetensors")
-
-
 def not_finite(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
@@ -114,27 +110,24 @@ def not_finite(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
-def other_size(folder: Path) -> None:
-    edit(folder, "model", {"d_model": 32})
-
-
-def foreign_class(folder: Path) -> None:
-    edit(folder, "task", {"_target_": "evil.Task"})
-
-
-def foreign_section(folder: Path) -> None:
-    edit(folder, "trainer", {"callbacks": [{"_target_": "evil.Callback"}]})
-
-
-def other_tokens(folder: Path) -> None:
+def edit(folder: Path, **sections: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"vocabulary": "0" * 16}))
-
-
-def edit(folder: Path, section: str, changes: dict[str, Any]) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config[section] |= changes
+    for name, value in sections.items():
+        config[name] = config[name] | value if isinstance(value, dict) else value
     (folder / "config.json").write_text(json.dumps(config))
+
+
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "is missing, damaged": lambda folder: torch.save({"x": Evil()}, folder / "model.safetensors"),
+    "NaN or infinite": not_finite,
+    "of another model": lambda folder: edit(folder, model={"d_model": 32}),
+    "names evil.Task": lambda folder: edit(folder, task={"_target_": "evil.Task"}),
+    "names evil.Callback": lambda folder: edit(
+        folder, trainer={"callbacks": [{"_target_": "evil.Callback"}]}
+    ),
+    "tokens are those of another": lambda folder: edit(folder, vocabulary="0" * 16),
+    "not that of a shared model": lambda folder: (folder / "config.json").write_text("{}"),
+}
 
 
 def test_a_spoilt_folder_is_refused(
@@ -143,20 +136,7 @@ def test_a_spoilt_folder_is_refused(
     (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     run = exported(script, tiny("task=text", "pe=rope"), tmp_path / "0")
-    for number, (spoil, sentence) in enumerate(
-        [
-            (evil_weights, "is missing, damaged or of another model"),
-            (not_finite, "NaN or infinite"),
-            (other_size, "of another model"),
-            (foreign_class, "names evil.Task"),
-            (foreign_section, "names evil.Callback"),
-            (other_tokens, "its tokens are those of another Python's library"),
-            (lambda folder: (folder / "model.safetensors").unlink(), "is missing"),
-            (lambda folder: (folder / "config.json").write_text("[]"), "not that of a shared model"),
-            (lambda folder: (folder / "config.json").write_text("{}"), "not that of a shared model"),
-        ],
-        start=1,
-    ):
+    for number, (sentence, spoil) in enumerate(SPOILT.items(), start=1):
         folder = tmp_path / str(number)
         assert script("export", f"run={run}", f"out={folder}").code == 0
         spoil(folder)
@@ -187,6 +167,5 @@ def test_upload(tiny: Tiny, script: Script, tmp_path: Path, monkeypatch: pytest.
     refused = script("export", *arguments, "push_to_hub=org/refused")
     assert_one_sentence(refused, "push_to_hub=org/refused", "no such organisation", "the files are in")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    missing = script("export", f"run={run}", f"out={tmp_path / 'b'}", "push_to_hub=org/name")
+    missing = script("export", *arguments, "push_to_hub=org/name")
     assert_one_sentence(missing, "push_to_hub", "pip install huggingface_hub")
-    assert not (tmp_path / "b").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,13 @@ from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.models import Backbone
-from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.terminal.errors import UserError
 from tests.synthetic import fading, write_run, write_trained_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 Child = Callable[..., Experiment]
 
 
@@ -185,10 +183,6 @@ def test_parameters_of_another_class_are_not_shared(tiny: Tiny, child: Child) ->
     new = remark.partition("; new: ")[2]
     assert "encodings.0.p_H" in new
     assert "encodings.0.a_H" in new
-    fire = tiny("pe=fire")
-    dape, _ = loaded(child(write_trained_run(fire), "pe=dape"))  # both have linear layers of these names
-    name = "encodings.0.mlp.2.bias"
-    assert not torch.equal(dape.state_dict()[name], fire.untrained_model().state_dict()[name])
 
 
 @pytest.mark.parametrize("typed", ["model.d_model=32", "task.vocab_size=50"])
@@ -228,51 +222,24 @@ def test_a_parent_that_is_not_a_completed_run_is_refused(tiny: Tiny, child: Chil
     missing = RunDirectory(tmp_path / "missing")
     with pytest.raises(UserError, match=r"init_from=.*: there is no run; looked for .*missing.config\.yaml"):
         child(missing)
-    for status, word in (("diverged", "diverged"), ("error", "failed")):
-        run = write_run(tiny(f"training.steps={len(word)}"), fading(1, 0), status)
-        with pytest.raises(UserError, match=f"init_from=.*: it is {word}, and only a completed run can be"):
-            child(run)
-    run = write_run(tiny("pe=none"), fading(1, 0))
+    run = write_run(tiny("seed=1"), fading(1, 0), "diverged")
+    with pytest.raises(UserError, match=r"init_from=.*: it is diverged, and only a completed run can be"):
+        child(run)
+    run = write_run(tiny(), fading(1, 0))
     with pytest.raises(UserError, match="its weights are missing"):
         child(run)
-    run.result.unlink()
-    message = "it is interrupted, and only a completed run can be evaluated or continued"
-    with pytest.raises(UserError, match=message):
-        child(run)
-    (tmp_path / "config.yaml").write_text("a: 1\n")
-    with pytest.raises(UserError, match=r"is not a valid run directory: config.yaml"):
-        child(RunDirectory(tmp_path))
 
 
 def test_a_parent_with_foreign_code_needs_trust(
     tiny: Tiny, child: Child, tmp_path: Path, monkeypatch: Any
 ) -> None:
     run = write_trained_run(tiny("pe=rope"))
-    mark = tmp_path / "mark"
-    (tmp_path / "evil.py").write_text(
-        f"import pathlib\nfrom pe_experiments.encodings import PositionalEncoding\n"
-        f"pathlib.Path({str(mark)!r}).touch()\nclass Evil(PositionalEncoding):\n    pass\n"
-    )
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "evil", raising=False)
     saved = yaml.safe_load(run.config.read_text()) | {"pe": {"_target_": "evil.Evil"}}
     run.config.write_text(yaml.safe_dump(saved))
     with pytest.raises(UserError, match=r"^init_from=.* names evil\.Evil, from outside .* add trust=true"):
         child(run, "pe=rope")
-    assert not mark.exists()
-    with pytest.raises(UserError, match=r"changed (after|since) it was trained"):
-        child(run, "trust=true")
-    assert mark.exists()
-
-
-def test_keys_of_a_python_mapping_count_as_typed(tiny: Tiny, results: Path) -> None:
-    run = write_trained_run(tiny("pe=rope", "seed=3"))
-    keys = {"init_from": run.path, "pe": "none", "training": {"steps": 2}, "logger": "none"}
-    result = run_experiment(keys | {"results_dir": str(results), "evaluation.examples": 10})
-    assert (result.status, result.result["parent"]) == ("completed", run.name)
-    config = result.experiment.config
-    assert (config.seed, config.training.steps, config.training.batch_size) == (3, 2, 8)
-    assert result.result["label"] == "rope -> none"
 
 
 def test_a_comparison_shows_children_beside_their_parents(tiny: Tiny, child: Child, results: Path) -> None:

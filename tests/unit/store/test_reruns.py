@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.directory import TRAINED, RunDirectory, State
 from pe_experiments.store.status import Run
 from tests.processes import killed_at
 from tests.synthetic import fading, write_run
+from tests.unit import Tiny
 
-Tiny = Callable[..., Experiment]
 NEW = "new\n"
 
 

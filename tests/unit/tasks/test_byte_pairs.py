@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,9 @@ from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError
+from tests.unit import Tiny
 
 pytest.importorskip("tokenizers")
-Tiny = Callable[..., Experiment]
 BPE = ("task=text", "task.tokenizer=bpe", "task.vocab_size=300")
 
 

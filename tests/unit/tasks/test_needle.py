@@ -17,18 +17,6 @@ def draw(task: Task, length: int, rows: int = 2000) -> tuple[torch.Tensor, torch
     return task.sample(length, rows, torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("length", [4, 5, 12])
-def test_the_needle_is_uniform_over_the_places_that_leave_room(length: int) -> None:
-    inputs, targets = draw(Needle(k=2, symbols=5), length)
-    marks = inputs == 5
-    assert marks.sum(1).eq(2).all()
-    assert marks[:, -1].all()
-    counts = marks[:, :-1].sum(0)
-    assert counts[: length - 3].min() > 0.8 * 2000 / (length - 3)
-    assert not counts[length - 3 :].any()
-    assert targets.unique().tolist() == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(
     ("task", "row", "depth"),
     [

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.data.formats import CausalFormat, SlotsFormat
-from pe_experiments.positions.task_ids import TaskProvided
 from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
 from pe_experiments.tasks.copying import Copy, Duplicate, OddsFirst, Reverse, Rotate, Swap
+from tests.unit import Tiny
 
 
 def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
@@ -70,22 +67,8 @@ def test_ids_are_laid_out_like_the_symbols() -> None:
     assert SlotsFormat(10, False).lay_out_ids(ids, 1).tolist() == [[2, 3, 4, 4, 3, 2]]
 
 
-def test_a_random_start_trains_every_id_equally_often() -> None:
-    policy = TaskProvided(max_positions=8)
-    raised = policy.raised(
-        torch.tensor([[0, 1, 2, 3, 0]]).repeat(4000, 1), 5, torch.Generator().manual_seed(0)
-    )
-    assert raised.unique().tolist() == list(range(8))
-    assert (raised[:, [0, 4]] == 0).all()
-    assert (raised[:, 1:4].diff(dim=1) == 1).all()
-    starts = raised[:, 1].bincount(minlength=6)[1:].float() / 4000
-    torch.testing.assert_close(starts, torch.full((5,), 0.2), rtol=0, atol=0.03)
-
-
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
-def test_training_stays_inside_the_table_and_evaluation_starts_at_one(
-    model: str, tiny: Callable[..., Experiment]
-) -> None:
+def test_training_stays_inside_the_table_and_evaluation_starts_at_one(model: str, tiny: Tiny) -> None:
     experiment = tiny(
         "task=addition_reversed", "positions=task", "positions.max_positions=9", f"model={model}"
     )

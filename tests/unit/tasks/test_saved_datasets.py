@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError
+from tests.unit import Tiny
 
 # The library pickles parts of itself with `dill`, which warns.
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot ")
-Tiny = Callable[..., Experiment]
 ROWS = [f"row {number} of a text" for number in range(8000)]
 
 

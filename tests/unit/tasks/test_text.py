@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.text import FEWEST_BYTES, MOST_IN_MEMORY, Text
 from pe_experiments.terminal.errors import UserError
-
-Tiny = Callable[..., Experiment]
+from tests.unit import Tiny
 
 
 @pytest.fixture

@@ -49,9 +49,7 @@ class Broken(io.TextIOBase):
         raise self.error
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(5, "EIO"), OSError(28, "ENOSPC"), BrokenPipeError(), ValueError(), None]
-)
+@pytest.mark.parametrize("error", [OSError(28, "ENOSPC"), ValueError(), None])
 def test_printing_never_raises(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, Broken(error) if error else None)

@@ -14,15 +14,6 @@ from pe_experiments.terminal.files import consistent_files, make_folder, replace
 from tests.processes import killed_at
 
 
-def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years")
-    (tmp_path / "report.html").symlink_to(tmp_path / "thesis.tex")
-    write_atomically(tmp_path / "report.html", "page")
-    assert (tmp_path / "thesis.tex").read_text() == "years"
-    assert not (tmp_path / "report.html").is_symlink()
-    assert (tmp_path / "report.html").read_text() == "page"
-
-
 def test_the_draft_of_a_failed_write_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*paths: Any) -> None:
         raise OSError("no")
