@@ -69,22 +69,6 @@ def test_equalities_on_the_cards(
     torch.testing.assert_close(weights(encoding), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("choice", "arguments", "equal", "its_arguments"),
-    [
-        ("rope_clipped", {"clipped": 0}, "rope", {}),
-        ("fope", {"gain": 0.0}, "p_rope", {"kept_frequencies": 0.5}),  # 2 of 4 complete a turn in 100 tokens
-    ],
-)
-@torch.no_grad()
-def test_equalities_with_other_arguments(
-    choice: str, arguments: dict[str, Any], equal: str, its_arguments: dict[str, Any]
-) -> None:
-    expected = weights(encoding_of(equal, **its_arguments))
-    assert (weights(encoding_of(choice)) - expected).abs().max() > 1e-3
-    torch.testing.assert_close(weights(encoding_of(choice, **arguments)), expected, rtol=0, atol=1e-6)
-
-
 def weights(encoding: PositionalEncoding) -> torch.Tensor:
     """Attention weights of random content at consecutive positions."""
     inputs = replace(draw_inputs(SHAPE, 30, 30, seed=0), positions_BT=torch.arange(30)[None])

@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make = tiny_in(results)
     write_study(make, seeds=2)
     write_run(make("pe=rope", "pe.base=500"), fading(1, 0.1))
+    write_run(make("pe=none"), fading(1, 0.1)).result.unlink()
     return results
 
 
@@ -42,6 +43,7 @@ def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> No
     assert list(zip(pairs["encoding"], pairs["other"], strict=True)) == [("alibi", "rope(base=500)")]
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
     assert f"page: {tmp_path / 'report.html'}" in outcome.out
+    assert "excluded: copy-decoder-none-s0-" in outcome.out
     assert "No intervals or tests" in outcome.out
     assert "result: copy, decoder: " in outcome.out
 
@@ -85,15 +87,9 @@ def test_evaluations_with_another_task_decoding_window_or_encoding_are_left_out(
     assert script("evaluate", f"run={run}", "evaluation.window=5", "evaluation.lengths=[7]").code == 0
     runs = load_runs(results)
     assert set(runs.curves["content_length"]) == {4, 6, 9}
-    reasons = sorted(
-        reason.partition(" than the run; its values are in ")[0] for reason in runs.left_out.values()
-    )
-    assert reasons == [
-        "evaluated with a different encoding",
-        "evaluated with a different task",
-        "evaluated with a different task and decoding",
-        "evaluated with a different window",
-    ]
     assert all(name.startswith(f"{run.name}/evaluations/") for name in runs.left_out)
+    reasons = [reason.partition(" than the run; its values are in ")[0] for reason in runs.left_out.values()]
+    different = ("encoding", "task", "task and decoding", "window")
+    assert sorted(reasons) == [f"evaluated with a different {part}" for part in different]
     compare(results, out=tmp_path)
     assert "evaluated with a different encoding than the run" in (tmp_path / "report.html").read_text()

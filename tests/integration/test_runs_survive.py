@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,12 @@ Tiny = Callable[..., Experiment]
 CURVES = ("metrics.csv", "extrapolation.csv")
 
 
-def curves(run: RunDirectory) -> list[bytes]:
-    return [(run.path / name).read_bytes() for name in CURVES]
+def interrupted(experiment: Experiment, step: int) -> RunDirectory:
+    """Return the only run in a results directory, interrupted at this step."""
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment.config, StopAt(step, KeyboardInterrupt()))
+    (run,) = Path(experiment.config.results_dir).glob("runs/*")
+    return RunDirectory(run)
 
 
 def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
@@ -69,7 +74,6 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tin
     assert not list(results.glob("runs/*"))
     again = run_experiment(tiny().config)
     assert (again.done, again.status) == ("trained", "completed")
-    assert again.directory.config.exists()
 
 
 @pytest.mark.slow
@@ -78,25 +82,16 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
-
-    def interrupted(step: int) -> dict[str, Any]:
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(tiny("trainer.threads=1").config, StopAt(step, KeyboardInterrupt()))
-        (run,) = Path(tiny().config.results_dir).glob("runs/*")
-        return RunDirectory(run).read_environment()
-
-    assert "earlier" not in interrupted(3)
-    assert "earlier" not in interrupted(5)
-    assert "another environment" not in capsys.readouterr().out
+    for step in (3, 5):  # the second one continues in the same environment
+        run = interrupted(tiny("trainer.threads=1"), step)
+        assert "earlier" not in run.read_environment()
     monkeypatch.setattr("pe_experiments.training.matmul.processor", lambda: {"model name": "another"})
-    again = run_experiment(tiny("trainer.threads=2").config)
-    recorded = again.directory.read_environment()
+    recorded = run_experiment(tiny("trainer.threads=2").config).directory.read_environment()
     (earlier,) = recorded["earlier"]
     assert (earlier["threads"], recorded["threads"]) == (1, 2)
     assert (earlier["until_step"], recorded["processor"]) == (4, "another")
     (remark,) = [line for line in capsys.readouterr().out.splitlines() if "environment" in line]
     assert "threads 2 instead of 1" in remark
-    assert "environment.json records both" in remark
 
 
 KILLS = 5  # one for each command below; before a release of this machinery try 70
@@ -232,16 +227,15 @@ def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(training.Checkpointer, "save", full)
-    with pytest.raises(UserError, match=r"No space left on device\); finished results are safe"):
-        run_experiment(tiny("seed=1").config)
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Checkpointer, "save", full)
+        with pytest.raises(UserError, match=r"No space left on device\); finished results are safe"):
+            run_experiment(tiny("seed=1").config)
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
-    assert run_experiment(tiny().config).done == "found"
-    monkeypatch.undo()
-    monkeypatch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full again after a checkpoint
-    with pytest.raises(UserError, match="No space left"):
-        run_experiment(tiny("seed=1").config)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full after a checkpoint
+        with pytest.raises(UserError, match="No space left"):
+            run_experiment(tiny("seed=1").config)
     assert run_experiment(tiny("seed=1").config).done == "resumed"
 
 
@@ -256,7 +250,6 @@ def test_a_diverged_run_is_final_and_names_the_step(tiny: Tiny) -> None:
         evaluate_run(result.directory.path, {})
 
 
-@pytest.mark.slow
 def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
     run = run_experiment(tiny().config).directory
     result = run.result.read_bytes()
@@ -270,47 +263,34 @@ def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
         run_experiment(tiny().config)
     run.checkpoint.write_bytes(checkpoint)
     before = run.curve.read_bytes()
-    again = run_experiment(tiny().config)  # the training is finished: only the evaluation is repeated
-    assert again.status == "completed"
+    assert run_experiment(tiny().config).status == "completed"  # only the evaluation is repeated
     assert run.curve.read_bytes() == before
 
 
-def _weights_of_another_model(run: RunDirectory) -> None:
-    checkpoint = torch.load(run.checkpoint, weights_only=True)
-    checkpoint["state_dict"] = {
-        name: torch.zeros(3, *value.shape) for name, value in checkpoint["state_dict"].items()
-    }
-    torch.save(checkpoint, run.checkpoint)
-
-
-def _replaced(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
-    def damage(run: RunDirectory) -> None:
-        run.metrics.write_bytes(run.metrics.read_bytes().replace(old, new, 1))
-
-    return damage
-
-
-DAMAGED = {
-    "byte": (_replaced(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
-    "model": (_weights_of_another_model, "last.ckpt contains the weights of another model; delete it"),
-}
-
-
 @pytest.mark.usefixtures("checkpoint_every_step")
-@pytest.mark.parametrize("damage", DAMAGED)
 def test_files_that_a_resume_cannot_read_are_named_and_kept(
-    damage: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny().config, StopAt(9, KeyboardInterrupt()))
-    run = RunDirectory(next(Path(tiny().config.results_dir).glob("runs/*")))
-    spoil, sentence = DAMAGED[damage]
-    spoil(run)
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=sentence):
-        run_experiment(tiny().config)
-    assert {path: path.read_bytes() for path in before} == before
-    if "metrics" in sentence:  # as the sentence says
-        run.metrics.unlink()
-        assert run_experiment(tiny().config).done == "resumed"
+    run = interrupted(tiny(), 9)
+
+    def refused(file: Path, content: bytes, sentence: str) -> None:
+        """The run is refused while a file has this content, and all its files are kept."""
+        before = file.read_bytes()
+        file.write_bytes(content)
+        files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+        with pytest.raises(UserError, match=sentence):
+            run_experiment(tiny().config)
+        assert {path: path.read_bytes() for path in files} == files
+        file.write_bytes(before)
+
+    damaged = run.metrics.read_bytes().replace(b"\n2,", b"\n\xff,", 1)
+    refused(run.metrics, damaged, "metrics.csv is damaged")
+    checkpoint = torch.load(run.checkpoint, weights_only=True)
+    weights = checkpoint["state_dict"]
+    checkpoint["state_dict"] = {name: torch.zeros(3, *value.shape) for name, value in weights.items()}
+    other = BytesIO()
+    torch.save(checkpoint, other)
+    refused(run.checkpoint, other.getvalue(), "last.ckpt contains the weights of another model; delete it")
+    run.metrics.unlink()  # as the first sentence says
+    assert run_experiment(tiny().config).done == "resumed"
