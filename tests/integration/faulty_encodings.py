@@ -46,12 +46,6 @@ class WrongShapeInEvaluation(PositionalEncoding):
         return x_BTD if self.training else x_BTD[:, 1:]
 
 
-class WrongShapeFar(PositionalEncoding):
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
-        keys = k_BHSK.shape[2]
-        return torch.zeros(keys, keys - 1) if keys > FAR and not self.training else None
-
-
 class EditsEmbeddings(PositionalEncoding):
     """Right: only the model reads them."""
 

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -47,20 +46,16 @@ class UsedByFew(Learned):
 
 def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """Start train.py, which starts the processes of its other devices itself, unless a launcher does."""
-    command = [sys.executable, *launcher, str(ROOT / "scripts" / "train.py"), *TINY, *arguments]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    options: dict[str, Any] = {
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "start_new_session": True,
-    }
-    return subprocess.Popen(  # background processes of a shell, as in CI, ignore SIGINT
-        command,
+    return subprocess.Popen(
+        [sys.executable, *launcher, str(ROOT / "scripts" / "train.py"), *TINY, *arguments],
         text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         cwd=ROOT,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        # background processes of a shell, as in CI, ignore SIGINT
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        **options,
     )
 
 

@@ -28,14 +28,12 @@ def train_in(
 @pytest.mark.slow
 def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
     job = script("train", "--cfg", "job", "pe=rope", "seed=3")
-    assert job.code == 0, job.err
     shown = yaml.safe_load(job.out)
     assert (shown["pe"]["base"], shown["seed"]) == (10_000.0, 3)
     package = script("train", "--cfg", "job", "--resolve", "--package", "training", "task=text")
     assert yaml.safe_load(package.out)["min_length"] == 256
     assert "hydra/launcher" in train_in(tmp_path, "--info", "all").stdout  # through logging
-    for flag in ("processes", "shell-completion"):
-        assert flag in script("train", "--hydra-help").out
+    assert "processes" in script("train", "--hydra-help").out
     assert script("train", "--nope").code == 2
 
 

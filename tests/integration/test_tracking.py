@@ -184,29 +184,13 @@ def csv_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     return values
 
 
-def trackio_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
-    """Steps and values by name, from the one run of that name in Trackio's store."""
-    from trackio.sqlite_storage import SQLiteStorage
-
-    values: dict[str, list[tuple[int, float]]] = {}
-    for row in SQLiteStorage.get_logs("pe_experiments", directory.name):
-        for name, value in row.items():
-            if isinstance(value, int | float) and name != "step":
-                values.setdefault(name, []).append((row["step"], value))
-    config = SQLiteStorage.get_run_config("pe_experiments", directory.name)
-    assert config["pe"]["base"] == 500
-    return values
-
-
-READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of, "trackio": trackio_of}
+READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
 
 
 @pytest.mark.filterwarnings("ignore")  # of tensorboard and mlflow
 @pytest.mark.usefixtures("checkpoint_every_step")
-@pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"], ["trackio"]])
+@pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"]])
 def test_every_logger_has_the_same_metrics_of_a_resumed_run(names: list[str], tiny: Tiny) -> None:
-    if "trackio" in names:
-        pytest.importorskip("trackio", reason="needs pip install -e '.[trackio]'")
     options = (f"logger=[{','.join(names)}]", "training.steps=30", "pe=rope", "pe.base=500")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tiny(*options).config, StopAt(25, KeyboardInterrupt()))
@@ -253,14 +237,13 @@ def test_runs_of_others_on_a_server_stay(tiny: Tiny, tmp_path: Path, monkeypatch
     assert sorted(Path(run.data.tags["results_dir"]).name for run in runs) == ["mine", "others"]
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "trackio"])
 def test_a_logger_that_is_not_installed_is_one_sentence(
-    name: str, tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_experiments.store.tracking.find_spec", lambda package: None)
-    brings = rf'logger={name}: {name} is not installed; install it with pip install -e "\.\[{name}\]"'
+    monkeypatch.setattr(tracking, "find_spec", lambda package: None)
+    brings = r'logger=mlflow: mlflow is not installed; install it with pip install -e "\.\[mlflow\]"'
     with pytest.raises(UserError, match=brings):
-        run_experiment(tiny(f"logger={name}").config)
+        run_experiment(tiny("logger=mlflow").config)
     assert not list((results / "runs").iterdir())
 
 
