@@ -120,6 +120,11 @@ class Outcome(NamedTuple):
     out: str
     err: str
 
+    def succeeded(self) -> str:
+        """Return the output of a command that must have succeeded."""
+        assert self.code == 0, self.out + self.err
+        return self.out
+
 
 Script = Callable[..., Outcome]
 

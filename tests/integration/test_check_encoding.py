@@ -219,16 +219,16 @@ def test_a_pattern_of_layers_is_compared_in_a_model_with_so_many_layers(
 def test_lists_of_a_released_model_fit_models_of_its_head(script: Script) -> None:
     factors = f"[{','.join(str(1 + pair / 10) for pair in range(48))}]"
     options = [f"pe.long_factor={factors}", "pe.rotary_fraction=0.75", "against=rope_longrope"]
-    outcome = script("check_encoding", "pe=rope_longrope", *options, "model.num_heads=2", "model.d_model=256")
-    assert outcome.code == 0, outcome.out
+    script(
+        "check_encoding", "pe=rope_longrope", *options, "model.num_heads=2", "model.d_model=256"
+    ).succeeded()
     assert_one_sentence(
         script("check_encoding", "pe=rope", "model.num_heads=3", "model.d_model=256"), "not divisible"
     )
 
 
 def test_the_window_of_the_user_keeps_the_contract(script: Script) -> None:
-    outcome = script("check_encoding", "pe=sliding_window", "pe.window=4")
-    assert outcome.code == 0, outcome.out
+    script("check_encoding", "pe=sliding_window", "pe.window=4").succeeded()
 
 
 @pytest.mark.parametrize("typed", REPORTED_ONCE)
@@ -249,6 +249,5 @@ def test_four_encodings_by_layer_are_checked_in_eight_layers(script: Script) -> 
     none = "{_target_: pe_experiments.encodings.base.PositionalEncoding, _partial_: true}"
     target = "pe._target_=pe_experiments.encodings.mixtures.ByLayer"
     pattern = f"+pe.encodings=[{rope},{rope},{rope},{none}]"
-    outcome = script("check_encoding", target, pattern, "model.num_layers=8")
-    assert outcome.code == 0, outcome.out
-    assert outcome.out.count("It is rope_nope(encodings=rope+rope+rope+none), ") == 1
+    out = script("check_encoding", target, pattern, "model.num_layers=8").succeeded()
+    assert out.count("It is rope_nope(encodings=rope+rope+rope+none), ") == 1

@@ -115,8 +115,7 @@ def test_evaluate_measures_a_run_on_another_task(script: Script, results: Path) 
     (run,) = (results / "runs").iterdir()
     task = ("task=modular_arithmetic", "task.modulus=7")
     arguments = ("evaluate", f"run={run}", *task, "evaluation.decoding=greedy")
-    outcome = script(*arguments)
-    assert outcome.code == 0, outcome.err
+    script(*arguments).succeeded()
     (folder,) = (run / "evaluations").iterdir()
     result = json.loads((folder / "result.json").read_text())
     assert (result["task"], result["evaluated_on"]) == ("copy", "modular_arithmetic(modulus=7)")
@@ -149,10 +148,9 @@ EVALUATION_MISTAKES = {
 def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path) -> None:
     script("train", *TINY, f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
-    outcome = script("evaluate", f"run={run}", "evaluation.lengths=[5,50]", "evaluation.examples=10")
-    assert outcome.code == 0, outcome.err
-    assert "8.33x" in outcome.out
-    assert "evaluated without training" in outcome.out
+    out = script("evaluate", f"run={run}", "evaluation.lengths=[5,50]", "evaluation.examples=10").succeeded()
+    assert "8.33x" in out
+    assert "evaluated without training" in out
     assert len(list((run / "evaluations").iterdir())) == 1
     for typed, words in EVALUATION_MISTAKES.items():
         assert_one_sentence(script("evaluate", f"run={run}", *typed.split()), *words)
@@ -160,10 +158,30 @@ def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path)
 
 
 @pytest.mark.slow
+def test_an_extended_encoding_keeps_the_base_and_the_results_up_to_the_training_length(
+    script: Script, results: Path
+) -> None:
+    script("train", *TINY, "training.steps=30", "pe=rope", "pe.base=500", f"results_dir={results}")
+    (run,) = (results / "runs").iterdir()
+    lengths = ("evaluate", f"run={run}", "evaluation.lengths=[4,6,48]")
+    out = script(*lengths, "pe=rope_yarn").succeeded()
+    label = "rope(base=500) evaluated as rope_yarn(base=500)"
+    assert f"{label}, an encoding it was not trained with" in out
+    (folder,) = (run / "evaluations").iterdir()
+    assert f'"{label}"' in (folder / "result.json").read_text()
+    assert yaml.safe_load((folder / "config.yaml").read_text())["pe"]["base"] == 500
+    script(*lengths)
+    (plain_folder,) = set((run / "evaluations").iterdir()) - {folder}
+    stretched = (folder / "extrapolation.csv").read_text().splitlines()
+    plain = (plain_folder / "extrapolation.csv").read_text().splitlines()
+    assert stretched[:3] == plain[:3]
+    assert stretched[3] != plain[3]
+
+
+@pytest.mark.slow
 def test_a_sweep_runs_every_combination_and_compares_only_its_runs(script: Script, results: Path) -> None:
     arguments = ("-m", *TINY, f"results_dir={results}", "hydra.launcher.jobs=1")
-    outcome = script("train", *arguments, "pe=none,learned", "seed=0,1")
-    assert outcome.code == 0, outcome.err
+    script("train", *arguments, "pe=none,learned", "seed=0,1").succeeded()
     assert len(list((results / "runs").iterdir())) == 4
     manifest = json.loads((results / "multirun" / "manifest.json").read_text())
     assert len(manifest["runs"]) == 4
@@ -194,10 +212,9 @@ def test_a_dry_run_says_that_another_process_has_the_run(
 
 
 def test_a_dry_run_prints_the_configuration_and_writes_nothing(script: Script, results: Path) -> None:
-    outcome = script("train", *TINY, f"results_dir={results}", "dry_run=true")
-    assert outcome.code == 0
-    assert "\nnew: " in outcome.out
-    assert yaml.safe_load(outcome.out.partition("\n\n")[0])["training"]["steps"] == 12
+    out = script("train", *TINY, f"results_dir={results}", "dry_run=true").succeeded()
+    assert "\nnew: " in out
+    assert yaml.safe_load(out.partition("\n\n")[0])["training"]["steps"] == 12
     assert not results.exists()
 
 
@@ -210,13 +227,12 @@ def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, r
 
 @pytest.mark.slow
 def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
-    outcome = script("show_encoding", "encodings=[sinusoidal,learned,none]", f"results_dir={results}")
-    assert outcome.code == 0, outcome.err
-    assert "dog bites man" in outcome.out
-    assert "linear in the offset, exact map" in outcome.out
+    out = script("show_encoding", "encodings=[sinusoidal,learned,none]", f"results_dir={results}").succeeded()
+    assert "dog bites man" in out
+    assert "linear in the offset, exact map" in out
     page = (results / "encodings" / "explore-sinusoidal-learned-none.html").read_text()
     assert '"opened":["sinusoidal","learned"]' in page
-    assert "no: bad past the training lengths" in " ".join(outcome.out.split())
+    assert "no: bad past the training lengths" in " ".join(out.split())
     rotary = script("show_encoding", "encodings=[nope,rope]", f"results_dir={results}")
     assert "rope, head_dim 64" in rotary.out
     assert_one_sentence(script("show_encoding", "encodings=[sine]"), "Did you mean")
@@ -227,12 +243,11 @@ COMMANDS = sorted({path.stem for path in (ROOT / "scripts").glob("*.py")} - {"ca
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_is_short_and_useful(name: str, script: Script) -> None:
-    outcome = script(name, "--help")
-    assert outcome.code == 0
-    assert f"python scripts/{name}.py" in outcome.out
+    out = script(name, "--help").succeeded()
+    assert f"python scripts/{name}.py" in out
     for group in groups_of("config" if name == "train" else name):
         for choice in set(choices_of(group)) - {"default"}:
-            described = re.search(rf"^  {choice} +\S", outcome.out, re.MULTILINE)
+            described = re.search(rf"^  {choice} +\S", out, re.MULTILINE)
             assert described, f"configs/{group}/{choice}.yaml does not start with a comment"
 
 
@@ -301,9 +316,8 @@ def test_commands_of_the_readme_work(
         arguments += ["bank/setting=s0", "task=kth"]
     elif "seed=" not in command:
         arguments.append("seed=0")
-    outcome = script("train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true")
-    assert outcome.code == 0, outcome.err
-    assert "new" in outcome.out
+    out = script("train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true").succeeded()
+    assert "new" in out
 
 
 def test_the_encoding_of_the_readme_is_the_one_tested() -> None:

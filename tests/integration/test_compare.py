@@ -32,20 +32,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> None:
-    outcome = script(
+    out = script(
         "compare", f"results_dir={folder}", f"out={tmp_path}", 'pe=[alibi,"rope(base=500)"]',
         'baseline="rope(base=500)"', "metric=token_accuracy_extrapolation",
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.err
+    ).succeeded()  # fmt: skip
     table = pd.read_csv(tmp_path / "table.csv")
     assert list(table["encoding"]) == ["alibi", "rope(base=500)"]
     pairs = pd.read_csv(tmp_path / "pairs.csv")
     assert list(zip(pairs["encoding"], pairs["other"], strict=True)) == [("alibi", "rope(base=500)")]
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
-    assert f"page: {tmp_path / 'report.html'}" in outcome.out
-    assert "excluded: copy-decoder-none-s0-" in outcome.out
-    assert "No intervals or tests" in outcome.out
-    assert "result: copy, decoder: " in outcome.out
+    assert f"page: {tmp_path / 'report.html'}" in out
+    assert "excluded: copy-decoder-none-s0-" in out
+    assert "No intervals or tests" in out
+    assert "result: copy, decoder: " in out
 
 
 @pytest.mark.parametrize(

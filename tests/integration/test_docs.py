@@ -50,8 +50,7 @@ def test_the_first_example_of_a_page_runs(
             shell(command)
             continue
         words = shell(f"printf '%s\\0' {command.removeprefix('python scripts/')}").split("\0")[:-1]
-        outcome = script(words[0].removesuffix(".py"), *words[1:], *SHORT.get(words[0], ()))
-        assert outcome.code == 0, outcome.err
+        script(words[0].removesuffix(".py"), *words[1:], *SHORT.get(words[0], ())).succeeded()
     finished = "pretrained_models/*/report.html" if name == "pretrained.md" else "runs/*/result.json"
     assert list(tmp_path.glob(f"results/{finished}"))
 

@@ -78,9 +78,8 @@ def test_the_command_line_extends_a_run(parent: Path, results: Path, script: Scr
     typed = ("pe=none", "training.steps=3", "logger=none", f"results_dir={results}")
     listed = script("train", f"init_from={parent.name}", *typed, "dry_run=true")
     assert "copy-decoder-rope-to-none-s0-" in listed.out
-    trained = script("train", f"init_from={parent.name}", *typed)
-    assert trained.code == 0, trained.err
-    assert f"continues {parent.name} with its weights\n" in trained.out
+    trained = script("train", f"init_from={parent.name}", *typed).succeeded()
+    assert f"continues {parent.name} with its weights\n" in trained
     (child,) = results.glob("runs/*-to-none-*")
     saved = RunDirectory(child).read_config()
     assert (saved["parent"]["name"], saved["training"]["batch_size"]) == (parent.name, 8)

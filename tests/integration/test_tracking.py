@@ -184,13 +184,28 @@ def csv_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     return values
 
 
-READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of}
+def trackio_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
+    """Steps and values by name, from the one run of that name in Trackio's store."""
+    from trackio.sqlite_storage import SQLiteStorage
+
+    values: dict[str, list[tuple[int, float]]] = {}
+    for row in SQLiteStorage.get_logs("pe_experiments", directory.name):
+        for name, value in row.items():
+            if isinstance(value, int | float) and name != "step":
+                values.setdefault(name, []).append((row["step"], value))
+    assert SQLiteStorage.get_run_config("pe_experiments", directory.name)["pe"]["base"] == 500
+    return values
+
+
+READ = {"tensorboard": scalars_of, "mlflow": metrics_of, "csv": csv_of, "trackio": trackio_of}
 
 
 @pytest.mark.filterwarnings("ignore")  # of tensorboard and mlflow
 @pytest.mark.usefixtures("checkpoint_every_step")
-@pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"]])
+@pytest.mark.parametrize("names", [["mlflow"], ["wandb", "csv", "tensorboard"], ["trackio"]])
 def test_every_logger_has_the_same_metrics_of_a_resumed_run(names: list[str], tiny: Tiny) -> None:
+    if "trackio" in names:
+        pytest.importorskip("trackio", reason="needs pip install -e '.[trackio]'")
     options = (f"logger=[{','.join(names)}]", "training.steps=30", "pe=rope", "pe.base=500")
     with pytest.raises(KeyboardInterrupt):
         run_experiment(tiny(*options).config, StopAt(25, KeyboardInterrupt()))
