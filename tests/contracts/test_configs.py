@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hydra import initialize_config_dir
@@ -28,7 +28,7 @@ from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Tiny
 
 # Golden numbers train every choice of the other groups, and every task with a decoder.
 CHOICES = [
@@ -43,7 +43,7 @@ WITHOUT_DEVICE = {
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_or_says_which_device_is_missing(
-    choice: str, tiny: Callable[..., Experiment], monkeypatch: pytest.MonkeyPatch
+    choice: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     config = tiny(choice).config
@@ -56,9 +56,7 @@ def test_every_choice_composes_or_says_which_device_is_missing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", sorted(shipped("pe")))
-def test_the_checks_of_own_classes_accept_every_shipped_encoding(
-    encoding: str, tiny: Callable[..., Experiment]
-) -> None:
+def test_the_checks_of_own_classes_accept_every_shipped_encoding(encoding: str, tiny: Tiny) -> None:
     _check_model(tiny(f"pe={encoding}", "evaluation.lengths=[9]"))
 
 
@@ -67,7 +65,7 @@ FAMILIES = {section["_target_"].rpartition(".")[0]: task for task, section in sh
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", FAMILIES.values())
-def test_a_task_of_each_family_trains_an_encoder(task: str, tiny: Callable[..., Experiment]) -> None:
+def test_a_task_of_each_family_trains_an_encoder(task: str, tiny: Tiny) -> None:
     """The contract of tasks covers the layout of the others."""
     overrides = (f"task={task}", "model=encoder", "training.max_length=8", "evaluation.lengths=[13]")
     decoder_only = getattr(load_component("task", shipped("task")[task]).build(), "decoder_only", None)

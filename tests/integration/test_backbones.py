@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-
-Tiny = Callable[..., Experiment]
+from tests.conftest import Tiny
 
 USER_MODEL = '''
 from torch import nn

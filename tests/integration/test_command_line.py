@@ -8,20 +8,16 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.status import Run
-from tests.conftest import ROOT, TINY, Script, assert_one_sentence
-
-Tiny = Callable[..., Experiment]
+from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed
 MISTAKES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -12,12 +11,9 @@ import pytest
 
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.citations import cites, known_entries
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component, shipped
 from tests.conftest import TINY, Script, assert_one_sentence, tiny_in
 from tests.synthetic import fading, write_run, write_study
-
-Tiny = Callable[..., Experiment]
 
 
 @pytest.fixture(scope="module")

@@ -7,27 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.device import prepare_device
-from tests.conftest import ROOT, TINY, Script, assert_one_sentence
+from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
 from tests.integration.test_sweeps import alive, descendants_of
 from tests.integration.test_tracking import check_mirror, run_record
 from tests.processes import PATIENCE, wait_for
 
 pytestmark = pytest.mark.slow
-Tiny = Callable[..., Experiment]
 TWO = ("trainer=ddp", "trainer.accelerator=cpu")  # and two devices
 EXACT = ("training.steps=30", "trainer.precision=64-true")
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.encodings.rope_extension import RopeYarn
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal import console
-from tests.conftest import TINY, Script, assert_one_sentence, tiny_in
+from tests.conftest import TINY, Script, Tiny, assert_one_sentence, tiny_in
 from tests.interrupted import StopAt
-
-Tiny = Callable[..., Experiment]
 
 
 @pytest.fixture(scope="module")

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pe_experiments.checking import CHECKS, Subject, own_classes
 from pe_experiments.checking.own_classes import check_own_classes
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import ROOT, TINY, Script
+from tests.conftest import ROOT, TINY, Script, Tiny
 from tests.integration import faulty_encodings
 from tests.processes import Started, wait_for
 
-Tiny = Callable[..., Experiment]
 USER_ENCODINGS = "tests.integration.user_encodings"
 FAULTY_ENCODINGS = "tests.integration.faulty_encodings"
 

@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
@@ -24,12 +23,11 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, Tiny
 from tests.interrupted import StopAt
 from tests.processes import Started
 from tests.synthetic import fading, write_run
 
-Tiny = Callable[..., Experiment]
 CURVES = ("metrics.csv", "extrapolation.csv")
 
 

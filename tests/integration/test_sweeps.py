@@ -6,20 +6,17 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.store.csv_files import METRICS, to_csv
-from tests.conftest import ROOT, TINY, Script
+from tests.conftest import ROOT, TINY, Script, Tiny
 from tests.processes import Started, wait_for
 from tests.synthetic import fading, write_run
 
-Tiny = Callable[..., Experiment]
 TRAIN = [ROOT / "scripts" / "train.py"]
 THREE = ("pe=learned", "positions=consecutive,random_offset,random_subset", "study=s")
 

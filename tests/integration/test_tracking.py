@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,17 @@ import pytorch_lightning as pl
 import wandb
 from wandb.proto import wandb_internal_pb2
 
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.store import tracking
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import MEASURED, upload_command
 from pe_experiments.terminal.errors import UserError
+from tests.conftest import Tiny
 from tests.interrupted import StopAt
 from tests.processes import wait_for
 
 pytestmark = pytest.mark.slow
-Tiny = Callable[..., Experiment]
 IMAGE = ("_type", "path", "format", "width", "height", "size", "sha256")
 BLOCK, HEADER = 32_768, 7  # LevelDB's log: blocks of fragments, each with crc32, length and type
 
