@@ -12,15 +12,12 @@ from pe_experiments.checking import small_shape
 from pe_experiments.checking.instances import perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
-from pe_experiments.encodings.continuous_bias import ContinuousBias, Distance
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.deberta import Deberta
 from pe_experiments.encodings.entmax import entmax
 from pe_experiments.encodings.learned_relative import LearnedRelative
 from pe_experiments.encodings.pope import Pope
-from pe_experiments.encodings.sinusoidal import ScaledSinusoidal
 from pe_experiments.encodings.t5 import distance_bucket
-from pe_experiments.encodings.xpos import XPos
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 
 SHAPE = ModelShape(64, 2, 2, False, 20, 64)  # two heads of 32; sequences of 30 tokens below
@@ -39,21 +36,6 @@ def assert_equal_logits(encoding: PositionalEncoding, given: Inputs, expected: T
     visible = ~logits.isnan()
     largest = float(expected[visible].abs().max())
     torch.testing.assert_close(logits[visible] / largest, expected[visible] / largest, rtol=0, atol=1e-5)
-
-
-def neighbours(x: Tensor) -> Tensor:
-    """Reorder channels: pairs (m, m + R) become neighbours."""
-    return x.unflatten(-1, (2, -1)).mT.flatten(-2)
-
-
-@pytest.mark.parametrize("scale_base", [512, 40])
-def test_xpos_equals_rotary_embedding_torch(scale_base: int) -> None:
-    library = pytest.importorskip("rotary_embedding_torch")
-    shape = ModelShape(64, 2, 2, True, 20, 64)
-    given = inputs(shape, torch.arange(200))
-    rotary = library.RotaryEmbedding(32, use_xpos=True, xpos_scale_base=scale_base)
-    q, k = rotary.rotate_queries_and_keys(neighbours(given.q_BHTK), neighbours(given.k_BHTK))
-    assert_equal_logits(XPos(shape, scale_base=scale_base), given, q @ k.mT / math.sqrt(32))
 
 
 def test_pope_equals_x_transformers() -> None:
@@ -98,20 +80,6 @@ def test_cope_equals_x_transformers(max_position: int) -> None:
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
     masked = content.masked_fill(torch.ones(30, 30, dtype=torch.bool).triu(1), -torch.inf)
     assert_equal_logits(encoding, given, content + module(given.q_BHTK, masked))
-
-
-@pytest.mark.parametrize("distance", ["linear", "log"])
-@pytest.mark.parametrize("depth", [1, 3])
-def test_continuous_bias_equals_x_transformers(distance: Distance, depth: int) -> None:
-    library = pytest.importorskip("x_transformers.x_transformers")
-    encoding = perturbed(ContinuousBias(SHAPE, distance=distance, width=24, depth=depth))
-    module = library.DynamicPositionBias(24, heads=2, depth=depth, log_distance=distance == "log")
-    with torch.no_grad():
-        for into, value in zip(module.parameters(), encoding.parameters(), strict=True):
-            into.copy_(value)
-    given = inputs(SHAPE, torch.arange(30))
-    content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
-    assert_equal_logits(encoding, given, content + module(30, 30))
 
 
 @pytest.mark.parametrize("extent", [1, 7, 100])
@@ -173,10 +141,3 @@ def test_deberta_equals_transformers(max_distance: int) -> None:
     content = scaled @ given.k_BHTK.mT
     bias = attention.disentangled_att_bias(scaled, given.k_BHTK, relative[None], encoding.positions_RD, 3)
     assert_equal_logits(encoding, given, content + bias)
-
-
-def test_scaled_sinusoids_equal_x_transformers_after_a_permutation_of_the_columns() -> None:
-    library = pytest.importorskip("x_transformers.x_transformers")
-    vectors = ScaledSinusoidal(small_shape(d_model=32)).vectors(torch.arange(300)[None])[0]
-    expected = library.ScaledSinusoidalEmbedding(32)(torch.zeros(1, 300, 32))
-    torch.testing.assert_close(vectors, neighbours(expected), rtol=0, atol=1e-5)

@@ -183,7 +183,7 @@ def test_what_is_not_known_is_refused_by_name(words: str, tmp_path: Path) -> Non
         {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 6},
         {"model_type": "mistral", "sliding_window": None},
         {"model_type": "cohere2", "sliding_window": 6, "sliding_window_pattern": 3},
-        {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6},
+        {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6, "attn_scale": 0.3},
     ],
 )  # fmt: skip
 def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> None:
