@@ -17,6 +17,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.published.archive import write_archive
 from pe_experiments.store.manifest import list_in_study
+from tests import conftest
 from tests.conftest import ROOT, Script
 from tests.processes import run_script
 from tests.synthetic import fading, write_run
@@ -25,10 +26,8 @@ pytestmark = pytest.mark.slow
 TASKS = ("kth", "copy")
 SETTINGS = ("s0", "s1")
 RATES = (0.003, 0.001)
-TINY = (
-    "model.d_model=16", "model.num_heads=2", "training.max_length=5", "training.batch_size=8",
-    "training.check_every=5", "evaluation.examples=20", "logger=none", "training.steps=10",
-)  # fmt: skip
+LENGTHS = ("training.max_length=5", "training.check_every=5", "training.steps=10", "evaluation.lengths=null")
+TINY = (*conftest.TINY, *LENGTHS)
 SMALL = (*TINY, f"task={','.join(TASKS)}", f"bank/setting={','.join(SETTINGS)}")
 USER_ENCODING = ("pe=custom", "pe._target_=tests.integration.user_encodings.Recency", "+pe.slope=0.2")
 

@@ -13,11 +13,10 @@ from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import ROOT, TINY, Script, Tiny
-from tests.integration import faulty_encodings
+from tests.integration import user_encodings
 from tests.processes import Started, wait_for
 
 USER_ENCODINGS = "tests.integration.user_encodings"
-FAULTY_ENCODINGS = "tests.integration.faulty_encodings"
 
 
 @pytest.mark.parametrize("name", ["PoolsAll", "SeesOneKeyTooMany", "GatedByTheFuture"])
@@ -29,14 +28,12 @@ def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny:
     check_own_classes(tiny(*options, "model=encoder"))
 
 
-@pytest.mark.parametrize(
-    "name", ["user_encodings.MeansToPool", "user_encodings.Noisy", "faulty_encodings.EditsEmbeddings"]
-)
+@pytest.mark.parametrize("name", ["MeansToPool", "Noisy", "EditsEmbeddings"])
 def test_a_right_encoding_passes(name: str, tiny: Tiny) -> None:
-    check_own_classes(tiny(f"pe=tests.integration.{name}"))
+    check_own_classes(tiny(f"pe={USER_ENCODINGS}.{name}"))
 
 
-def test_shipped_classes_are_not_checked(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_classes_from_outside_are_checked(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_classes, "_check_model", lambda experiment: pytest.fail("checked"))
     assert run_experiment(tiny("pe=rope").config).status == "completed"
     with pytest.raises(pytest.fail.Exception, match="checked"):
@@ -61,12 +58,12 @@ def test_nan_at_an_evaluation_length_is_refused(tiny: Tiny) -> None:
         ("pe=AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
         ("pe=DrawsAnew", "pe: DrawsAnew: two equal calls give different results"),
         ("pe=WrongShapeInEvaluation", "pe fails at evaluation length 40"),
-        ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(faulty_encodings\.py:\d+, in bias\)$"),
+        ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(user_encodings\.py:\d+, in bias\)$"),
         ("task=WrongAnswers", r"task: WrongAnswers at length .* solve says"),
     ],
 )
 def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -> None:
-    experiment = tiny(part.replace("=", f"={FAULTY_ENCODINGS}."), "evaluation.lengths=[4,40]")
+    experiment = tiny(part.replace("=", f"={USER_ENCODINGS}."), "evaluation.lengths=[4,40]")
     with pytest.raises(UserError, match=sentence):
         check_own_classes(experiment)
 
@@ -78,7 +75,7 @@ def test_a_misspelt_hook_gives_a_remark(tiny: Tiny, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, results: Path) -> None:
-    outcome = script("train", *TINY, f"results_dir={results}", f"pe={FAULTY_ENCODINGS}.ExitsLate")
+    outcome = script("train", *TINY, f"results_dir={results}", f"pe={USER_ENCODINGS}.ExitsLate")
     assert outcome.code == 1
     assert "RuntimeError: a part ends the program with " in outcome.out
 
@@ -99,4 +96,4 @@ def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> No
 
 @pytest.mark.slow
 def test_the_checker_finds_a_look_ahead_at_many_keys_alone() -> None:
-    assert CHECKS["look_ahead"](Subject(faulty_encodings.AheadFar)).holds is False
+    assert CHECKS["look_ahead"](Subject(user_encodings.AheadFar)).holds is False

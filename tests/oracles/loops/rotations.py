@@ -196,7 +196,8 @@ def rope_pp(case: Case, h: int, i: int, j: int) -> float:
         angle = steps_back(case, i, j) * plain_theta(case)(m, pairs) if m < rotating else 0.0
         return cmath.rect(1.0, angle)
 
-    return turned(case, h - 1, i, j, pairs, factor).imag
+    rest = dot(case.q[h - 1, i, 2 * pairs :], case.k[h - 1, j, 2 * pairs :])
+    return turned(case, h - 1, i, j, pairs, factor).imag + rest / math.sqrt(case.head_dim)
 
 
 def xpos(case: Case, h: int, i: int, j: int) -> float:
