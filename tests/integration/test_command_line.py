@@ -172,10 +172,11 @@ def test_an_extended_encoding_keeps_the_base_and_the_results_up_to_the_training_
     plain = (plain_folder / "extrapolation.csv").read_text().splitlines()
     assert stretched[:3] == plain[:3]
     assert stretched[3] != plain[3]
-    script("evaluate", f"run={run}", "pe.kept_frequencies=0.25", "pe=p_rope", "evaluation.lengths=[7]")
+    for typed in (["pe=p_rope"], ["pe.kept_frequencies=0.25", "pe=p_rope"]):
+        script("evaluate", f"run={run}", *typed, "evaluation.lengths=[7]")
     configs = [yaml.safe_load(path.read_text()) for path in run.glob("evaluations/*/config.yaml")]
-    (last,) = (config["pe"] for config in configs if config["evaluation"]["lengths"] == [7])
-    assert (last["base"], last["kept_frequencies"]) == (500, 0.25)
+    chosen = [config["pe"] for config in configs if config["evaluation"]["lengths"] == [7]]
+    assert sorted((pe["base"], pe["kept_frequencies"]) for pe in chosen) == [(500, 0.25), (500, 0.75)]
 
 
 @pytest.mark.slow
