@@ -295,6 +295,7 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
     if "window" in run.evaluation:
         result["label"] += f" on its last {run.evaluation['window']} tokens"
     steps = trained.get("finished_step", run.config.training.steps)
+    check_own_classes(experiment)  # the encoding, the task or the metrics may be others than in the training
     model = trained_model(run)
     with RunWriter(run, directory, display) as writer:
         writer.begin()

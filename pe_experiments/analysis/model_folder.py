@@ -16,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 
 from pe_experiments import NUMERICS, __version__
-from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.drawing import markdown_table
@@ -182,7 +181,6 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
             raise UserError(f"{option}: {few(sorted(recorded))} changed since the model was trained")
     if content.get("vocabulary", "") != experiment.task.vocabulary:
         raise UserError(f"{option}: its tokens are those of another Python's library, the default text")
-    check_own_classes(experiment)
     model = experiment.untrained_model()
     weights = folder / WEIGHTS
     try:

@@ -1,12 +1,13 @@
 """Multi-head attention with interchangeable implementations.
 
-Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and an
-encoding to the weighted values. All implementations agree up to rounding.
+Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and a
+weighting to the weighted values. All implementations agree up to rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -28,45 +29,63 @@ FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a 
 FUSED_TRAINING, FUSED_TRAINING_MKL = 1024, 128
 
 
-def eager(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    v_BHSK: Tensor,
-    encoding: PositionalEncoding,
-    at: AttentionContext,
-    sink_H: Tensor | None = None,
-    softmax: Softmax | None = None,
-) -> Tensor:
+@dataclass(frozen=True)
+class Weighting:
+    """How queries and keys become attention weights.
+
+    Attributes:
+        encoding: rotates queries and keys and adds a bias to their logits, or computes the weights itself.
+        at: the positions.
+        sink_H: logit of a further key without a value, for each head; None if there is none.
+        softmax: takes the place of softmax (``model.attention``); None means softmax.
+    """
+
+    encoding: PositionalEncoding
+    at: AttentionContext
+    sink_H: Tensor | None = None
+    softmax: Softmax | None = None
+
+    @property
+    def needs_weights(self) -> bool:
+        """Return whether the fused kernel cannot compute these weights."""
+        return self.softmax is not None or makes_weights(self.encoding)
+
+    def of(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
+        """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
+        if self.sink_H is None and self.softmax is None:
+            return self.encoding.weights(q_BHTK, k_BHSK, self.at)
+        return self.of_rotated(*self.encoding.rotate(q_BHTK, k_BHSK, self.at))
+
+    def of_rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
+        """Return attention weights [B, H, T, S] of rotated queries and keys."""
+        if self.sink_H is None and self.softmax is None:
+            return self.encoding.softmax_weights(q_BHTK, k_BHSK, self.at)
+        logits_BHTS = self.encoding.scaled_logits(q_BHTK, k_BHSK)
+        bias = self.encoding.bias(q_BHTK, k_BHSK, self.at)
+        if self.softmax is None:
+            assert self.sink_H is not None
+            return softmax_with_sink(logits_BHTS, bias, self.at, self.sink_H)
+        mask = self.at.once(additive_mask)
+        logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
+        return self.softmax(logits_BHTS.clamp(min=MASKED))  # finite: 0 times infinity has no gradient
+
+
+def eager(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Compute the weights, then the weighted sum. Fastest for training on short rows on a CPU."""
-    weights_BHTS = attention_weights(q_BHTK, k_BHSK, encoding, at, sink_H, softmax)
-    return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
+    return weighting.of(q_BHTK, k_BHSK).to(v_BHSK.dtype) @ v_BHSK
 
 
-def sdpa(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    v_BHSK: Tensor,
-    encoding: PositionalEncoding,
-    at: AttentionContext,
-    sink_H: Tensor | None = None,
-    softmax: Softmax | None = None,
-) -> Tensor:
+def sdpa(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
-    q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
-    return fused(q_BHTK, k_BHSK, v_BHSK, encoding, at, sink_H)
+    q_BHTK, k_BHSK = weighting.encoding.rotate(q_BHTK, k_BHSK, weighting.at)
+    return fused(q_BHTK, k_BHSK, v_BHSK, weighting)
 
 
-def fused(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    v_BHSK: Tensor,
-    encoding: PositionalEncoding,
-    at: AttentionContext,
-    sink_H: Tensor | None,
-) -> Tensor:
+def fused(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Return the result of `sdpa` for rotated queries and keys."""
-    bias = encoding.bias(q_BHTK, k_BHSK, at)
-    mask = at.once(additive_mask)
+    encoding, sink_H = weighting.encoding, weighting.sink_H
+    bias = encoding.bias(q_BHTK, k_BHSK, weighting.at)
+    mask = weighting.at.once(additive_mask)
     if bias is not None:
         mask = mask + bias
     if sink_H is not None:
@@ -83,88 +102,40 @@ def fused(
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=mask, scale=scale)
 
 
-def blocked(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    v_BHSK: Tensor,
-    encoding: PositionalEncoding,
-    at: AttentionContext,
-    sink_H: Tensor | None = None,
-    softmax: Softmax | None = None,
-) -> Tensor:
+def blocked(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Compute a few query rows at a time, so that memory grows linearly with the length.
 
     In a causal model a block reads only the keys up to its last query, which halves the work. A softmax of
     the user's gets all keys, because its weights may depend on their number.
     """
-    has_own_weights = makes_weights(encoding)
+    encoding, at = weighting.encoding, weighting.at
+    has_own_weights = makes_weights(encoding)  # these include the rotation
     if not has_own_weights:
         q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
     batch, heads, queries, _ = q_BHTK.shape
     keys = k_BHSK.shape[2]
-    sees_later_keys = encoding.looks_ahead or encoding.reads_row or softmax is not None
+    sees_later_keys = encoding.looks_ahead or encoding.reads_row or weighting.softmax is not None
     skips_later_keys = encoding.shape.causal and not sees_later_keys
     # The fused kernel stores no logits, so that only a bias takes memory.
     has_one_bias = isinstance(encoding, PositionBias) or type(encoding).bias is PositionalEncoding.bias
-    rows = len(at.q_positions_BT) if has_one_bias and not has_own_weights and softmax is None else batch
+    rows = len(at.q_positions_BT) if has_one_bias and not weighting.needs_weights else batch
     size = max(FEWEST_QUERIES, BLOCK_LOGITS // (rows * heads * keys))
     # Allocated once, because small results between large temporaries would fragment the heap.
     y_BHTK = torch.empty(batch, heads, queries, v_BHSK.shape[-1], dtype=v_BHSK.dtype, device=v_BHSK.device)
     for start in range(0, queries, size):
         stop = min(start + size, queries)
         seen = min(stop, keys) if skips_later_keys else keys
-        at_rows = at.query_rows(start, stop, seen)
         q_BHtK, k_BHsK, v_BHsK = q_BHTK[:, :, start:stop], k_BHSK[:, :, :seen], v_BHSK[:, :, :seen]
-        if has_own_weights:  # these include the rotation
-            y_BHtK = encoding.weights(q_BHtK, k_BHsK, at_rows).to(v_BHSK.dtype) @ v_BHsK
-        elif softmax is not None:
-            weights_BHts = rotated_weights(q_BHtK, k_BHsK, at_rows, encoding, sink_H, softmax)
-            y_BHtK = weights_BHts.to(v_BHSK.dtype) @ v_BHsK
+        of_rows = replace(weighting, at=at.query_rows(start, stop, seen))
+        if weighting.needs_weights:
+            compute = of_rows.of if has_own_weights else of_rows.of_rotated
+            y_BHTK[:, :, start:stop] = compute(q_BHtK, k_BHsK).to(v_BHSK.dtype) @ v_BHsK
         else:
-            y_BHtK = fused(q_BHtK, k_BHsK, v_BHsK, encoding, at_rows, sink_H)
-        y_BHTK[:, :, start:stop] = y_BHtK
+            y_BHTK[:, :, start:stop] = fused(q_BHtK, k_BHsK, v_BHsK, of_rows)
     return y_BHTK
 
 
-def attention_weights(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    encoding: PositionalEncoding,
-    at: AttentionContext,
-    sink_H: Tensor | None = None,
-    softmax: Softmax | None = None,
-) -> Tensor:
-    """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
-    if sink_H is None and softmax is None:
-        return encoding.weights(q_BHTK, k_BHSK, at)
-    q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
-    return rotated_weights(q_BHTK, k_BHSK, at, encoding, sink_H, softmax)
-
-
-def rotated_weights(
-    q_BHTK: Tensor,
-    k_BHSK: Tensor,
-    at: AttentionContext,
-    encoding: PositionalEncoding,
-    sink_H: Tensor | None,
-    softmax: Softmax | None,
-) -> Tensor:
-    """Return attention weights [B, H, T, S] of rotated queries and keys."""
-    if sink_H is None and softmax is None:
-        return encoding.softmax_weights(q_BHTK, k_BHSK, at)
-    logits_BHTS = encoding.scaled_logits(q_BHTK, k_BHSK)
-    bias = encoding.bias(q_BHTK, k_BHSK, at)
-    if softmax is not None:
-        mask = at.once(additive_mask)
-        logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
-        return softmax(logits_BHTS.clamp(min=MASKED))  # finite, because 0 times infinity has no gradient
-    assert sink_H is not None
-    return softmax_with_sink(logits_BHTS, bias, at, sink_H)
-
-
-Implementation = Callable[
-    [Tensor, Tensor, Tensor, PositionalEncoding, AttentionContext, Tensor | None, Softmax | None], Tensor
-]
+Implementation = Callable[[Tensor, Tensor, Tensor, Weighting], Tensor]
 MakeSoftmax = Callable[[ModelShape], Softmax]
 IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blocked": blocked}
 
@@ -174,20 +145,16 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
     return type(encoding).weights is not PositionalEncoding.weights
 
 
-def choose_implementation(
-    implementation: str, encoding: PositionalEncoding, q_BHTK: Tensor, own_softmax: bool = False
-) -> Implementation:
-    """Return the function to call; ``auto`` chooses by device, length, training and library.
-
-    ``own_softmax`` says whether the model has a softmax of its own (``model.attention``).
-    """
+def choose_implementation(implementation: str, q_BHTK: Tensor, weighting: Weighting) -> Implementation:
+    """Return the function to call; ``auto`` chooses by device, length, training and library."""
     tokens = q_BHTK.shape[2]
     training = torch.is_grad_enabled()
-    if own_softmax or makes_weights(encoding):  # the fused kernel cannot compute them
+    if weighting.needs_weights:
         save_memory = implementation == "auto" and tokens >= LONG and not training
         return blocked if save_memory or implementation == "blocked" else eager
     if implementation != "auto":
         return IMPLEMENTATIONS[implementation]
+    encoding = weighting.encoding
     if training:
         fixed_bias = (
             type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
@@ -238,8 +205,9 @@ class Attention(nn.Module):
         packing: Unpacked = UNPACKED,
     ) -> Tensor:
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
-        attend = choose_implementation(self.implementation, encoding, q_BHTK, self.softmax is not None)
-        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, encoding, at, self._sink_logits(), self.softmax)
+        weighting = self._weighting(encoding, at)
+        attend = choose_implementation(self.implementation, q_BHTK, weighting)
+        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, weighting)
         y_ND = packing.pack(y_BHTK.transpose(1, 2).flatten(-2))
         for part in self.parts:
             y_ND = part.output(y_ND, packing.residual_rows(x_ND))  # type: ignore[operator]
@@ -248,7 +216,7 @@ class Attention(nn.Module):
     def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         """Return the weights [B, H, T, S] of `forward`, even if the implementation does not compute them."""
         q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
-        return attention_weights(q_BHTK, k_BHTK, encoding, at, self._sink_logits(), self.softmax)
+        return self._weighting(encoding, at).of(q_BHTK, k_BHTK)
 
     def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [B, H, T, K]."""
@@ -258,7 +226,7 @@ class Attention(nn.Module):
             q_BHTK, k_BHTK = part.queries_and_keys(q_BHTK, k_BHTK)  # type: ignore[operator]
         return q_BHTK, k_BHTK, v_BHTK
 
-    def _sink_logits(self) -> Tensor | None:
-        """Return the logits [H] of the sinks, if a part has any."""
+    def _weighting(self, encoding: PositionalEncoding, at: AttentionContext) -> Weighting:
         logits = [part.sink_logits() for part in self.parts]  # type: ignore[operator]
-        return next((sink_H for sink_H in logits if sink_H is not None), None)
+        sink_H = next((sink_H for sink_H in logits if sink_H is not None), None)
+        return Weighting(encoding, at, sink_H, self.softmax)

@@ -12,6 +12,7 @@ tuning.csv      if an option was tuned per encoding: a row per run of the grid, 
 
 import ast
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -200,8 +201,10 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
             raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
 
 
-def published_keys(folder: Path) -> dict[str, set[int]]:
-    """Return the evaluated lengths of each published run by its `config_key`; none of a run that diverged.
+def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
+    """Return the evaluated lengths of each published run, with the number of examples, by its `config_key`.
+
+    A run that diverged has none.
 
     Runs that tuned an option are listed only in ``tuning.csv``. Apart from this option and the seed they have
     the configuration, and here the lengths, of a published run of the same encoding.
@@ -213,13 +216,15 @@ def published_keys(folder: Path) -> dict[str, set[int]]:
             provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
             families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
             grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
-            curves = pd.read_csv(folder / FILES[1], usecols=["name", "length"])
-        lengths_by_name = curves.groupby("name")["length"].agg(set)
-        lengths_by_key: dict[str, set[int]] = {}
-        by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str], set[int]]] = {}
+            curves = pd.read_csv(folder / FILES[1], usecols=["name", "length", "examples"])
+        lengths_by_name: dict[str, set[tuple[int, int]]] = defaultdict(set)
+        for name, length, examples in curves.itertuples(index=False):
+            lengths_by_name[name].add((length, examples))
+        lengths_by_key: dict[str, set[tuple[int, int]]] = {}
+        by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str], set[tuple[int, int]]]] = {}
         for name, *texts in provenance.itertuples(index=False):
             trained, data = map(json.loads, texts)
-            lengths = lengths_by_name.get(name, set())
+            lengths = lengths_by_name[name]
             by_family[*families.loc[name]] = trained, data, lengths
             lengths_by_key[config_key(trained, data)] = lengths
         for row in grid.to_dict("records"):

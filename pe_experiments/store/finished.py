@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
@@ -124,7 +123,6 @@ def trained_model(run: Run) -> Backbone:
     recorded = (directory.read_result() or {}).get("checkpoint")
     if recorded != file_digest(directory.checkpoint):
         raise UserError(f"{directory.checkpoint} is damaged (its content changed since the run finished)")
-    check_own_classes(experiment)
     model = experiment.untrained_model()
     label = experiment.components["pe"].label
     mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import importlib
 import io
-import itertools
 import logging
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from pe_experiments.configuration.schema import (
     Config,
@@ -31,6 +33,7 @@ from pe_experiments.configuration.schema import (
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import NotApplicable, UserError, sentence
 
+HELD: list[FileLock] = []  # of this worker process
 SPAWN = multiprocessing.get_context("spawn")
 # Signals of Ctrl-C and of a cluster, which only the launching process handles.
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -46,7 +49,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Task:
+class RunCall:
     """One run to execute in another process, in the working directory of the sweep."""
 
     config: Config
@@ -80,36 +83,43 @@ class Task:
 
 
 class Processes:
-    """Processes of this machine; a killed process fails only its run."""
+    """Processes of this machine; a killed process fails only its run.
+
+    Args:
+        devices: for each process the GPU on which its runs compute, or None.
+    """
 
     poll_seconds = 0.5
 
-    def __init__(self, workers: Sequence[str | None]):
-        """Create a process for each worker, with the GPU on which its runs compute, or None."""
+    def __init__(self, devices: Sequence[str | None]):
         from pebble import ProcessPool  # not needed by a single run, which imports this module too
 
-        self.pools = [
-            ProcessPool(count, initializer=_start_worker, initargs=(device,), context=SPAWN)
-            for device, count in Counter(workers).items()
-        ]
+        self._locks = tempfile.TemporaryDirectory(prefix="pe_experiments_")
+        start = partial(_start_worker, devices, Path(self._locks.name))
+        self._pool = ProcessPool(len(devices), initializer=start, context=SPAWN)
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
-        return [pool.schedule(task) for pool, task in zip(itertools.cycle(self.pools), tasks)]
+    def submit(self, calls: Sequence[RunCall]) -> list[Any]:
+        return [self._pool.schedule(call) for call in calls]
 
     def stop(self) -> None:
-        for pool in self.pools:
-            pool.stop()
-        for pool in self.pools:
-            pool.join()
+        self._pool.stop()
+        self._pool.join()
+        self._locks.cleanup()
 
 
-def _start_worker(gpu: str | None) -> None:
-    """Prepare a worker process: it leaves signals to the launching process and ends with it."""
+def _start_worker(devices: Sequence[str | None], locks: Path) -> None:
+    """Prepare a worker process: it leaves signals to the launching process, ends with it and takes a GPU."""
     for number in LAUNCHER_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     process.end_with_parent()
-    if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    for index, device in enumerate(devices):
+        lock = FileLock(locks / str(index))  # a killed process loses it to the one that takes its place
+        with suppress(Timeout):
+            lock.acquire(timeout=0)
+            HELD.append(lock)
+            if device is not None:
+                os.environ["CUDA_VISIBLE_DEVICES"] = device
+            return
 
 
 class Submitit:
@@ -127,10 +137,10 @@ class Submitit:
         self._executor.update_parameters(timeout_min=settings.timeout_min, **settings.parameters)
         logging.getLogger("submitit").setLevel(logging.ERROR)  # it warns on clusters without accounting
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
+    def submit(self, calls: Sequence[RunCall]) -> list[Any]:
         with self._executor.batch():  # one array of Slurm, whose parallelism is limited
-            for task in tasks:
-                job = _Job(task, os.getpid() if self._is_local else None)
+            for call in calls:
+                job = _Job(call, os.getpid() if self._is_local else None)
                 self._jobs.append(self._executor.submit(job))
         return self._jobs
 
@@ -145,16 +155,16 @@ class Submitit:
 
 @dataclass(frozen=True)
 class _Job:
-    """A task in a job of submitit, which Slurm queues again at its time limit."""
+    """A call in a job of submitit, which Slurm queues again at its time limit."""
 
-    task: Task
+    call: RunCall
     launcher_pid: int | None  # of a local job, which would outlive the launching process
 
     def __call__(self) -> Outcome:
         if self.launcher_pid is not None:
             threading.Thread(target=_end_with, args=(self.launcher_pid,), daemon=True).start()
         signal.signal(signal.SIGUSR2, _interrupting(signal.getsignal(signal.SIGUSR2)))
-        return self.task()
+        return self.call()
 
     def checkpoint(self) -> Any:
         """Return the job that submitit queues again, whose run resumes."""
@@ -207,9 +217,9 @@ class Ray:
         self._ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
         signal.signal(signal.SIGTERM, on_terminate)  # Ray's own handler would end in a traceback
 
-    def submit(self, tasks: Sequence[Task]) -> list[Any]:
-        execute = self._ray.remote(num_cpus=1, max_retries=0)(Task.__call__)
-        return [execute.remote(task).future() for task in tasks]
+    def submit(self, calls: Sequence[RunCall]) -> list[Any]:
+        execute = self._ray.remote(num_cpus=1, max_retries=0)(RunCall.__call__)
+        return [execute.remote(call).future() for call in calls]
 
     def stop(self) -> None:
         self._ray.shutdown()

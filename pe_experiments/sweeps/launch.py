@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_two_encodings
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State
-from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, Task, executor_for
+from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, complain, say
 from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
@@ -33,6 +33,7 @@ MOST_LISTED = 10  # failed runs listed per reason
 # Keys of evaluations that no published study has.
 OTHER_EVALUATIONS = {"window", "decoding", "save", "metrics"}
 PROGRESS_SECONDS = 2.0  # between readings of the progress of all runs, one file per run
+Published = dict[str, set[tuple[int, int]]]  # see `published_keys`
 LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may launch in several batches
 
 
@@ -158,16 +159,17 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, set[int]]]) -> None:
+def _read_state(job: Job, run: Run, published: Callable[[str, str], Published]) -> None:
     """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
     lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
+    requested = [(length, run.config.evaluation.examples) for length in run.experiment.evaluation_lengths]
     if lengths is None or run.identity.classes or not OTHER_EVALUATIONS.isdisjoint(run.evaluation):
         is_published = False
     else:  # a published run that diverged has no lengths
-        is_published = not lengths or lengths.issuperset(run.experiment.evaluation_lengths)
+        is_published = not lengths or lengths.issuperset(requested)
     if is_published and not (job.done or run.config.rerun):
         job.state = State.PUBLISHED
     if run.config.dry_run and job.pending:  # checks that would fail when the run starts
@@ -177,8 +179,8 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], dict[str, se
         job.reason = job.reason or run.remark
 
 
-def _published_keys(results_dir: str, study: str) -> dict[str, set[int]]:
-    """Return the evaluated lengths of the published runs of a study by key."""
+def _published_keys(results_dir: str, study: str) -> Published:
+    """Return the evaluated lengths and numbers of examples of the published runs of a study by key."""
     if not (study and Path(results_dir, study, "provenance.csv").exists()):
         return {}
     from pe_experiments.published.archive import published_keys  # imports pandas
@@ -203,8 +205,8 @@ def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Seque
     display = Lines()
     steps = {job: job.run.config.training.steps for job in jobs if job.run}
     try:
-        tasks = {job: Task(job.run.config, job.command) for job in jobs if job.run}
-        futures = dict(zip(tasks, executor.submit(list(tasks.values())), strict=True))
+        calls = {job: RunCall(job.run.config, job.command) for job in jobs if job.run}
+        futures = dict(zip(calls, executor.submit(list(calls.values())), strict=True))
         display.start(title, sum(steps.values()), sum(map(_saved_steps, jobs)))
         last_read = time.monotonic()
         while futures:
@@ -239,7 +241,7 @@ def _record(job: Job, future: Any) -> None:
     assert job.run
     try:
         outcome: Outcome = future.result()
-    except Exception as error:  # raised by the executor, since tasks do not raise
+    except Exception as error:  # raised by the executor, since calls do not raise
         reason = f"its process ended before the run: {one_line(str(error))}"
         if getattr(error, "exitcode", 0) == -signal.SIGKILL:
             reason = "its process was killed (is there enough memory?)"

@@ -98,22 +98,18 @@ def answer(folder: Path) -> str:
     """Return what the runs say about larger models, in sentences for this page and the bank's."""
     counts, scores = load(folder)
     sentences = []
-    if counts[LARGEST] < RUNS:
-        sentences.append(f"Not measured ({counts[LARGEST]} of {RUNS} planned runs).")
     for width, size in SIZES.items():
-        if width == SMALLEST or counts[width] == 0:
+        if width == SMALLEST:
             continue
         if counts[width] < RUNS or counts[SMALLEST] < RUNS:
-            if width != LARGEST:
-                sentences.append(f"At {size} million {counts[width]} of {RUNS} runs are made.")
+            sentences.append(f"At {size} million parameters not measured: {counts[width]} of {RUNS} runs.")
             continue
         decision = decide(scores[SMALLEST], scores[width])
+        rule = "by the planned rule, which asks for KERPLE, `fox(initial_bias=4)` and `cpb_log` above ALiBi"
         sentences.append(
-            f"At {size} million the order of five encodings {decision['order']} (Spearman's rho with that at "
-            f"{SIZES[SMALLEST]} million {number(decision['rho'])}, p = {decision['p']:.2f}, three tasks). "
-            f"Mean scores there: {listed_means(scores[width])}; at {SIZES[SMALLEST]} million: "
-            f"{listed_means(scores[SMALLEST])}. By the planned rule, that KERPLE, `fox(initial_bias=4)` and "
-            f"`cpb_log` are all above ALiBi and RoPE, the recommendation {decision['recommendation']}."
+            f"At {size} million parameters, on three tasks, the recommendation {decision['recommendation']} "
+            f"{rule} and RoPE: {listed_means(scores[width])}. The order {decision['order']} (Spearman's rho "
+            f"with that at {SIZES[SMALLEST]} million {number(decision['rho'])}, p = {decision['p']:.2f})."
         )
     return " ".join(sentences)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.store.directory import State
 from pe_experiments.store.status import Run
 from pe_experiments.sweeps import launch
-from pe_experiments.sweeps.executors import Outcome, Task, executor_for, gpus
+from pe_experiments.sweeps.executors import Outcome, Processes, RunCall, executor_for, gpus
 from pe_experiments.sweeps.launch import Job
 from pe_experiments.terminal import console
 from tests.synthetic import fading, write_run
@@ -67,6 +69,26 @@ def test_runs_share_the_gpus(
     assert executor_for("processes", settings, tiny().config) == workers
 
 
+def visible_gpu(fails: bool) -> str | None:
+    """Return the GPU of this worker, or kill it."""
+    if fails:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+@pytest.mark.slow
+def test_a_worker_takes_the_gpu_of_the_killed_one_whose_place_it_takes() -> None:
+    executor = Processes(["5", "7"])
+    calls = [partial(visible_gpu, fails) for fails in (True, False, True, False, False, False)]
+    futures = executor.submit(calls)  # type: ignore[arg-type]
+    try:
+        results = {future.result() for future in futures if future.exception() is None}
+    finally:
+        executor.stop()
+    assert results <= {"5", "7"}
+    assert results
+
+
 class Scripted:
     """An executor that calls the next of some functions whenever the launcher looks at its futures."""
 
@@ -77,8 +99,8 @@ class Scripted:
         self.futures: list[Future[Any]] = []
         self.stopped = 0
 
-    def submit(self, tasks: Sequence[Task]) -> list[Future[Any]]:
-        self.futures = [Future() for _ in tasks]
+    def submit(self, calls: Sequence[RunCall]) -> list[Future[Any]]:
+        self.futures = [Future() for _ in calls]
         return self.futures
 
     def look(self, seconds: float) -> None:
@@ -137,12 +159,27 @@ def test_outcomes_are_recorded_and_the_time_left_is_counted_in_steps(
     assert executor.stopped == 1
 
 
+@pytest.mark.parametrize(
+    "option", ["evaluation.examples=9", "evaluation.save=true", "evaluation.lengths=[5]"]
+)
+def test_only_the_published_evaluation_counts_as_published(option: str, tiny: Tiny) -> None:
+    run, other = Run(tiny().config), Run(tiny(option).config)
+    examples = run.config.evaluation.examples
+    published = {run.identity.key: {(length, examples) for length in run.experiment.evaluation_lengths}}
+    states = []
+    for requested in (run, other):
+        job = Job([], run=requested)
+        launch._read_state(job, requested, lambda results_dir, study: published)
+        states.append(job.state)
+    assert states == [State.PUBLISHED, State.NEW]
+
+
 @pytest.mark.slow
-def test_a_task_runs_in_the_directory_of_the_sweep(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_call_runs_in_the_directory_of_the_sweep(tiny: Tiny, tmp_path: Path) -> None:
     here = os.getcwd()
     path = list(sys.path)
     try:
-        outcome = Task(tiny("results_dir=here").config, ["train"], directory=str(tmp_path))()
+        outcome = RunCall(tiny("results_dir=here").config, ["train"], directory=str(tmp_path))()
         assert Path.cwd() == tmp_path
     finally:
         os.chdir(here)
