@@ -17,6 +17,7 @@ from hydra_plugins.pe_experiments.sweeps import GridSweeper
 from pe_experiments.checking.own_classes import _check_model
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.groups import choices_of
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import Config
@@ -134,7 +135,6 @@ def with_every_value(runs: Runs) -> Runs:
     return chosen
 
 
-SEED = r"\b(?:seed=|bank/setting=s)(\d+)"
 UNPUBLISHED = [name for name in SWEEPS if STUDIES[name] not in PUBLISHED]
 
 
@@ -166,6 +166,8 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
         assert all(is_published(*run) for run in with_every_value(runs))
     else:  # not all are published, or the plan prints commands that begin with the preset
         assert any(is_published(*run) for run in runs)
+        for group, _, choice in {override.partition("=") for _, run in runs for override in run}:
+            assert choice in (choices_of(group) or [choice]), f"{group}={choice}"
 
 
 def test_the_wandb_sweep_composes() -> None:
