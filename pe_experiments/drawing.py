@@ -97,9 +97,7 @@ def styles(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, Style]
         name = _without_arguments(label)
         style = _shipped_styles().get(name)
         if label in own:
-            start = _integer_hash(name) % len(OWN_PAIRS)
-            rotated_pairs = OWN_PAIRS[start:] + OWN_PAIRS[:start]
-            style = next((pair for pair in rotated_pairs if pair not in chosen.values()), None)
+            style = _first_free(OWN_PAIRS, name, chosen.values())
         if style and style not in chosen.values():
             chosen[label] = style
     for label in plain_first:
@@ -129,11 +127,14 @@ def _shipped_styles() -> dict[str, Style]:
     """Return the style of every shipped encoding, from `STYLES` or the first free pair after its hash."""
     chosen = dict(STYLES)
     for name in sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml")):
-        if name not in chosen:
-            start = _integer_hash(name) % len(PAIRS)
-            rotated_pairs = PAIRS[start:] + PAIRS[:start]
-            chosen[name] = next(pair for pair in rotated_pairs if pair not in chosen.values())
+        chosen[name] = chosen.get(name) or _first_free(PAIRS, name, chosen.values()) or PAIRS[0]
     return chosen
+
+
+def _first_free(pairs: Sequence[Style], name: str, taken: Collection[Style]) -> Style | None:
+    """Return the first pair from the place after the hash of a name that is not taken; None if all are."""
+    start = _integer_hash(name) % len(pairs)
+    return next((pair for pair in (*pairs[start:], *pairs[:start]) if pair not in taken), None)
 
 
 def _without_arguments(label: str) -> str:
@@ -185,6 +186,19 @@ def write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = N
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=150, metadata=metadata)
     write_atomically(path, content.getvalue())
+
+
+def panel_grid(
+    count: int, columns: int, row_height: float, margin: float = 0.0, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its panels, in rows of at most ``columns``; the heights are in inches."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(WIDTH, margin + row_height * rows), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+    for axes in panels[count:]:
+        axes.remove()
+    return figure, panels[:count]
 
 
 def length_axis(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -159,19 +159,13 @@ def scores_over_distance(encoding: PositionalEncoding, distances: int, offset: i
     return mean_HN.flip(-1)
 
 
-def causal_context(x_1SD: Tensor) -> AttentionContext:
-    """Return the causal context of one sequence of hidden states with position ids 0 .. S-1."""
-    positions_1S = torch.arange(x_1SD.shape[1])[None]
-    visible_1SS = torch.ones(1, x_1SD.shape[1], x_1SD.shape[1], dtype=torch.bool).tril()
-    return AttentionContext(positions_1S, positions_1S, visible_1SS, None, x_1SD)
-
-
 @torch.no_grad()
 def rotated_channels(encoding: PositionalEncoding, distances: int) -> Tensor | None:
     """Return the product [C, N] of each rotated channel with itself in the first layer; None if constant."""
     shape = encoding.shape
-    at = causal_context(torch.zeros(1, distances, shape.d_model))
     units = torch.eye(shape.head_dim)[:, None, None].expand(-1, shape.num_heads, distances, -1)
+    x = torch.zeros(1, distances, shape.d_model)
+    at = Inputs(units, units, x, torch.arange(distances)[None]).context(causal=True)
     q, k = encoding.for_layer(0).rotate(units, units, at)
     channels_CN = (k[:, 0] @ q[:, 0, -1, :, None])[..., 0].flip(-1)
     rotates = (channels_CN - channels_CN[:, :1]).abs().max() > 1e-6

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.audit import causal_context, rotated_channels, scores_over_distance
+from pe_experiments.analysis.audit import rotated_channels, scores_over_distance
+from pe_experiments.checking.instances import trainable, vectors_at
 from pe_experiments.drawing import render, style_indices
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
+from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.files import CONFIG_DIR, read_json
 
 _HERE = Path(__file__).parent
@@ -64,9 +66,7 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
         "action": action if channels_CN is None else "rotation",  # in the first layer
         "content": depends_on_content,
         "drawn": drawn,  # whether parameters were drawn at random, because initially they have no effect
-        "parameters": sum(
-            parameter.numel() for parameter in encoding.parameters() if parameter.requires_grad
-        ),
+        "parameters": sum(parameter.numel() for parameter in trainable(encoding).values()),
         "causal_only": encoding.causal_only,
         "d_model": shape.d_model,
         "heads": shape.num_heads,
@@ -95,21 +95,19 @@ def _embedding_vectors(encoding: PositionalEncoding, tokens: int) -> Tensor | No
     """Return vectors [positions, dimensions] that are added to or concatenated with embeddings, or None."""
     if not acts_at_embedding(encoding):
         return None
-    token_width = encoding.shape.d_model - encoding.position_width  # columns of the token embedding
-    token_embeddings = torch.zeros(1, tokens, token_width)
-    output_PD = encoding.embed_sequence(token_embeddings, torch.arange(tokens)[None], None)[0]
-    vectors_PW = output_PD[:, token_width:] if encoding.position_width else output_PD
+    vectors_PD = vectors_at(encoding, torch.arange(tokens))
+    vectors_PW = vectors_PD[:, -encoding.position_width :]  # all columns if the width is 0
     return vectors_PW if vectors_PW.any() else None
 
 
 @torch.no_grad()
 def _randomised(encoding: PositionalEncoding, tokens: int) -> bool:
     """Draw random parameters if an encoding has no effect before training; return whether this was done."""
-    parameters = [parameter for parameter in encoding.parameters() if parameter.requires_grad]
+    parameters = trainable(encoding)
     if not parameters or scores_over_distance(encoding, tokens).any():
         return False
     generator = torch.Generator().manual_seed(0)
-    for parameter in parameters:
+    for parameter in parameters.values():
         nn.init.normal_(parameter, generator=generator)
     return True
 
@@ -129,7 +127,8 @@ def _action(encoding: PositionalEncoding, tokens: int) -> tuple[str, bool]:
     changes_queries = False
     for _ in range(2):  # two random texts
         q, k = torch.randn(2, 1, shape.num_heads, tokens, shape.head_dim, generator=generator)
-        at = causal_context(torch.randn(1, tokens, shape.d_model, generator=generator))
+        x = torch.randn(1, tokens, shape.d_model, generator=generator)
+        at = Inputs(q, k, x, torch.arange(tokens)[None]).context(causal=True)
         rotated_q, rotated_k = layer_encoding.rotate(q, k, at)
         if rotated_q.shape != q.shape or not torch.equal(rotated_q, q):
             changes_queries = True

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from pe_experiments.analysis import audit
 from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page
+from pe_experiments.checking.instances import trainable
 from pe_experiments.configuration.groups import ALIASES
 from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed
@@ -96,7 +97,7 @@ def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEnco
 
 def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     """Return a table of the criteria of `audit` for an encoding."""
-    count = sum(parameter.numel() for parameter in encoding.parameters() if parameter.requires_grad)
+    count = sum(parameter.numel() for parameter in trainable(encoding).values())
     untrained = f", before training ({count:,} parameters)" if count else ""
     if isinstance(encoding, AbsoluteEncoding):
         size = f"width {encoding.width}"

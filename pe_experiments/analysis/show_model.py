@@ -11,7 +11,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pe_experiments.analysis.inside import AVERAGED, Inside
-from pe_experiments.drawing import COLOURS, GREY, MARKERS, WIDTH, drawing, render, text, write_figure
+from pe_experiments.drawing import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    WIDTH,
+    drawing,
+    panel_grid,
+    render,
+    text,
+    write_figure,
+)
 from pe_experiments.terminal.files import write_atomically
 
 TEMPLATE = Path(__file__).parent / "templates" / "inside.html.j2"
@@ -84,15 +94,9 @@ def attention_figure(inside: Inside, title: str) -> Figure:
 def distance_figure(inside: Inside, title: str) -> Figure:
     """Draw the mean attention weight by distance: a panel per layer, a line per head."""
     layers, heads, _ = inside.attention_LHD.shape
-    columns = min(layers, 3)
-    rows = math.ceil(layers / columns)
-    figure = Figure(figsize=(WIDTH, 0.7 + 2.2 * rows), layout="constrained")
+    figure, panels = panel_grid(layers, 3, 2.2, 0.7, sharey=True)
     figure.suptitle(text(title, 110))
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
     for layer, axes in enumerate(panels):
-        if layer >= layers:
-            axes.remove()
-            continue
         for head in range(heads):
             axes.plot(
                 inside.distances_D,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.bank.scores import FLOORS, SCORE, SECTIONS, score_table, scores_by_setting
+from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.published.archive import PROVENANCE, SHIPPED, read_archive, select_runs
 from pe_experiments.store.names import safe_name
@@ -17,6 +17,7 @@ from pe_experiments.store.status import Run
 from pe_experiments.terminal.errors import UserError, allowed, few
 
 MOST_SETTINGS = 16  # per task, because the test enumerates all combinations of signs
+SECTIONS = ("task", "model", "training")  # sections of the configuration that a setting of the bank fixes
 STUDY = "versus"  # the folder that holds one study per encoding
 
 # Scores [configurations, encodings] by task, NaN where the encoding did not learn the task.

@@ -1,19 +1,16 @@
 """Write the page that compares an encoding with a bank: figures, and a verdict for each task and baseline."""
 
-import math
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.bank.baselines import BankComparison, ScoresByTask
-from pe_experiments.bank.scores import SCORE, factors_by_task
-from pe_experiments.bank.verdicts import SIGNS, turning_factors, verdicts_on
+from pe_experiments.bank.scores import SCORE
+from pe_experiments.bank.verdicts import SIGNS, verdicts_on
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.drawing import WIDTH, drawing, legend_below, length_axis, render, save, styles, text
+from pe_experiments.drawing import drawing, legend_below, length_axis, panel_grid, render, save, styles, text
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import make_folder, write_atomically
 
@@ -29,12 +26,13 @@ def report(versus: BankComparison) -> None:
     """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts."""
     scores_by_task = versus.scores_by_task()
     folder = versus.results_dir / versus.study
-    rows = verdict_rows(versus.label, scores_by_task, factors_by_task(versus.bank_runs))
+    rows = verdict_rows(versus.label, scores_by_task)
     table = versus.scores()
     figures_folder = make_folder(folder / "figures")
     with drawing():
-        _draw_curves(versus, table, scores_by_task, figures_folder)
-        _draw_scores(versus, scores_by_task, figures_folder)
+        runs = versus.all_runs()
+        _draw_curves(versus, runs, table, scores_by_task, figures_folder)
+        _draw_scores(versus, runs, scores_by_task, figures_folder)
     configurations = sum(map(len, scores_by_task.values()))
     cost = f"{configurations} configurations were run on {len(scores_by_task)} tasks"
     page = render(
@@ -53,13 +51,11 @@ def report(versus: BankComparison) -> None:
     say(f"{LEGEND}\n{cost}\npage: {folder / 'report.html'}")
 
 
-def verdict_rows(
-    label: str, scores_by_task: ScoresByTask, factors: Mapping[str, pd.DataFrame]
-) -> pd.DataFrame:
+def verdict_rows(label: str, scores_by_task: ScoresByTask) -> pd.DataFrame:
     """Return one row per task and baseline that compares the encoding called ``label`` with the baseline.
 
     The column ``pairs`` counts the configurations in which both learned the task, and ``higher`` counts in
-    how many of them the encoding scores higher. ``turns`` names the factors that decide which scores higher.
+    how many of them the encoding scores higher.
     """
     rows: list[dict[str, Any]] = []
     for task, scores in scores_by_task.items():
@@ -82,46 +78,37 @@ def verdict_rows(
                     "p_holm": comparison.p,
                     "higher": (differences > 0).sum(),
                     "pairs": differences.count(),
-                    "turns": "; ".join(turning_factors(differences, factors[task])),
                 }
             )
     return pd.DataFrame(rows)
 
 
-def curves_figure(
-    runs: Runs,
-    scores: pd.DataFrame,
-    in_colour: Mapping[str, Sequence[str]],
-    thick: str = "",
-    shortest: float = 0.0,
-    columns: int = 3,
-) -> Figure:
+def _draw_curves(
+    versus: BankComparison, runs: Runs, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path
+) -> None:
     """Draw mean exact match over input length, in multiples of the training length, with a panel per task.
 
-    Args:
-        runs: contains the curves of all drawn runs.
-        scores: the rows of `scores.score_table` to draw; a length is drawn if all runs were evaluated at it.
-        in_colour: the encodings in colour, by task; the others are grey.
-        thick: the encoding drawn with a thick line.
-        shortest: the shortest length drawn, in multiples of the training length.
-        columns: maximum number of panels in a row.
+    The means are over the configurations that the encoding has run. Its line is thick, and the highest
+    baselines are in colour. A length is drawn if all runs were evaluated at it.
     """
-    figure, panels = _panels(len(in_colour), 1.9, columns)
+    figure, panels = panel_grid(len(scores_by_task), 3, 1.9)
+    in_colour = {}
+    for task, scores in scores_by_task.items():
+        highest = scores.drop(columns=versus.label).mean().nlargest(HIGHLIGHTED).index
+        in_colour[task] = [*map(str, highest[::-1]), versus.label]
     coloured = dict.fromkeys(label for labels in in_colour.values() for label in reversed(labels))
     style_of = styles(coloured, runs.own_labels) | {"others": (PALE, "")}
     curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
     curves["times"] = curves["content_length"] / curves["max_length"]
-    curves = curves[curves["times"] >= shortest]
-    for axes, (task, labels) in zip(panels, in_colour.items(), strict=True):
-        names = scores.loc[scores["task"] == task, "name"]
-        points = curves[curves["name"].isin(names)]
-        counts = points["times"].value_counts()
-        points = points[points["times"].isin(counts[counts == len(names)].index)]
+    for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
+        rows = table[(table["task"] == task) & table["setting"].isin(scores.index)]
+        points = curves[curves["name"].isin(rows["name"])]
+        points = points[points.groupby("times")["name"].transform("size") == len(rows)]
         means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
-        grey = [str(label) for label in means if label not in labels]
-        for label in (*grey, *labels):
-            colour, marker = style_of[label if label in labels else "others"]
-            width = 2.4 if label == thick else 1.2
+        grey = [str(label) for label in means if label not in in_colour[task]]
+        for label in (*grey, *in_colour[task]):
+            colour, marker = style_of["others" if label in grey else label]
+            width = 2.4 if label == versus.label else 1.2
             axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
         first, last = np.log2([means.index.min(), means.index.max()])
         powers = 2.0 ** np.arange(np.floor(first), np.ceil(last) + 1)
@@ -130,37 +117,13 @@ def curves_figure(
         axes.set(title=task, xlabel="input length / longest in training")
         axes.label_outer()
     legend_below(figure, style_of, [*coloured, "others"])
-    return figure
+    save(figure, folder, "curves")
 
 
-def _panels(count: int, height: float, max_columns: int = 3) -> tuple[Figure, list[Any]]:
-    """Return a figure and the axes of its panels, each with this height in inches."""
-    columns = min(max_columns, count)
-    rows = math.ceil(count / columns)
-    figure = Figure(figsize=(min(3.6 * columns, WIDTH), height * rows), layout="constrained")
-    panels = list(figure.subplots(rows, columns, squeeze=False).ravel())
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    return figure, panels[:count]
-
-
-def _draw_curves(
-    versus: BankComparison, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path
-) -> None:
-    """Draw means over the configurations that the encoding has run, with the highest baselines in colour."""
-    rows = []
-    in_colour = {}
-    for task, scores in scores_by_task.items():
-        rows.append(table[(table["task"] == task) & table["setting"].isin(scores.index)])
-        highest = scores.drop(columns=versus.label).mean().nlargest(HIGHLIGHTED).index
-        in_colour[task] = [*map(str, highest[::-1]), versus.label]
-    save(curves_figure(versus.all_runs(), pd.concat(rows), in_colour, versus.label), folder, "curves")
-
-
-def _draw_scores(versus: BankComparison, scores_by_task: ScoresByTask, folder: Path) -> None:
+def _draw_scores(versus: BankComparison, runs: Runs, scores_by_task: ScoresByTask, folder: Path) -> None:
     """Draw a row of points per encoding with a bar at the mean, the encoding with the highest mean on top."""
-    figure, panels = _panels(len(scores_by_task), 0.6 + 0.15 * (1 + len(versus.baselines)))
-    colour, _ = styles([versus.label], versus.all_runs().own_labels)[versus.label]
+    figure, panels = panel_grid(len(scores_by_task), 3, 0.6 + 0.15 * (1 + len(versus.baselines)))
+    colour, _ = styles([versus.label], runs.own_labels)[versus.label]
     for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
         order = scores.mean().sort_values(na_position="first").index
         for row, label in enumerate(order):

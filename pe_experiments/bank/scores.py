@@ -21,7 +21,6 @@ RATE = "training.learning_rate"
 FLOORS = "floors.csv"  # accuracy of predictors without order or with a shortcut, by task, setting and length
 SCORE = "score"
 LEARNED_ABOVE_FLOOR = 0.5  # share of the way from floor to 1; on `flip_flop` a shortcut can exceed 0.9
-SECTIONS = ("task", "model", "training")  # sections of the configuration that a setting of the bank fixes
 
 
 def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
@@ -99,29 +98,6 @@ def _area(points: pd.DataFrame) -> float:
     points = points[points["times"].between(1, FARTHEST)].sort_values("times")
     x = np.log2(points["times"])
     return float(np.trapezoid(points["above"], x) / (x.iloc[-1] - x.iloc[0]))
-
-
-def factors_by_task(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Return the factors with two values of each task, [configurations, factors].
-
-    Options that always change together are one factor, named after all of them.
-    """
-    configs: dict[str, dict[int, dict[str, str]]] = {}  # by task and setting
-    for name, task, setting in runs.runs[["name", "task", "seed"]].itertuples(index=False):
-        trained = runs.saved[name].trained
-        config = {f"{part}.{key}": str(trained[part][key]) for part in SECTIONS for key in trained[part]}
-        config[RATE] = ""  # not a factor: every configuration is run at all learning rates
-        configs.setdefault(task, {})[setting] = config
-    factors = {}
-    for task, config_by_setting in configs.items():
-        table = pd.DataFrame.from_dict(config_by_setting, orient="index")
-        table = table.loc[:, table.nunique() == 2]
-        keys_by_codes: dict[tuple[int, ...], list[str]] = {}  # options that split the settings alike
-        for key in table:
-            codes = tuple(pd.factorize(table[key])[0].tolist())
-            keys_by_codes.setdefault(codes, []).append(str(key))
-        factors[task] = pd.DataFrame({", ".join(keys): table[keys[0]] for keys in keys_by_codes.values()})
-    return factors
 
 
 def scores_by_setting(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:

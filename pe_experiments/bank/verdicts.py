@@ -23,9 +23,7 @@ SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: ".",
          ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}  # fmt: skip
 TESTED = (BETTER, WORSE, NOT_SEPARATED)
 ENOUGH = 0.75  # share of configurations in which an encoding must learn a task to be compared
-FEWEST_TURNING = 10  # minimum number of configurations for `turning_factors`; in fewer chance is too likely
 SIMULATIONS = 4_000  # number of simulated sets of equally good encodings
-TURNS = 0.02  # the mean difference must exceed this at one value of a factor, and its negative at the other
 
 
 @dataclass(frozen=True)
@@ -112,27 +110,6 @@ def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
         ps = paired_ps(batch.reshape(-1, settings)).reshape(len(batch), -1)
         smallest_ps += [min(holm(row)) for row in ps.tolist()]
     return np.array(smallest_ps)
-
-
-def turning_factors(differences: pd.Series, factors: pd.DataFrame) -> list[str]:
-    """Return the factors that decide which of two encodings has the higher score, with at most one exception.
-
-    Args:
-        differences: score differences by configuration, NaN where one encoding did not learn the task.
-        factors: a column with two values for each factor, by configuration (`scores.factors_by_task`).
-    """
-    differences = differences.dropna()
-    if len(differences) < FEWEST_TURNING:
-        return []
-    turning: list[str] = []
-    for name in map(str, factors):
-        means = differences.groupby(factors[name]).mean()
-        predicted_higher = factors.loc[differences.index, name] == means.idxmax()
-        predicted_correctly = ((differences > 0) == predicted_higher).sum()
-        changes_sign = means.min() < -TURNS and means.max() > TURNS
-        if changes_sign and predicted_correctly >= len(differences) - 1:
-            turning.append(name)
-    return turning
 
 
 def _learned_often(scores: pd.DataFrame) -> np.ndarray:

@@ -11,13 +11,8 @@ from typing import NamedTuple
 import torch
 
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.half_precision import cast, describe_loss, half_precision_losses, takes_large_ids
-from pe_experiments.checking.instances import (
-    LENGTH,
-    context,
-    draw_content,
-    embed,
-)
+from pe_experiments.checking.half_precision import cast, measure_half_precision, takes_large_ids
+from pe_experiments.checking.instances import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
     ROWS,
@@ -28,13 +23,11 @@ from pe_experiments.checking.scenarios import (
     outputs,
     worst_difference,
 )
-from pe_experiments.checking.subject import ROUNDING, Subject, compare_difference
+from pe_experiments.checking.subject import CAST, LATE, ROUNDING, Subject, compare_difference
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import allowed
 
-LATE = 2_000  # bfloat16 does not represent all whole numbers above 256
-CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 CHECKS = Checks()
 check = CHECKS.add
 
@@ -123,7 +116,7 @@ def half_precision(subject: Subject) -> Measurement:
     encoding = _first_layer_encoding(subject)
     if not takes_large_ids(encoding):
         return None, "it takes no ids from 4,000 on"
-    return describe_loss(half_precision_losses(encoding, encoding))
+    return measure_half_precision(encoding)
 
 
 @check(
@@ -148,7 +141,7 @@ def inputs_keep_values(subject: Subject) -> Measurement:
 def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     """Name the first hook that changes tensors in place, and these tensors; return "" if none does."""
     layer_encoding = encoding.for_layer(0)
-    at = context(inputs, encoding.shape.causal)
+    at = inputs.context(encoding.shape.causal)
     q = inputs.q_BHTK
     k = inputs.k_BHTK
     shared = {

@@ -316,15 +316,11 @@ def _compare_heads(result: Tensor, expected: Tensor, content: Tensor, shape: Mod
     factor = _ratio(result_part, expected_part)
     if factor is not None:
         return [_describe_factor("what positions add to the logits is", factor, shape)]
-    sources = []  # the reference's head that each head equals; -1 if it equals none
+    sources = []  # the reference's head that each head equals, the same one if possible; -1 if it equals none
     for head in heads:
-        equal_heads = [source for source in heads if _equal(result_part[head], expected_part[source], scale)]
-        if head in equal_heads:
-            sources.append(head)
-        elif equal_heads:
-            sources.append(equal_heads[0])
-        else:
-            sources.append(-1)
+        part = result_part[head]
+        equal = (source for source in (head, *heads) if _equal(part, expected_part[source], scale))
+        sources.append(next(equal, -1))
     if sorted(sources) == list(heads):
         text = f"heads are permuted: they take the place of our heads {', '.join(map(str, sources))}"
         return [Finding(text)]
@@ -463,7 +459,7 @@ def _diagnose_far_ids(pair: Pair) -> list[Finding]:
     def values_at(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
         if acts_at_embedding(encoding):
             return vectors_at(encoding, ids_S).double()
-        return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
+        return logits_of_one_query(encoding, pair.inputs_at(ids_S[None]), len(ids_S) - 1)
 
     def equals_reference_at(ids_S: Tensor) -> bool:
         try:

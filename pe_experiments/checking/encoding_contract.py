@@ -14,7 +14,6 @@ from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECK
 from pe_experiments.checking.checks import Checks, Measurement
 from pe_experiments.checking.instances import (
     LENGTH,
-    context,
     draw_content,
     embed,
     perturbed,
@@ -24,6 +23,8 @@ from pe_experiments.checking.instances import (
 )
 from pe_experiments.checking.random_draws import watch_random_draws
 from pe_experiments.checking.subject import (
+    CAST,
+    LATE,
     ROUNDING,
     VOCABULARY,
     Subject,
@@ -44,8 +45,6 @@ FARTHER_ROUNDING = 1e-3
 # Messages of torch for fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
 STEPS = 12  # steps of the last position
-LATE = 2_000  # bfloat16 does not represent all whole numbers above 256
-CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 MODEL_CHECKS = Checks()
 check = MODEL_CHECKS.add
 
@@ -69,7 +68,7 @@ def hooks_return_right_shapes(subject: Subject) -> Measurement:
         q = inputs.q_BHTK
         k = inputs.k_BHTK
         sizes_BHTS = (rows, heads, tokens, tokens)
-        at = context(inputs, causal=True)
+        at = inputs.context(causal=True)
         if makes_weights(layer_encoding):
             weights = layer_encoding.weights(q, k, at)
             if weights.shape != sizes_BHTS:
@@ -116,7 +115,7 @@ def _describe_first_infinite(subject: Subject) -> str:
     if not embed(encoding, inputs).isfinite().all():
         return ", first in embed"
     scores_HTS = attention_scores(encoding, inputs)[0]
-    visible_TS = context(inputs, subject.causal).visible_BTS[0]
+    visible_TS = inputs.context(subject.causal).visible_BTS[0]
     wrong_HTS = visible_TS & (scores_HTS.isnan() | (scores_HTS == torch.inf))
     if not wrong_HTS.any():
         return ""

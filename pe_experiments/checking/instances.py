@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs
 
 LENGTH = 12  # training length
@@ -75,13 +75,6 @@ def vectors_at(encoding: PositionalEncoding, ids_T: Tensor) -> Tensor:
     """Return the vectors [T, D] of these positions: the embeddings of tokens that are zero."""
     width = encoding.shape.d_model - encoding.position_width
     return encoding.embed_sequence(torch.zeros(1, len(ids_T), width), ids_T[None], None)[0]
-
-
-def context(inputs: Inputs, causal: bool) -> AttentionContext:
-    """Return the context of attention within each row, without padding."""
-    ids_BT = inputs.positions_BT
-    visible_BTS = torch.ones(1, ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool)
-    return AttentionContext(ids_BT, ids_BT, visible_BTS.tril() if causal else visible_BTS, None, inputs.x_BTD)
 
 
 def relative_difference(values: Tensor, expected: Tensor, largest: float | None = None) -> float:

@@ -21,6 +21,8 @@ from pe_experiments.models import Transformer
 
 VOCABULARY = 20
 ROUNDING = 1e-5  # tolerance relative to the largest output, in float32
+LATE = 2_000  # bfloat16 does not represent all whole numbers above 256
+CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 LONG_TABLE = 8_192  # rows of a table that ends; more than any check but that of far positions reads
 
 

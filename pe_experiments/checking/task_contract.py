@@ -399,17 +399,13 @@ def deciding_symbols(inputs: Tensor, targets: Tensor) -> list[tuple[int, int]]:
     """
     deciding = []
     for target, answers in enumerate(targets.T):
-        if (answers != IGNORE).float().mean() < 0.5 or majority_share(answers) > 0.9:
+        is_most_frequent = answers == answers.mode().values
+        if (answers != IGNORE).float().mean() < 0.5 or is_most_frequent.float().mean() > 0.9:
             continue
         for symbol, feature in enumerate(inputs.T):
             if predictive_accuracy(feature, answers) >= SURE:
                 deciding.append((symbol, target))
     return deciding
-
-
-def majority_share(answers: Tensor) -> float:
-    """Return the share of the most frequent answer."""
-    return float((answers == answers.mode().values).float().mean())
 
 
 def predictive_accuracy(feature: Tensor, answers: Tensor) -> float:
@@ -445,15 +441,6 @@ def remarks_on(task: Task) -> list[str]:
         remarks.append(
             f"Each target follows from one input symbol (target 0 from symbol {first_symbols[0]})."
         )
-    # Number of repetitions of the most frequent last symbol at the end of each input.
-    padding = (inputs.flip(1) == inputs[:, -1].mode().values).long().cumprod(1).sum(1)
-    if padding.unique().numel() > 2:
-        follow_from_padding = all(predictive_accuracy(padding, answers) >= SURE for answers in targets.T)
-        if follow_from_padding and all(majority_share(answers) < 0.9 for answers in targets.T):
-            remarks.append("How often the last symbol is repeated (padding?) tells target 0.")
-    num_targets = (targets != IGNORE).sum(1)
-    if num_targets.unique().numel() > 1 and predictive_accuracy(padding, num_targets) >= SURE:
-        remarks.append("How often the last symbol is repeated (padding?) tells the length of the answer.")
     changed = changed_targets(task, inputs[:400], targets[:400])[(targets != IGNORE)[:400]]
     changed_share = float(changed.float().mean())
     if task.order_sensitive and changed_share < 0.1:

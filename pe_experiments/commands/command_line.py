@@ -105,7 +105,7 @@ def command(
                 complain("the working directory was deleted; change to one that exists")
                 process.leave(1)
             process.set_up([*process.typed_command(name), *arguments])
-            signal.signal(signal.SIGTERM, process.interrupt)  # so that a sweep ends its workers
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a sweep ends its workers
             if folder not in sys.path:
                 sys.path.append(folder)  # for the user's encodings and tasks in the working directory
             if {"--help", "-h"} & set(arguments):  # Hydra's own help takes twice as long

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs import Row
-from pe_experiments.comparison.table import finite
+from pe_experiments.comparison.runs import Row, finite
 from pe_experiments.comparison.words import format_seeds, learned
 from pe_experiments.drawing import (
     GREY,
@@ -24,6 +24,7 @@ from pe_experiments.drawing import (
     legend_below,
     length_axis,
     metric_axis,
+    panel_grid,
     save,
     text,
 )
@@ -144,24 +145,19 @@ def _seeds(rows: Rows) -> str:
 
 def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figure:
     """Draw a heatmap of exact match by input length and depth for each encoding."""
-    columns = min(len(depths), 4)
-    rows = math.ceil(len(depths) / columns)
-    figure = Figure(figsize=(WIDTH, 0.7 + 1.6 * rows), layout="constrained")
+    figure, panels = panel_grid(len(depths), 4, 1.6, 0.7)
+    grid: Any = panels[0].get_gridspec()
     title = f"{protocol.title}, trained to {protocol.max_length}: mean exact match over seeds"
     figure.suptitle(text(title, 110))
     figure.supxlabel("input length", fontsize=8)
     figure.supylabel("depth", fontsize=8)
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in panels[len(depths) :]:
-        axes.remove()
-    panels = panels[: len(depths)]
     for axes, (label, cells) in zip(panels, depths.items(), strict=True):
         image = depth_heatmap(axes, cells, protocol.max_length)
         axes.set(xlabel="", ylabel="")
         axes.set_title("\n".join(wrap(text(label, 60), 22)), fontsize=7)
         axes.tick_params(labelsize=6)
-        axes.tick_params(axis="x", rotation=90 if columns > 2 else 0)
-    figure.colorbar(image, ax=panels, label="exact match", aspect=12 * rows)
+        axes.tick_params(axis="x", rotation=90 if grid.ncols > 2 else 0)
+    figure.colorbar(image, ax=panels, label="exact match", aspect=12 * grid.nrows)
     return figure
 
 

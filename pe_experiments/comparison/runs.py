@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
@@ -37,7 +38,12 @@ EVALUATION = {
 # The first columns of the tables of runs, curves and training.
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")
 OF_THE_TASK = ("chance", "bag_ceiling", "answer_tokens")  # columns of a curve that depend only on the task
-MEASURED_BY = {"depth": ["examples", "exact_match"], "index": ["tokens"]}  # columns of depth.csv, index.csv
+# Further tables of a run (NAME.csv): the columns that identify a row, and columns that hold numbers.
+FURTHER = {
+    "text": (["length", "windows", "slice", "last_index"], ["length", "bits_per_byte", "accuracy"]),
+    "depth": (["length", "depth"], ["length", "depth", "token_accuracy", "examples", "exact_match"]),
+    "index": (["length", "index"], ["length", "index", "token_accuracy", "tokens"]),
+}
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,8 @@ class Runs:
         saved: the record of each run by name.
         environments: versions, machine and command of each run by name.
         tuning: one entry per tuned option and encoding (see `tuning`).
-        text: the rows of ``text.csv`` of language models, with the name of the run.
-        depth: the rows of ``depth.csv`` of tasks with a depth, with the name of the run, including later
-            evaluations.
+        text: the rows of ``text.csv`` of language models and their later evaluations, with the run's name.
+        depth: the same of ``depth.csv`` of tasks with a depth.
         index: the same of ``index.csv``: accuracy by index in the answer at two lengths.
     """
 
@@ -141,9 +146,7 @@ def read_runs(
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
-        text=pd.concat([_text(run.directory, left_out) for run in runs.values()], ignore_index=True),
-        depth=pd.concat([_by("depth", run, left_out) for run in runs.values()], ignore_index=True),
-        index=pd.concat([_by("index", run, left_out) for run in runs.values()], ignore_index=True),
+        **{name: _further_table(name, list(runs.values()), left_out) for name in FURTHER},
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -196,7 +199,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     examples = int(result["evaluation"]["examples"])
     protocol, encoding = comparison_keys(saved.identity.hashed, result["evaluation"], tuned)
     loss = result.get("validation_loss", math.nan)
-    validation_loss = float(loss) if isinstance(loss, int | float) else math.nan
+    validation_loss = float(loss) if finite(loss) else math.nan
     row = {
         "name": directory.name,
         "label": str(result["label"]),
@@ -207,7 +210,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "max_length": int(max(saved.derived["train_lengths"])),
         "protocol": protocol,
         "encoding": encoding,
-        **{key: _finite(result.get(key)) for key in RESULTS},
+        **{key: result[key] if finite(result.get(key)) else None for key in RESULTS},
     }
     if row["status"] == DIVERGED:
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
@@ -246,9 +249,9 @@ def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -
     return short_hash(compared), short_hash(encoding)
 
 
-def _finite(value: Any) -> float | None:
-    """Return a finite number, or None for any other value."""
-    return value if isinstance(value, int | float) and math.isfinite(value) else None
+def finite(value: Any) -> bool:
+    """Return whether a value is a finite number."""
+    return isinstance(value, int | float | np.number) and math.isfinite(value)
 
 
 def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
@@ -297,34 +300,23 @@ def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
     return []
 
 
-def _text(directory: RunDirectory, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of ``text.csv``, or an empty table if the file is missing or damaged."""
-    numbers = ["length", "bits_per_byte", "accuracy"]
-    return _read_table(directory.path / "text.csv", numbers, directory.name, left_out)
+def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) -> pd.DataFrame:
+    """Return the rows of a file of `FURTHER` of these runs and their later evaluations, with the run's name.
 
-
-def _by(column: str, run: _Run, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows by length and ``column`` (depth, index) of a run and its later evaluations.
-
-    They are in ``depth.csv`` and ``index.csv``; damaged files are left out.
+    Damaged files are left out. Of equal rows, the run's own count.
     """
-    numbers = ["length", column, "token_accuracy", *MEASURED_BY[column]]
-    paths = [directory.path / f"{column}.csv" for directory in (run.directory, *run.evaluations)]
-    table = pd.concat([_read_table(path, numbers, run.directory.name, left_out) for path in paths])
-    return table.drop_duplicates(["length", column]) if len(table) else table
-
-
-def _read_table(path: Path, numbers: list[str], name: str, left_out: dict[str, str]) -> pd.DataFrame:
-    """Return a CSV file of a run with the run's name as first column; empty if it is missing or damaged.
-
-    A file is damaged if the columns ``numbers`` are not numeric.
-    """
-    with _exclude_on_error(f"{name}/{path.name}", left_out):
-        if path.exists():
-            table = pd.read_csv(io.StringIO(read_text(path)))
-            table[numbers].astype(float)
-            return table.assign(name=name)[["name", *table]]
-    return pd.DataFrame()
+    keys, numbers = FURTHER[file]
+    tables = [pd.DataFrame()]
+    for run in runs:
+        for directory in (run.directory, *run.evaluations):
+            path = directory.path / f"{file}.csv"
+            with _exclude_on_error(f"{run.directory.name}/{path.name}", left_out):
+                if path.exists():
+                    table = pd.read_csv(io.StringIO(read_text(path))).drop_duplicates(keys)
+                    table[numbers].astype(float)
+                    tables.append(table.assign(name=run.directory.name)[["name", *table]])
+    rows = pd.concat(tables, ignore_index=True)
+    return rows.drop_duplicates(["name", *keys], ignore_index=True) if len(rows) else rows
 
 
 def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:

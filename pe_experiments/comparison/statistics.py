@@ -229,8 +229,8 @@ def smallest_p(first: int, second: int) -> float:
     return (2 if first == second else 1) / math.comb(first + second, first)
 
 
-def seeds_needed(difference: float, deviation: float, tests: int = 1, power: float = POWER) -> int | None:
-    """Return how many seeds per encoding a study needs to find a difference of means.
+def seeds_needed(difference: float, deviation: float, tests: int = 1) -> int | None:
+    """Return how many seeds per encoding find a difference of means in the share `POWER` of studies.
 
     The number is that of a two-sided t test at the level ``ALPHA / tests`` (Bonferroni), and at least so high
     that `permutation_p` can reach this level. Holm's method finds slightly more than Bonferroni's.
@@ -239,7 +239,6 @@ def seeds_needed(difference: float, deviation: float, tests: int = 1, power: flo
         difference: the true difference of the two means, in the unit of the metric.
         deviation: the standard deviation over seeds of each encoding, in the same unit.
         tests: number of differences that the study tests.
-        power: share of such studies that shall find the difference.
 
     Returns:
         The number of seeds, at least `FEWEST`, or None if it exceeds `MOST_SEEDS`.
@@ -250,10 +249,10 @@ def seeds_needed(difference: float, deviation: float, tests: int = 1, power: flo
         raise ValueError(f"difference={difference} must be positive and deviation={deviation} not negative")
     level = ALPHA / tests
     # A z test needs fewer seeds than a t test, by a few.
-    quantiles = stats.norm.ppf(1 - level / 2) + stats.norm.ppf(power)
+    quantiles = stats.norm.ppf(1 - level / 2) + stats.norm.ppf(POWER)
     fewest = max(FEWEST, math.floor(2 * (quantiles * deviation / difference) ** 2))
     for seeds in range(fewest, MOST_SEEDS + 1):
-        if smallest_p(seeds, seeds) <= level and _t_test_power(difference, deviation, seeds, level) >= power:
+        if smallest_p(seeds, seeds) <= level and _t_test_power(difference, deviation, seeds, level) >= POWER:
             return seeds
     return None
 

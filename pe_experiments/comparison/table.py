@@ -10,7 +10,7 @@ import pandas as pd
 
 import pe_experiments.comparison.statistics as statistics
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACY_METRICS, Row
+from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, finite
 from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, Interval
 from pe_experiments.drawing import BOUNDS
 from pe_experiments.evaluation.summary import LOSSES, SOLVED, chance_of, lower_is_better
@@ -207,8 +207,3 @@ def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
         "difference": sum(values[first]) / len(values[first]) - sum(values[second]) / len(values[second]),
         "p": math.nan if reason else statistics.permutation_p(values[first], values[second]),
     }
-
-
-def finite(value: Any) -> bool:
-    """Return whether a value is a finite number."""
-    return isinstance(value, int | float | np.number) and math.isfinite(value)

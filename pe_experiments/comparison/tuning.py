@@ -69,24 +69,28 @@ def choose(grid: pd.DataFrame) -> Choice:
     by_value = losses.groupby(grid["value"]).agg(["mean", "size"])
     means = by_value["mean"].sort_index(key=lambda values: values.map(_as_number))
     complete = by_value["size"] == by_value["size"].max()
-    finite_losses = losses.astype(object).where(losses < math.inf, None)
     return {
         **grid.iloc[0][TUNED],
-        "settings": json.loads(grid["settings"].iloc[0]),
         "seed": sorted(set(grid["seed"].tolist())),
         "tried": means.astype(object).where(means < math.inf, None).to_dict(),
         "chosen": means[complete].idxmin(),
-        "losses": grid.assign(loss=finite_losses)[TRIED].to_dict("records"),
+        "grid": grid.assign(loss=losses.replace(math.inf, math.nan))[[*TUNED, *TRIED]],
     }
+
+
+def at_an_end(choice: Choice) -> bool:
+    """Return whether the chosen value is the smallest or largest of its grid; texts have no order."""
+    try:
+        tried = sorted(map(float, choice["tried"]))
+    except ValueError:
+        return False
+    return float(choice["chosen"]) in (tried[0], tried[-1])
 
 
 def grid_of(choices: Iterable[Choice]) -> pd.DataFrame:
     """Return the grids from which `choose` returned these choices, as one table."""
-    rows = []
-    for choice in choices:
-        settings = {"settings": json.dumps(choice["settings"])}
-        rows += [{**choice, **settings, **row} for row in choice["losses"]]
-    return pd.DataFrame(rows, columns=[*TUNED, *TRIED])
+    grids = [choice["grid"] for choice in choices]
+    return pd.concat(grids, ignore_index=True) if grids else pd.DataFrame(columns=[*TUNED, *TRIED])
 
 
 def _as_number(text: str) -> float:

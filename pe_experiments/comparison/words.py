@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs
+from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs, finite
 from pe_experiments.comparison.statistics import (
     ALPHA,
     FEWEST,
@@ -16,7 +16,8 @@ from pe_experiments.comparison.statistics import (
     seeds_needed,
     smallest_p,
 )
-from pe_experiments.comparison.table import LEAST, best_encodings, finite
+from pe_experiments.comparison.table import LEAST, best_encodings
+from pe_experiments.comparison.tuning import Choice, at_an_end
 from pe_experiments.drawing import METRIC_NAMES
 from pe_experiments.evaluation.summary import lower_is_better
 
@@ -188,7 +189,7 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
     )
 
 
-def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Choice] = ()) -> list[str]:
     """Return the caveats of a protocol.
 
     Args:
@@ -212,21 +213,11 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Mapping[st
             notes.append(
                 "The runs were measured on different bytes, since a text is cut by the evaluated lengths."
             )
-    notes += [EDGE.format_map(choice) for choice in _choices_at_an_end(protocol, tuning)]
-    return notes
-
-
-def _choices_at_an_end(protocol: Protocol, tuning: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Yield the tuned options of a protocol whose best value is the smallest or largest of its grid."""
     for choice in tuning:
-        if choice["protocol"] != protocol.hash:
-            continue
-        try:
+        if choice["protocol"] == protocol.hash and at_an_end(choice):
             tried = sorted(map(float, choice["tried"]))
-        except ValueError:  # values that are not numbers have no order
-            continue
-        if float(choice["chosen"]) in (tried[0], tried[-1]):
-            yield {**choice, "tried": ", ".join(f"{value:g}" for value in tried)}
+            notes.append(EDGE.format_map({**choice, "tried": ", ".join(f"{value:g}" for value in tried)}))
+    return notes
 
 
 def mixed_versions(runs: Runs) -> str:

@@ -259,7 +259,7 @@ def extrapolation_curve(
         )
         used_window = None if window is None or tokens <= window + 1 else window  # else all tokens fit
         blocks = _Blocks(source, content_length, examples, used_window)
-        display.start(f"evaluating length {length}", examples, first_counts=True)
+        display.start(f"evaluating length {length}", examples)
         details.begin(content_length)
         counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window, details.add)
         further_columns = details.end()

@@ -120,7 +120,7 @@ class Scorer:
     def start(self, length: int, windows: int) -> None:
         """Start to show the progress of scoring this many windows."""
         self.windows = 0
-        self.display.start(f"evaluating windows of length {length}", windows, first_counts=True)
+        self.display.start(f"evaluating windows of length {length}", windows)
 
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""

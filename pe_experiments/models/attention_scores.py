@@ -13,7 +13,7 @@ from pe_experiments.models.attention import makes_weights
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of attention. Shapes as in `encodings.base`, B = 1.
+    """The inputs of attention. Shapes as in `encodings.base`.
 
     Args:
         q_BHTK, k_BHTK: queries and keys.
@@ -28,29 +28,41 @@ class Inputs:
     positions_BT: Tensor
     declared_B: Tensor | None = None
 
+    def context(self, causal: bool, layer: int = 0) -> AttentionContext:
+        """Return the context of attention within each row, without padding."""
+        ids_BT = self.positions_BT
+        visible_1TT = torch.ones(1, ids_BT.shape[1], ids_BT.shape[1], dtype=torch.bool)
+        if causal:
+            visible_1TT = visible_1TT.tril()
+        return AttentionContext(
+            ids_BT, ids_BT, visible_1TT, None, self.x_BTD, layer, declared_B=self.declared_B
+        )
+
 
 def attention_scores(
-    encoding: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
+    encoding: PositionalEncoding,
+    inputs: Inputs,
+    layer: int = 0,
+    *,
+    weights: bool = False,
+    query: int | None = None,
 ) -> Tensor:
     """Return the logits of attention [B, H, T, S], or its weights; masked keys are NaN.
 
     Weights are returned if ``weights`` is true or if they are not the masked softmax of the encoding's
-    logits.
+    logits. With ``query``, only the scores of the query at this index are returned.
     """
-    tokens = inputs.positions_BT.shape[1]
     layer_encoding = encoding.for_layer(layer)
-    visible_BTS = torch.ones(1, tokens, tokens, dtype=torch.bool)
-    if encoding.shape.causal:
-        visible_BTS = visible_BTS.tril()
-    ids_BT = inputs.positions_BT
-    at = AttentionContext(
-        ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=inputs.declared_B
-    )
+    at = inputs.context(encoding.shape.causal, layer)
+    q_BHTK = inputs.q_BHTK
+    if query is not None:
+        at = at.query_rows(query, query + 1)
+        q_BHTK = q_BHTK[:, :, [query]]
     if weights or makes_weights(layer_encoding):
-        scores_BHTS = layer_encoding.weights(inputs.q_BHTK, inputs.k_BHTK, at)
+        scores_BHTS = layer_encoding.weights(q_BHTK, inputs.k_BHTK, at)
     else:
-        q_BHTK, k_BHTK = layer_encoding.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
+        q_BHTK, k_BHTK = layer_encoding.rotate(q_BHTK, inputs.k_BHTK, at)
         scores_BHTS = layer_encoding.scaled_logits(q_BHTK, k_BHTK)
         bias = layer_encoding.bias(q_BHTK, k_BHTK, at)
         scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
-    return scores_BHTS.masked_fill(~visible_BTS[:, None], torch.nan)
+    return scores_BHTS.masked_fill(~at.visible_BTS[:, None], torch.nan)

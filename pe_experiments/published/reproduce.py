@@ -28,7 +28,7 @@ FIRST_STEPS = 200  # steps in which the losses must agree or differ only by the 
 CARRIED = 30  # allowed difference, in multiples of the effect of rounding the initial weights once
 
 
-def reproduce(study: str, count: int, results_dir: Path, display: Display, seed: int | None = None) -> bool:
+def reproduce(study: str, count: int, results_dir: Path, display: Display) -> bool:
     """Train randomly drawn published runs again and return whether all agree in the first steps.
 
     Args:
@@ -36,7 +36,6 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
         count: number of runs to train.
         results_dir: contains the folder of the study.
         display: shows the progress.
-        seed: seed of the draw; by default every call draws other runs.
 
     Raises:
         UserError: the study is not published, or has fewer runs.
@@ -54,7 +53,7 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, seed:
             f"{study} has {len(repeatable)} completed runs that continue no other; allowed: at most that"
         )
         raise UserError(f"runs={count}: {problem}")
-    names = random.Random(seed).sample(repeatable, count)
+    names = random.sample(repeatable, count)
     agreements = [reproduce_run(published, name, display) for name in names]
     say(f"{sum(agreements)} of {count} runs agree with the published ones")
     return all(agreements)

@@ -72,11 +72,8 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, what: str, total: int, done: int = 0, first_counts: bool = False) -> None:
-        """Start the progress of ``what`` at ``done`` of ``total`` steps.
-
-        ``first_counts`` says that the first steps are not slower, so that they count for the time left.
-        """
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        """Start the progress of ``what`` at ``done`` of ``total`` steps."""
 
     def step(self, done: int) -> None:
         """Show the number of finished steps."""
@@ -104,37 +101,31 @@ class Lines(Display):
 
     _total = 0
 
-    def start(self, what: str, total: int, done: int = 0, first_counts: bool = False) -> None:
+    def start(self, what: str, total: int, done: int = 0) -> None:
         self._what = what
         self._total = total
         self._note = ""
-        self._initial_steps = done  # steps of earlier processes
-        self._timed_from_step = done  # the remaining time is estimated from the steps after this one
-        self._first_counts = first_counts
-        self._timed_from = time.monotonic()
+        self._first_step = done  # steps before are of earlier processes
+        self._started_at = time.monotonic()
         self._printed_steps = done
-        self._printed_at = self._timed_from
+        self._printed_at = self._started_at
         if on_terminal():
             self._show(f"{what} {done}/{total}")
 
     def step(self, done: int) -> None:
         now = time.monotonic()
         terminal = on_terminal()
-        if self._timed_from_step == self._initial_steps and not self._first_counts:
-            # Leave out the first steps, which are slower.
-            self._timed_from = now
-            self._timed_from_step = done
         is_due = now - self._printed_at >= (REDRAWN_SECONDS if terminal else LINE_SECONDS)
         has_finished = done == self._total > self._printed_steps
         if not (is_due or (self._note and has_finished)):
             return
         self._printed_at = now
         self._printed_steps = done
-        timed_seconds = now - self._timed_from
-        timed_steps = done - self._timed_from_step
+        seconds = now - self._started_at
+        steps = done - self._first_step
         remarks = [self._note] if self._note else []
-        if timed_steps > 0 and timed_seconds >= ENOUGH_SECONDS:
-            remarks.append(f"{duration(timed_seconds / timed_steps * (self._total - done))} left")
+        if steps > 0 and seconds >= ENOUGH_SECONDS:
+            remarks.append(f"{duration(seconds / steps * (self._total - done))} left")
         self._show(f"{self._what} {done}/{self._total}  {', '.join(remarks)}")
 
     def _show(self, line: str) -> None:

@@ -8,8 +8,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from glob import escape
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ CATALOGUE = _PACKAGE / "catalogue.yaml"
 MOST_BYTES = 32 << 20
 MOST_YAML_BYTES = 2 << 20
 DEEPEST = 100  # levels of nested YAML
-DRAFT_SECONDS = 60.0  # age at which a draft is abandoned; writing a file takes less
 READY = ".ready"  # folder with complete files that still have to be moved
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
 
@@ -36,18 +34,13 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file atomically: readers see the old or the new content, even after a kill.
 
-    A symbolic link at ``path`` is replaced, not followed. Drafts of killed processes are removed.
+    A symbolic link at ``path`` is replaced, not followed.
     """
     # Random, because threads share a process id, and so may processes of two machines.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with draft.open("xb") as file:  # mode x does not follow a link
             file.write(content if isinstance(content, bytes) else content.encode())
-        now = draft.lstat().st_mtime  # the file system's time, which may differ from this machine's
-        for other in path.parent.glob(f".{escape(path.name)}.*.tmp"):
-            with suppress(FileNotFoundError):  # another process removes it, too
-                if now - other.lstat().st_mtime > DRAFT_SECONDS:
-                    other.unlink()
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

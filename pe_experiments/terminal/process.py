@@ -71,11 +71,6 @@ def end_with_parent() -> None:
             os._exit(1)
 
 
-def interrupt(*_: object) -> None:
-    """Handle SIGTERM like Ctrl-C, by raising a KeyboardInterrupt."""
-    raise KeyboardInterrupt
-
-
 def end() -> NoReturn:
     """Flush the output and end this process at once, without Python's clean-up."""
     for stream in (sys.stdout, sys.stderr):

@@ -57,22 +57,6 @@ class SeedsTakenModulo(OneAnswer):
         return row[:1]
 
 
-class PaddedInput(OneAnswer):
-    """The parity of the number of symbols before the padding."""
-
-    vocab_size = 4
-    answers = 2
-
-    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
-        inputs = 2 + uniform(2, batch_size, length, generator)
-        count = torch.randint(length + 1, (batch_size, 1), generator=generator)
-        inputs[torch.arange(length) >= count] = 0
-        return inputs, count % 2
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        return [sum(symbol > 0 for symbol in row) % 2]
-
-
 def test_rare_answers_do_not_fail_a_correct_task() -> None:
     assert failures(SecondLargest()) == {}
 
@@ -82,7 +66,6 @@ def test_examples_that_repeat_are_found() -> None:
 
 
 def test_shortcuts_are_reported() -> None:
-    assert "How often the last symbol is repeated (padding?) tells target 0." in remarks_on(PaddedInput())
     assert any("follows from one input symbol" in remark for remark in remarks_on(SeedsTakenModulo()))
 
 

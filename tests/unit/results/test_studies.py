@@ -50,8 +50,8 @@ def test_a_study_read_back_gives_the_same_comparison(tiny: Callable[..., Experim
 def test_runs_of_classes_outside_the_project_are_not_published(tiny: Callable[..., Experiment]) -> None:
     runs = load_runs(write_study(tiny, seeds=2))
     require_committed_code("t", runs)
-    next(iter(runs.saved.values())).trained["pe"]["_target_"] = "mine.Mine"
-    with pytest.raises(UserError, match=r"mine\.Mine of .* is not code of this project"):
+    next(iter(runs.saved.values())).classes["pe"] = {"mine": "digest"}
+    with pytest.raises(UserError, match=r"mine of .* is not code of this project"):
         require_committed_code("t", runs)
 
 
