@@ -75,7 +75,10 @@ def composed(overrides: tuple[str, ...], folder: str) -> dict[str, Any]:
     return resolved(compose_config([*TINY, *overrides]))
 
 
-def tiny_in(results: Path) -> Callable[..., Experiment]:
+Tiny = Callable[..., "Experiment"]
+
+
+def tiny_in(results: Path) -> Tiny:
     """Return a function that resolves a tiny experiment with overrides on top.
 
     Experiments that differ in their seed, results directory and shipped encoding alone are composed once.
@@ -103,7 +106,7 @@ def tiny_in(results: Path) -> Callable[..., Experiment]:
 
 
 @pytest.fixture
-def tiny(results: Path) -> Callable[..., Experiment]:
+def tiny(results: Path) -> Tiny:
     return tiny_in(results)
 
 
@@ -119,6 +122,11 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+    def succeeded(self) -> str:
+        """Return the output of a command that must have succeeded."""
+        assert self.code == 0, self.out + self.err
+        return self.out
 
 
 Script = Callable[..., Outcome]

@@ -100,18 +100,19 @@ class Started:
     def kill(self) -> None:
         self._process.kill()
 
-    def end(self) -> subprocess.CompletedProcess[str]:
-        """Wait for the end of the process and return its exit code and output."""
+    def end(self, code: int | None = None) -> subprocess.CompletedProcess[str]:
+        """Wait for the end of the process and return its exit code, which may be stated, and output."""
         self._process.join()
         out, err = (output.read_text() for output in self._outputs)
         shutil.rmtree(self._folder)
         assert self._process.exitcode is not None
+        assert code in (None, self._process.exitcode), out + err
         return subprocess.CompletedProcess(self.args, self._process.exitcode, out, err)
 
 
 def run_script(*command: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a Python script as `Started` does and wait for its end."""
-    return Started(*command, cwd=cwd, **options).end()
+    """Run a Python script as `Started` does and wait for its end, which must be a success."""
+    return Started(*command, cwd=cwd, **options).end(code=0)
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | Started | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Recompute published values from their CSVs with numpy and scipy alone, without code of the package."""
+"""Recompute published values from their CSVs with numpy alone, without code of the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 Curve = dict[int, dict[str, float]]  # by length: exact_match, token_accuracy, and what guessing gives of each
 Runs = dict[str, dict[int, Curve]]  # by encoding and seed
@@ -64,26 +63,6 @@ def exact_match_in_distribution(curve: Curve, longest: int) -> float:
     return float(np.mean([row["exact_match"] for row in mostly_new or trained]))
 
 
-def horizon(curve: Curve) -> float:
-    """Return the length at which exact match falls below 0.9, between two lengths by interpolation."""
-    lengths = sorted(curve)
-    below = [n for n in lengths if curve[n]["exact_match"] < 0.9]
-    if not below:
-        return float(lengths[-1])
-    if below[0] == lengths[0]:
-        return 0.0
-    last = lengths[lengths.index(below[0]) - 1]
-    values = [curve[n]["exact_match"] for n in (below[0], last)]
-    return math.exp(float(np.interp(0.9, values, [math.log(below[0]), math.log(last)])))
-
-
-def gaffke_interval(values: list[float], lowest: float) -> tuple[float, float]:
-    """Return the interval of a mean from random weights, to about 0.005."""
-    weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), 100_000)
-    low = np.quantile(weights @ [*values, lowest], 0.025)
-    return float(low), float(np.quantile(weights @ [*values, 1.0], 0.975))
-
-
 def permutation_p(first: list[float], second: list[float]) -> float:
     pooled = np.array([*first, *second])
     chosen = np.array(list(itertools.combinations(range(len(pooled)), len(first))))
@@ -102,38 +81,19 @@ def holm(p: list[float]) -> list[float]:
 
 
 def check_table(row: dict[str, str], runs: Runs) -> None:
-    """Compare every mean, count and interval of one encoding in ``table.csv``."""
+    """Compare every mean of one encoding in ``table.csv``, and the number of runs that solved the task."""
     curves = list(runs[row["encoding"]].values())
     longest = int(row["max_length"])
-    seeds = len(curves)
-    assert int(row["seeds"]) == seeds >= 3
+    assert int(row["seeds"]) == len(curves) >= 3
     within = [exact_match_in_distribution(curve, longest) for curve in curves]
+    assert int(row["solved"]) == sum(value >= 0.9 for value in within)
     means = {"exact_match_in_distribution": within}
-    counts = {"solved": sum(value >= 0.9 for value in within)}
     for metric in ("exact_match", "token_accuracy"):
         means[f"{metric}_extrapolation"] = [score(curve, metric, longest) for curve in curves]
         for n in curves[0]:
             means[f"{metric}@{n}"] = [curve[n][metric] for curve in curves]
-    for n in curves[0]:
-        counts[f"reached@{n}"] = sum(curve[n]["exact_match"] >= 0.9 for curve in curves)
-
     for column, values in means.items():
         assert float(row[column]) == pytest.approx(np.mean(values), abs=1e-9), column
-    chance = max(p["exact_match_chance"] for curve in curves for n, p in curve.items() if n > longest)
-    lowest_values = {
-        "exact_match_in_distribution": 0.0,
-        "exact_match_extrapolation": -chance / (1 - chance),
-        f"exact_match@{2 * longest}": 0.0,
-    }
-    for column, lowest in lowest_values.items():
-        ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
-        assert ends == pytest.approx(gaffke_interval(means[column], lowest), abs=0.01), column
-    for column, count in counts.items():
-        assert int(float(row[column])) == count, column
-        exact = stats.binomtest(count, seeds).proportion_ci(method="exact")
-        ends = float(row[f"{column}_low"]), float(row[f"{column}_high"])
-        assert ends == pytest.approx((exact.low, exact.high)), column
-    assert float(row["horizon"]) == pytest.approx(np.mean([horizon(curve) for curve in curves]))
 
 
 def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:

@@ -1,6 +1,8 @@
-"""configs/task/README.md is generated from the tasks, and its recipes are commands that work."""
+"""The tables under configs are generated from the catalogue, and recipes of tasks are commands that work."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -8,14 +10,15 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.terminal.files import CONFIG_DIR
-from scripts.catalogue import cards, tasks
+from scripts.catalogue import cards, encodings, tasks
 
 CARDS = {card.name: card for card in cards()}
 QUICK = [name for name, card in CARDS.items() if card.tier == "quick"]
 
 
-def test_the_table_is_up_to_date() -> None:
-    assert (CONFIG_DIR / "task" / "README.md").read_text() == tasks(), "run python scripts/catalogue.py"
+@pytest.mark.parametrize(("group", "page"), [("task", tasks), ("pe", encodings)])
+def test_the_table_is_up_to_date(group: str, page: Callable[[], str]) -> None:
+    assert (CONFIG_DIR / group / "README.md").read_text() == page(), "run python scripts/catalogue.py"
 
 
 @pytest.mark.slow

@@ -141,9 +141,8 @@ def test_each_check_finds_its_mistake(check: str) -> None:
 
 @pytest.mark.slow
 def test_check_task_prints_what_fails(script: Script) -> None:
-    right = script("check_task", "task=parity")
-    assert right.code == 0
-    assert "FAILS" not in right.out
+    right = script("check_task", "task=parity").succeeded()
+    assert "FAILS" not in right
     wrong = script("check_task", "task._target_=tests.integration.user_encodings.TellingIds")
     assert wrong.code == 1
     assert "FAILS: ids precede the answer\n  measured: " in wrong.out

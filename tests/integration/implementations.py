@@ -16,9 +16,7 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import frequencies
 from tests.integration.public_bugs import (
     Pair,
-    RightAlibi,
     RightRope,
-    RightSinusoidal,
     RightT5,
     RightYarn,
     turned,
@@ -59,12 +57,6 @@ class Backwards(Interleaved):
 class QueriesAhead(Interleaved):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return self.rotated(q, at.q_positions_BT + 1), self.rotated(k, at.k_positions_BS)
-
-
-class Mixed(Interleaved):
-    def angles(self, positions: Tensor, channels: int) -> Tensor:
-        interleaved = super().angles(positions, channels)[..., ::2]
-        return torch.cat([interleaved, interleaved], -1)
 
 
 class FrozenFrequencies(RightRope):
@@ -113,12 +105,6 @@ class OneSided(PositionalEncoding):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return alibi_slopes(q.shape[1]).float()[:, None, None] * at.relative_positions_BTS[:, None]
-
-
-class OwnWeights(RightAlibi):
-    def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        logits = q @ k.mT / q.shape[-1] ** 0.5 + self.bias(q, k, at)
-        return logits.masked_fill(~at.visible_BTS[:, None], -torch.inf).softmax(-1)
 
 
 class LearnedSlopes(PositionalEncoding):
@@ -175,23 +161,11 @@ class BothSides(PositionalEncoding):
         return (q[:, :, :, None] * keys).sum(-1) / q.shape[-1] ** 0.5
 
 
-class LooksAhead(PositionalEncoding):
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        return (q @ k.mT).cumsum(-1).flip(-1)
-
-
 class SeenBlock(PositionalEncoding):
     """Counts the rows of q: right only if all queries are in one call."""
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return -(torch.arange(q.shape[2])[:, None] - torch.arange(k.shape[2])).abs().float()
-
-
-class Dropped(PositionalEncoding):
-    """A bias with dropout in evaluation, too."""
-
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        return nn.functional.dropout(0.1 * at.relative_positions_BTS.float()[:, None], 0.2)
 
 
 class Raises(PositionalEncoding):
@@ -207,14 +181,6 @@ class HalfBuilt(PositionalEncoding):
 
 
 # Embeddings.
-
-
-class Halves(RightSinusoidal):
-    """All sines before all cosines."""
-
-    def make(self, width: int) -> Tensor:
-        table = super().make(width)
-        return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
 
 
 class Concatenated(PositionalEncoding):
@@ -315,14 +281,6 @@ class OtherBase(RightRope):
     base = 500.0
 
 
-class HalfTheLogits(RightRope):
-    """With four heads, 1/2 is also the square root of head_dim / d_model."""
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        q, k = super().rotate(q, k, at)
-        return q, 0.5 * k
-
-
 class EveryFourthRotated(RightRope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return super().rotate(q, k, at) if at.layer % 4 == 3 else (q, k)
@@ -358,14 +316,6 @@ class Window(PositionalEncoding):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         far = at.relative_positions_BTS.abs()[:, None] >= self.window
-        return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
-
-
-class WindowOnlyBefore(Window):
-    """Keys to the right of the query are all seen, at any distance."""
-
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        far = -at.relative_positions_BTS[:, None] >= self.window
         return torch.zeros(far.shape).masked_fill(far, torch.finfo(torch.float32).min)
 
 

@@ -1,20 +1,15 @@
-"""Llama's architecture, dropout, and a user's model behind ``model._target_``."""
+"""A user's model behind ``model._target_``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-
-Tiny = Callable[..., Experiment]
-TOKENS = torch.arange(8)[None]
+from tests.conftest import Tiny
 
 USER_MODEL = '''
 from torch import nn
@@ -34,17 +29,6 @@ class Library(Backbone):
     def layers_of(self, x_BTD, at):
         return self.layers(x_BTD, mask=~at.visible_BTS[0])
 '''
-
-
-def test_dropout_acts_only_in_training_and_follows_from_the_seed(tiny: Tiny, tmp_path: Path) -> None:
-    model = tiny("model.dropout=0.5").untrained_model().eval()
-    without_dropout = tiny().untrained_model().eval()
-    assert torch.equal(model(TOKENS), without_dropout(TOKENS))
-    model.train()
-    assert not torch.equal(model(TOKENS), model(TOKENS))
-    first = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'first'}").config).directory
-    second = run_experiment(tiny("model.dropout=0.5", f"results_dir={tmp_path / 'second'}").config).directory
-    assert first.metrics.read_text() == second.metrics.read_text()
 
 
 def test_a_users_model_trains_and_is_part_of_the_identity(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
@@ -12,12 +11,9 @@ import pytest
 
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.citations import cites, known_entries
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component, shipped
 from tests.conftest import TINY, Script, assert_one_sentence, tiny_in
 from tests.synthetic import fading, write_run, write_study
-
-Tiny = Callable[..., Experiment]
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +22,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make = tiny_in(results)
     write_study(make, seeds=2)
     write_run(make("pe=rope", "pe.base=500"), fading(1, 0.1))
+    write_run(make("pe=none"), fading(1, 0.1)).result.unlink()
     return results
 
 
 @pytest.mark.slow
 def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> None:
-    outcome = script(
+    out = script(
         "compare", f"results_dir={folder}", f"out={tmp_path}", 'pe=[alibi,"rope(base=500)"]',
         'baseline="rope(base=500)"', "metric=token_accuracy_extrapolation",
-    )  # fmt: skip
-    assert outcome.code == 0, outcome.err
+    ).succeeded()  # fmt: skip
     table = pd.read_csv(tmp_path / "table.csv")
     assert list(table["encoding"]) == ["alibi", "rope(base=500)"]
     pairs = pd.read_csv(tmp_path / "pairs.csv")
     assert list(zip(pairs["encoding"], pairs["other"], strict=True)) == [("alibi", "rope(base=500)")]
     assert set(table["metric"]) == {"token_accuracy_extrapolation"}
-    assert f"page: {tmp_path / 'report.html'}" in outcome.out
-    assert "No intervals or tests" in outcome.out
-    assert "result: copy, decoder: " in outcome.out
+    assert f"page: {tmp_path / 'report.html'}" in out
+    assert "excluded: copy-decoder-none-s0-" in out
+    assert "No intervals or tests" in out
+    assert "result: copy, decoder: " in out
 
 
 @pytest.mark.parametrize(
@@ -85,15 +82,9 @@ def test_evaluations_with_another_task_decoding_window_or_encoding_are_left_out(
     assert script("evaluate", f"run={run}", "evaluation.window=5", "evaluation.lengths=[7]").code == 0
     runs = load_runs(results)
     assert set(runs.curves["content_length"]) == {4, 6, 9}
-    reasons = sorted(
-        reason.partition(" than the run; its values are in ")[0] for reason in runs.left_out.values()
-    )
-    assert reasons == [
-        "evaluated with a different encoding",
-        "evaluated with a different task",
-        "evaluated with a different task and decoding",
-        "evaluated with a different window",
-    ]
     assert all(name.startswith(f"{run.name}/evaluations/") for name in runs.left_out)
+    reasons = [reason.partition(" than the run; its values are in ")[0] for reason in runs.left_out.values()]
+    different = ("encoding", "task", "task and decoding", "window")
+    assert sorted(reasons) == [f"evaluated with a different {part}" for part in different]
     compare(results, out=tmp_path)
     assert "evaluated with a different encoding than the run" in (tmp_path / "report.html").read_text()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.tasks import IGNORE
+from tests.conftest import Tiny
 
 DRY_RUN = bool(os.environ.get("DRY_RUN"))
 ACCELERATOR, DEVICE = ("cpu", "cpu") if DRY_RUN else ("gpu", "cuda")
@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not DRY_RUN and not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-Tiny = Callable[..., Experiment]
 ENCODINGS = sorted(set(shipped("pe")) - {"custom", "by_layer", "rope_hf"})  # the last two need arguments
 
 

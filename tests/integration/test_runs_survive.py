@@ -9,8 +9,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,20 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import loop as training
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, Tiny
 from tests.interrupted import StopAt
 from tests.processes import Started
 from tests.synthetic import fading, write_run
 
-Tiny = Callable[..., Experiment]
 CURVES = ("metrics.csv", "extrapolation.csv")
 
 
-def curves(run: RunDirectory) -> list[bytes]:
-    return [(run.path / name).read_bytes() for name in CURVES]
+def interrupted(experiment: Experiment, step: int) -> RunDirectory:
+    """Return the only run in a results directory, interrupted at this step."""
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment.config, StopAt(step, KeyboardInterrupt()))
+    (run,) = Path(experiment.config.results_dir).glob("runs/*")
+    return RunDirectory(run)
 
 
 def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
@@ -69,7 +72,6 @@ def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tin
     assert not list(results.glob("runs/*"))
     again = run_experiment(tiny().config)
     assert (again.done, again.status) == ("trained", "completed")
-    assert again.directory.config.exists()
 
 
 @pytest.mark.slow
@@ -78,25 +80,16 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
-
-    def interrupted(step: int) -> dict[str, Any]:
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(tiny("trainer.threads=1").config, StopAt(step, KeyboardInterrupt()))
-        (run,) = Path(tiny().config.results_dir).glob("runs/*")
-        return RunDirectory(run).read_environment()
-
-    assert "earlier" not in interrupted(3)
-    assert "earlier" not in interrupted(5)
-    assert "another environment" not in capsys.readouterr().out
+    for step in (3, 5):  # the second one continues in the same environment
+        run = interrupted(tiny("trainer.threads=1"), step)
+        assert "earlier" not in run.read_environment()
     monkeypatch.setattr("pe_experiments.training.matmul.processor", lambda: {"model name": "another"})
-    again = run_experiment(tiny("trainer.threads=2").config)
-    recorded = again.directory.read_environment()
+    recorded = run_experiment(tiny("trainer.threads=2").config).directory.read_environment()
     (earlier,) = recorded["earlier"]
     assert (earlier["threads"], recorded["threads"]) == (1, 2)
     assert (earlier["until_step"], recorded["processor"]) == (4, "another")
     (remark,) = [line for line in capsys.readouterr().out.splitlines() if "environment" in line]
     assert "threads 2 instead of 1" in remark
-    assert "environment.json records both" in remark
 
 
 KILLS = 5  # one for each command below; before a release of this machinery try 70
@@ -132,17 +125,15 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
     moments = random.Random(0)
     for number, kind in enumerate(COMMANDS):
         begun = time.monotonic()
-        whole = start(kind, tmp_path / "whole").end()
+        start(kind, tmp_path / "whole").end(code=0)
         seconds = time.monotonic() - begun
-        assert whole.returncode == 0, whole.stdout + whole.stderr
         for _ in range(number, KILLS, len(COMMANDS)):
             process = start(kind, tmp_path / "killed")
             time.sleep(moments.uniform(0, seconds))
             with suppress(ProcessLookupError):  # it has ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.end()
-        completed = start(kind, tmp_path / "killed").end()
-        assert completed.returncode == 0, completed.stdout + completed.stderr
+        start(kind, tmp_path / "killed").end(code=0)
         assert written(tmp_path / "killed") == written(tmp_path / "whole"), kind
 
 
@@ -232,16 +223,15 @@ def test_a_full_disk_is_one_sentence_and_keeps_finished_runs(
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(training.Checkpointer, "save", full)
-    with pytest.raises(UserError, match=r"No space left on device\); finished results are safe"):
-        run_experiment(tiny("seed=1").config)
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Checkpointer, "save", full)
+        with pytest.raises(UserError, match=r"No space left on device\); finished results are safe"):
+            run_experiment(tiny("seed=1").config)
     assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
-    assert run_experiment(tiny().config).done == "found"
-    monkeypatch.undo()
-    monkeypatch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full again after a checkpoint
-    with pytest.raises(UserError, match="No space left"):
-        run_experiment(tiny("seed=1").config)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("pe_experiments.store.writer.RunWriter.curve", full)  # full after a checkpoint
+        with pytest.raises(UserError, match="No space left"):
+            run_experiment(tiny("seed=1").config)
     assert run_experiment(tiny("seed=1").config).done == "resumed"
 
 
@@ -256,7 +246,6 @@ def test_a_diverged_run_is_final_and_names_the_step(tiny: Tiny) -> None:
         evaluate_run(result.directory.path, {})
 
 
-@pytest.mark.slow
 def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
     run = run_experiment(tiny().config).directory
     result = run.result.read_bytes()
@@ -270,47 +259,34 @@ def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
         run_experiment(tiny().config)
     run.checkpoint.write_bytes(checkpoint)
     before = run.curve.read_bytes()
-    again = run_experiment(tiny().config)  # the training is finished: only the evaluation is repeated
-    assert again.status == "completed"
+    assert run_experiment(tiny().config).status == "completed"  # only the evaluation is repeated
     assert run.curve.read_bytes() == before
 
 
-def _weights_of_another_model(run: RunDirectory) -> None:
-    checkpoint = torch.load(run.checkpoint, weights_only=True)
-    checkpoint["state_dict"] = {
-        name: torch.zeros(3, *value.shape) for name, value in checkpoint["state_dict"].items()
-    }
-    torch.save(checkpoint, run.checkpoint)
-
-
-def _replaced(old: bytes, new: bytes) -> Callable[[RunDirectory], None]:
-    def damage(run: RunDirectory) -> None:
-        run.metrics.write_bytes(run.metrics.read_bytes().replace(old, new, 1))
-
-    return damage
-
-
-DAMAGED = {
-    "byte": (_replaced(b"\n2,", b"\n\xff,"), "metrics.csv is damaged"),
-    "model": (_weights_of_another_model, "last.ckpt contains the weights of another model; delete it"),
-}
-
-
 @pytest.mark.usefixtures("checkpoint_every_step")
-@pytest.mark.parametrize("damage", DAMAGED)
 def test_files_that_a_resume_cannot_read_are_named_and_kept(
-    damage: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(tiny().config, StopAt(9, KeyboardInterrupt()))
-    run = RunDirectory(next(Path(tiny().config.results_dir).glob("runs/*")))
-    spoil, sentence = DAMAGED[damage]
-    spoil(run)
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=sentence):
-        run_experiment(tiny().config)
-    assert {path: path.read_bytes() for path in before} == before
-    if "metrics" in sentence:  # as the sentence says
-        run.metrics.unlink()
-        assert run_experiment(tiny().config).done == "resumed"
+    run = interrupted(tiny(), 9)
+
+    def refused(file: Path, content: bytes, sentence: str) -> None:
+        """The run is refused while a file has this content, and all its files are kept."""
+        before = file.read_bytes()
+        file.write_bytes(content)
+        files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+        with pytest.raises(UserError, match=sentence):
+            run_experiment(tiny().config)
+        assert {path: path.read_bytes() for path in files} == files
+        file.write_bytes(before)
+
+    damaged = run.metrics.read_bytes().replace(b"\n2,", b"\n\xff,", 1)
+    refused(run.metrics, damaged, "metrics.csv is damaged")
+    checkpoint = torch.load(run.checkpoint, weights_only=True)
+    weights = checkpoint["state_dict"]
+    checkpoint["state_dict"] = {name: torch.zeros(3, *value.shape) for name, value in weights.items()}
+    other = BytesIO()
+    torch.save(checkpoint, other)
+    refused(run.checkpoint, other.getvalue(), "last.ckpt contains the weights of another model; delete it")
+    run.metrics.unlink()  # as the first sentence says
+    assert run_experiment(tiny().config).done == "resumed"

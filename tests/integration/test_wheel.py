@@ -30,13 +30,11 @@ def test_a_wheel_trains_in_an_empty_folder(tmp_path: Path) -> None:
     command = "from pe_experiments.commands.train import run\nif __name__ == '__main__':\n    run()\n"
     (tmp_path / "pe-train").write_text(command)
     options: dict[str, Any] = {"cwd": empty, "path": [tmp_path / "site"], "forks": True}
-    done = run_script(tmp_path / "pe-train", "pe=rope", *TINY, **options)
-    assert done.returncode == 0, done.stderr
+    run_script(tmp_path / "pe-train", "pe=rope", *TINY, **options)
     assert {path.name for path in empty.iterdir()} == {"results"}
     (run,) = (empty / "results" / "runs").iterdir()
     assert (run / "result.json").exists()
     assert '"commit": null' in (run / "environment.json").read_text()
     assert read_json(run / "environment.json")["command"][:2] == ["pe-train", "pe=rope"]
     swept = run_script(tmp_path / "pe-train", "-m", "pe=rope", "seed=0,1", *TINY, **options)
-    assert swept.returncode == 0, swept.stderr
     assert "1 of 2 runs are finished already" in swept.stdout

@@ -17,6 +17,13 @@ TOKENS = 7
 SPAN = 4096
 TABLE = 16  # rows of learned tables, so that they fit on a page
 
+LLAMA3_BLOCK = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 700,
+}  # fmt: skip
+YARN_BLOCK = {
+    "rope_type": "yarn", "factor": 4.0, "truncate": False, "original_max_position_embeddings": 700,
+}  # fmt: skip
 # Hyperparameters to test beside the defaults of each YAML.
 HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "sinusoidal": [{"base": 123.4}],
@@ -48,24 +55,8 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     ],
     "rope_hf": [
         {"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.5}},
-        {
-            "rope_parameters": {
-                "rope_type": "llama3",
-                "rope_theta": 5e5,
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 700,
-            }
-        },
-        {
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "truncate": False,
-                "original_max_position_embeddings": 700,
-            }
-        },
+        {"rope_parameters": LLAMA3_BLOCK},
+        {"rope_parameters": YARN_BLOCK},
     ],
     "xpos": [{"scale_base": 300.0, "base": 500.0}],
     "pope": [{"base": 100.0}],

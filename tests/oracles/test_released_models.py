@@ -117,25 +117,16 @@ def test_a_released_file_gives_the_logits_of_transformers(name: str, tmp_path: P
 
 # Their defaults cannot be made small or are no released model; files of most are compared above.
 TOO_SPECIAL = (
-    "longcat_flash",
-    "ministral3",
-    "mistral4",
-    "muse_glimmer_text",
-    "mimo_v2_flash",
-    "qwen2_vl",
-    "qwen2_5_vl",
-)
-
-
+    "longcat_flash", "ministral3", "mistral4", "muse_glimmer_text", "mimo_v2_flash", "qwen2_vl", "qwen2_5_vl",
+)  # fmt: skip
 SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+HALF_ROTATED = {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
 # What transformers needs in the file.
 FURTHER_FIELDS: dict[str, dict[str, Any]] = {
     **{kind: {"head_dim": 128} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
     **{kind: {"rope_parameters": SECTIONS} for kind in ("glm4v_text", "glm_image_text", "glm_ocr_text")},
     **{kind: {"rope_parameters": SECTIONS} for kind in ("qwen2_vl_text", "qwen2_5_vl_text")},
-    "glm4v_moe_text": {
-        "rope_parameters": {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
-    },
+    "glm4v_moe_text": {"rope_parameters": HALF_ROTATED},
     "flint": {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 3, "full_attention"] * 2},
     "mellum": {"layer_types": ["sliding_attention", "full_attention"] * 6},
     "bamba": {"attn_layer_indices": [3, 9]},
@@ -158,46 +149,25 @@ def test_the_defaults_of_a_type_are_those_of_transformers(kind: str, tmp_path: P
 UNKNOWN = "is not known here and may change the encoding; if it does not matter, add ignore="
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        (
-            FILES["Qwen2.5 7B Instruct 1M"],
-            r"dual_chunk_attention_config=.*ignore=[dual_chunk_attention_config",
-        ),
-        ({"model_type": "llama", "use_xpos_scaling": True}, f"use_xpos_scaling=true {UNKNOWN}"),
-        (
-            {"model_type": "llama", "attn": {"rel": {"position_bias": 1}}},
-            f"attn.rel.position_bias=1 {UNKNOWN}",
-        ),
-        (
-            {"text_config": {"model_type": "llama", "rope_new": 3}},
-            f"text_config.rope_new=3|rope_new=3 {UNKNOWN}",
-        ),
-        ({"model_type": "novel", "rope_theta": 1e4}, "model_type=novel is not known here"),
-        ({"model_type": "falcon", "alibi": True}, "alibi=True: the model has ALiBi"),
-        (
-            {"model_type": "gemma3", "text_config": {"rope_theta": 1e6}},
-            "model_type is missing in the text part",
-        ),
-        ({"model_type": "kimi_linear", "mla_use_nope": False}, "mla_use_nope=false has no effect"),
-        (
-            {"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]},
-            "layer_rope_theta is missing",
-        ),
-        (
-            {"num_hidden_layers": 45, "rope_theta": [1e4] * 44},
-            "rope_theta has 44 values; .* of 45 layers",
-        ),
-        (
-            {"sliding_window": 4, "sliding_window_pattern": "LLX"},
-            "sliding_window_pattern=LLX must",
-        ),
-    ],
-)
-def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], words: str, tmp_path: Path) -> None:
+# What the error contains, and the fields of the file.
+REFUSED: dict[str, dict[str, Any]] = {
+    r"dual_chunk_attention_config=.*ignore=[dual_chunk_attention_config": FILES["Qwen2.5 7B Instruct 1M"],
+    f"attn.rel.position_bias=1 {UNKNOWN}": {"model_type": "llama", "attn": {"rel": {"position_bias": 1}}},
+    f"rope_new=3 {UNKNOWN}": {"text_config": {"model_type": "llama", "rope_new": 3}},
+    "model_type=novel is not known here": {"model_type": "novel", "rope_theta": 1e4},
+    "alibi=True: the model has ALiBi": {"model_type": "falcon", "alibi": True},
+    "model_type is missing in the text part": {"model_type": "gemma3", "text_config": {"rope_theta": 1e6}},
+    "mla_use_nope=false has no effect": {"model_type": "kimi_linear", "mla_use_nope": False},
+    "layer_rope_theta is missing": {"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]},
+    "rope_theta has 44 values; .* of 45 layers": {"num_hidden_layers": 45, "rope_theta": [1e4] * 44},
+    "sliding_window_pattern=LLX must": {"sliding_window": 4, "sliding_window_pattern": "LLX"},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_not_known_is_refused_by_name(words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words.replace("[", r"\[")) as caught:
-        RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
+        RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, REFUSED[words]))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 250
 
@@ -213,7 +183,7 @@ def test_what_is_not_known_is_refused_by_name(fields: dict[str, Any], words: str
         {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 6},
         {"model_type": "mistral", "sliding_window": None},
         {"model_type": "cohere2", "sliding_window": 6, "sliding_window_pattern": 3},
-        {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6},
+        {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6, "attn_scale": 0.3},
     ],
 )  # fmt: skip
 def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> None:
@@ -232,16 +202,11 @@ def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> No
 
 
 def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
-    shape = ModelShape(16, 1, 4, True, 77, 77)
     fields = {"model_type": "novel", "rope_theta": 500.0, "attn": {"position_noise": 1}}
-    for ignore in (["model_type", "position_noise"], ["model_type", "attn.position_noise"]):
-        rope = RopeHf(shape, config=written(tmp_path, fields), ignore=ignore).for_layer(0)
-        assert isinstance(rope, Rope)
-        assert rope.base == 500.0
-    plain = RopeHf(
-        shape, config=written(tmp_path, fields), ignore=["model_type", "position_noise", "rope_theta"]
-    )
-    assert plain.for_layer(0).base == 10_000.0
+    for more, base in (["position_noise"], 500.0), (["attn.position_noise", "rope_theta"], 10_000.0):
+        ignore = ["model_type", *more]
+        encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields), ignore=ignore)
+        assert encoding.for_layer(0).base == base
 
 
 def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> None:
@@ -253,6 +218,5 @@ def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> 
         "use_rotary_pos_emb": True,
         "position_embedding_xdrope": False,
     }
-    rope = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields)).for_layer(0)
-    assert isinstance(rope, Rope)
-    assert rope.base == 500.0
+    encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
+    assert encoding.for_layer(0).base == 500.0

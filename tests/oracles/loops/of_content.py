@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 
 import numpy as np
 
 from tests.oracles.loops.biases import nape_heads, nape_slope, slope
 from tests.oracles.loops.case import Array, Case, content, dot, steps_back
+from tests.oracles.loops.rotations import turned
 
 
 def sigmoid(x: float) -> float:
@@ -23,12 +25,14 @@ def cope(case: Case, h: int, i: int, j: int) -> float:
     return content(case, h, i, j) + score[0] * (1 - (count - below)) + score[1] * (count - below)
 
 
+def forgotten(case: Case, h: int, i: int, j: int, module: str) -> float:
+    """Sum of the logarithms of the gates of the tokens after the key."""
+    weight, bias = (case.parameters[f"{module}.{name}"][h] for name in ("weight", "bias"))
+    return sum(math.log(sigmoid(dot(weight, case.x[s]) + float(bias))) for s in range(j + 1, i + 1))
+
+
 def fox(case: Case, h: int, i: int, j: int) -> float:
-    gates = [
-        sigmoid(dot(case.parameters["gate.weight"][h], case.x[s]) + float(case.parameters["gate.bias"][h]))
-        for s in range(j + 1, i + 1)
-    ]
-    return content(case, h, i, j) + sum(map(math.log, gates))
+    return content(case, h, i, j) + forgotten(case, h, i, j, "gate")
 
 
 def stick_breaking(case: Case, h: int, i: int, j: int) -> float:
@@ -103,11 +107,7 @@ def path(case: Case, h: int, i: int, j: int) -> float:
 
 def path_fox(case: Case, h: int, i: int, j: int) -> float:
     """As released: the gates are added before the scale."""
-    weight, bias = (case.parameters[f"forgetting.gate.{name}"] for name in ("weight", "bias"))
-    forgotten = sum(
-        math.log(sigmoid(dot(weight[h], case.x[s]) + float(bias[h]))) for s in range(j + 1, i + 1)
-    )
-    return path(case, h, i, j) + forgotten / math.sqrt(case.head_dim)
+    return path(case, h, i, j) + forgotten(case, h, i, j, "forgetting.gate") / math.sqrt(case.head_dim)
 
 
 def wall(case: Case, h: int, i: int, j: int) -> float:
@@ -149,20 +149,17 @@ def selective_rope(case: Case, h: int, i: int, j: int) -> float:
             read += [float(value) / math.sqrt(dot(part, part)) for value in part]
         return dot(up[channel], [dot(row, read) for row in down])
 
-    total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
-    for m in range(pairs):
+    def factor(m: int) -> complex:
         channel = h * pairs + m
+        taps = case.parameters["convolution.weight"][channel, 0]
         angle = 0.0
         for t in range(j + 1, i + 1):
-            taps = case.parameters["convolution.weight"][channel, 0]
             angle += sum(
                 float(taps[tap]) * mapped(t - 3 + tap, channel) for tap in range(4) if t - 3 + tap >= 0
             )
-        angle *= case.arguments["base"] ** (-m / pairs)
-        query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
-        key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
-        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).real
-    return total / math.sqrt(dim)
+        return cmath.rect(1.0, angle * case.arguments["base"] ** (-m / pairs))
+
+    return turned(case, h, i, j, pairs, factor).real
 
 
 def repo(case: Case, h: int, i: int, j: int) -> float:
@@ -177,13 +174,12 @@ def repo(case: Case, h: int, i: int, j: int) -> float:
         return dot(out[h], hidden)
 
     pairs = case.head_dim // 2
-    total = dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
-    for m in range(pairs):
-        angle = (position(i) - position(j)) * case.arguments["base"] ** (-m / pairs)
-        query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
-        key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
-        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).real
-    return total / math.sqrt(case.head_dim)
+    distance = position(i) - position(j)
+
+    def factor(m: int) -> complex:
+        return cmath.rect(1.0, distance * case.arguments["base"] ** (-m / pairs))
+
+    return turned(case, h, i, j, pairs, factor).real
 
 
 def asentmax(case: Case, h: int, i: int, j: int) -> float:

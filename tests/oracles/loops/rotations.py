@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from tests.oracles.loops.case import Case, content, dot, steps_back
+
+
+def turned(case: Case, h: int, i: int, j: int, pairs: int, factor: Callable[[int], complex]) -> complex:
+    """Logit of pairs m, m + R as complex numbers, multiplied by factor(m); the other channels stay."""
+    total = complex(dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :]))
+    for m in range(pairs):
+        query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
+        key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
+        total += query * key.conjugate() * factor(m)
+    return total / math.sqrt(case.head_dim)
 
 
 def rotary(
@@ -17,18 +28,15 @@ def rotary(
     theta: Callable[[int, int], float],
     gain: Callable[[int, int], float] = lambda m, pairs: 1.0,
 ) -> float:
-    """Pairs m, m + R are complex numbers rotated by theta(m) per position; the other channels stay."""
+    """Pairs are rotated by theta(m) per position."""
     pairs = int(case.arguments.get("rotary_fraction", 1.0) * case.head_dim) // 2
     rotating = round(case.arguments.get("kept_frequencies", 1.0) * pairs)
-    total = 0.0
-    for m in range(pairs):
-        angle = steps_back(case, i, j) * theta(m, pairs) * (m < rotating)
-        query = complex(case.q[h, i, m], case.q[h, i, m + pairs])
-        key = complex(case.k[h, j, m], case.k[h, j, m + pairs])
-        rotated = query * key.conjugate() * complex(math.cos(angle), math.sin(angle))
-        total += rotated.real * gain(m, pairs)
-    total += dot(case.q[h, i, 2 * pairs :], case.k[h, j, 2 * pairs :])
-    return total / math.sqrt(case.head_dim)
+
+    def factor(m: int) -> complex:
+        angle = steps_back(case, i, j) * theta(m, pairs) if m < rotating else 0.0
+        return cmath.rect(gain(m, pairs), angle)
+
+    return turned(case, h, i, j, pairs, factor).real
 
 
 def plain_theta(case: Case) -> Callable[[int, int], float]:
@@ -178,20 +186,18 @@ def fope(case: Case, h: int, i: int, j: int) -> float:
 
 
 def rope_pp(case: Case, h: int, i: int, j: int) -> float:
+    """Every second head is the imaginary part of the head before."""
     if h % 2 == 0:
         return rope(case, h, i, j)
     pairs = case.head_dim // 2
-    total = dot(case.q[h - 1, i, 2 * pairs :], case.k[h - 1, j, 2 * pairs :])
-    for m in range(pairs):
-        angle = (
-            steps_back(case, i, j)
-            * plain_theta(case)(m, pairs)
-            * (m < round(case.arguments["kept_frequencies"] * pairs))
-        )
-        query = complex(case.q[h - 1, i, m], case.q[h - 1, i, m + pairs])
-        key = complex(case.k[h - 1, j, m], case.k[h - 1, j, m + pairs])
-        total += (query * key.conjugate() * complex(math.cos(angle), math.sin(angle))).imag
-    return total / math.sqrt(case.head_dim)
+    rotating = round(case.arguments["kept_frequencies"] * pairs)
+
+    def factor(m: int) -> complex:
+        angle = steps_back(case, i, j) * plain_theta(case)(m, pairs) if m < rotating else 0.0
+        return cmath.rect(1.0, angle)
+
+    rest = dot(case.q[h - 1, i, 2 * pairs :], case.k[h - 1, j, 2 * pairs :])
+    return turned(case, h - 1, i, j, pairs, factor).imag + rest / math.sqrt(case.head_dim)
 
 
 def xpos(case: Case, h: int, i: int, j: int) -> float:
