@@ -35,7 +35,7 @@ from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.own_code import UNTRACKED
 from pe_experiments.store.parent import copy_parent_weights, inherited
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.terminal import process

@@ -17,7 +17,7 @@ from pe_experiments.store.csv_files import CURVE, METRICS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.record import Record
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 
 Accuracies = Callable[[int], tuple[float, float]]
 

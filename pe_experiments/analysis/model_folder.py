@@ -25,7 +25,7 @@ from pe_experiments.store.csv_files import Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, one_line
 from pe_experiments.terminal.files import read_json, require_file, write_atomically

@@ -41,7 +41,7 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
         requested: the configuration of this command.
         keys: of the user's options, such as ``pe`` or ``evaluation.lengths``.
     """
-    from pe_experiments.configuration.trained import with_settings  # imports torch
+    from pe_experiments.configuration.merge import with_settings  # imports torch
 
     changeable = groups_of("evaluate").keys() & Config.model_fields.keys()
     sections = {key.partition(".")[0] for key in keys}

@@ -8,15 +8,15 @@ from typing import Any
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
-from pe_experiments.configuration.trained import with_settings
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import Identity, identify
 from pe_experiments.store.names import file_digest, leaves
 from pe_experiments.store.record import Record
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, shown
 

@@ -28,7 +28,7 @@ from pe_experiments.configuration.schema import (
 from pe_experiments.store.csv_files import METRICS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable, short_hash
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError, sentence
 
 if TYPE_CHECKING:  # imported where a logger is made, because Lightning takes seconds

@@ -16,7 +16,7 @@ import yaml
 
 from pe_experiments.configuration.groups import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed

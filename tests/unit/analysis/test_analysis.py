@@ -16,7 +16,7 @@ from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 class Periodic(AbsoluteEncoding):

@@ -17,8 +17,7 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE
-from tests.conftest import Script, assert_one_sentence
-from tests.unit import Tiny
+from tests.conftest import Script, Tiny, assert_one_sentence
 
 
 @pytest.mark.parametrize("name", sorted(shipped("task")))

@@ -25,9 +25,8 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.store.manifest import write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import tiny_in
+from tests.conftest import Tiny, tiny_in
 from tests.synthetic import Accuracies, fading, write_run, write_study
-from tests.unit import Tiny
 
 PAGE = "report.html"
 

@@ -13,8 +13,8 @@ from pe_experiments.published.archive import read_archive, write_archive
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
+from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
-from tests.unit import Tiny
 
 GRID = ("task=needle", "training.min_length=6", "evaluation.lengths=[6,12,48]")
 

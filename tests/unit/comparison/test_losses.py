@@ -19,8 +19,8 @@ from pe_experiments.published.archive import FILES, merge_runs, read_archive, se
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks.text import FEWEST_BYTES
+from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
-from tests.unit import Tiny
 
 GRID = ("training.min_length=6", "evaluation.lengths=[6,12,48]")
 SLOPES = {"alibi": 0.0, "rope": 0.4, "learned": 1.0}  # nats per doubling of the length past training

@@ -10,7 +10,7 @@ import pytest
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.optimizer import TrainingOptimizer
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {

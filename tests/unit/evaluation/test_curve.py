@@ -17,7 +17,7 @@ from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.terminal.console import Display
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 def curve(points: dict[int, float]) -> list[dict[str, Any]]:

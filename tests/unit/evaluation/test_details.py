@@ -16,8 +16,7 @@ from pe_experiments import compare, evaluate_run, load_model, run_experiment
 from pe_experiments.comparison.page import render_page
 from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import TINY, Script, assert_one_sentence
-from tests.unit import Tiny
+from tests.conftest import TINY, Script, Tiny, assert_one_sentence
 
 HERE = "tests.unit.evaluation.test_details"
 METRIC = f"evaluation.metrics=[{HERE}.first_error]"

@@ -13,8 +13,8 @@ from pe_experiments.evaluation.text import KEY, evaluate_text, slices_of, with_c
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv, read_curve, read_metrics
 from pe_experiments.tasks.text import FEWEST_BYTES
+from tests.conftest import Tiny
 from tests.integration.test_tracking import mirror
-from tests.unit import Tiny
 
 LENGTHS = (16, 24, 64, 128)
 

@@ -16,7 +16,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.text import FEWEST_BYTES
 from pe_experiments.terminal.errors import NotApplicable
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 def alone(model: Backbone, tokens_T: Tensor, declared: int, ids_P: Tensor) -> Tensor:

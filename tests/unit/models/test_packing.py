@@ -9,7 +9,7 @@ from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, transformer
 from pe_experiments.training.loop import batch_loss
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 FORMS = [(name, "decoder") for name in shipped("pe")]
 # These compute something else in an encoder.

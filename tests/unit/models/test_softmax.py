@@ -13,7 +13,7 @@ from pe_experiments.models.attention import Attention
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 SOFTMAX1 = "model.attention=pe_experiments.encodings.softmax.Softmax1"
 ENTMAX = "model.attention=pe_experiments.encodings.entmax.Entmax"

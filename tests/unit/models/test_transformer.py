@@ -14,7 +14,7 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.models import Transformer, attention
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
 

@@ -25,7 +25,7 @@ from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 DEVICE = torch.device("meta")
 

@@ -19,9 +19,8 @@ from pe_experiments.store.manifest import list_in_study, read_manifest, write_ma
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
 from tests import recomputation
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Tiny
 from tests.synthetic import fading, write_run, write_study
-from tests.unit import Tiny
 
 RESULTS = ROOT / "results"
 

@@ -11,7 +11,7 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.manifest import list_in_study, read_manifest
 from pe_experiments.terminal.errors import UserError
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 @pytest.mark.parametrize(

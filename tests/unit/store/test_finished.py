@@ -14,8 +14,8 @@ from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment
 from pe_experiments.store.finished import finished_run
 from pe_experiments.terminal.errors import UserError
+from tests.conftest import Tiny
 from tests.synthetic import fading, write_run, write_trained_run
-from tests.unit import Tiny
 
 
 def test_a_diverged_run_is_found_whatever_the_evaluation(tiny: Tiny) -> None:

@@ -19,10 +19,10 @@ from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import UNTRACKED, code_digests
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError
+from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
-from tests.unit import Tiny
 
 SOURCE = """
 from pe_experiments.encodings import PositionalEncoding

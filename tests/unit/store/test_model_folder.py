@@ -17,8 +17,7 @@ from pe_experiments.configuration import compose
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import Script, assert_one_sentence
-from tests.unit import Tiny
+from tests.conftest import Script, Tiny, assert_one_sentence
 
 RECENCY = "tests.integration.user_encodings.Recency"
 TIED = ("model=llama", "model.output_head=tied", "pe=t5", "trainer.precision=64-true")

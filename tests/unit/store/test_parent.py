@@ -25,8 +25,8 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.terminal.errors import UserError
+from tests.conftest import Tiny
 from tests.synthetic import fading, write_run, write_trained_run
-from tests.unit import Tiny
 
 Child = Callable[..., Experiment]
 

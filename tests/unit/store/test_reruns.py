@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.store.directory import TRAINED, RunDirectory, State
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
+from tests.conftest import Tiny
 from tests.processes import killed_at
 from tests.synthetic import fading, write_run
-from tests.unit import Tiny
 
 NEW = "new\n"
 

@@ -22,10 +22,10 @@ from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate_run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError
+from tests.conftest import Tiny
 from tests.synthetic import fading, write_run, write_trained_run
-from tests.unit import Tiny
 
 pytestmark = pytest.mark.slow
 

@@ -13,11 +13,11 @@ import pytest
 
 from pe_experiments.configuration.schema import ProcessesConfig
 from pe_experiments.store.directory import State
-from pe_experiments.store.status import Run
+from pe_experiments.store.run import Run
 from pe_experiments.sweeps import launch
 from pe_experiments.sweeps.executors import Outcome, Processes, RunCall, executor_for, gpus
 from pe_experiments.sweeps.launch import Job
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 def test_the_command_that_repeats_one_run_of_a_preset_sets_the_mode() -> None:

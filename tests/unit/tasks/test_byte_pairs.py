@@ -17,7 +17,7 @@ from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.identity import identify
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 pytest.importorskip("tokenizers")
 BPE = ("task=text", "task.tokenizer=bpe", "task.vocab_size=300")

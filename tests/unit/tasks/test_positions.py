@@ -11,7 +11,7 @@ from pe_experiments.tasks import IGNORE, PositionIds, Task
 from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
 from pe_experiments.tasks.copying import Copy, Duplicate, OddsFirst, Reverse, Rotate, Swap
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:

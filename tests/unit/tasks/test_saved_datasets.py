@@ -9,7 +9,7 @@ import pytest
 from pe_experiments.store.identity import identify
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 # The library pickles parts of itself with `dill`, which warns.
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot ")

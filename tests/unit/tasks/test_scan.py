@@ -11,7 +11,7 @@ import torch
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.scan import Scan, all_phrases, interpret
 from pe_experiments.terminal.errors import UserError
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 # SHA-256 of the sorted lines "command -> actions" of tasks.txt of brendenlake/SCAN, with the actions' names
 # of its README.

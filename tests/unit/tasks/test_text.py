@@ -11,7 +11,7 @@ import torch
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.text import FEWEST_BYTES, MOST_IN_MEMORY, Text
 from pe_experiments.terminal.errors import UserError
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 @pytest.fixture

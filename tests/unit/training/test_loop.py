@@ -12,7 +12,7 @@ from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import learning_rate_factor
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 
 @pytest.mark.parametrize(

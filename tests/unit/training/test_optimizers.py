@@ -16,7 +16,7 @@ from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor, split_parameters
-from tests.unit import Tiny
+from tests.conftest import Tiny
 
 STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
 
