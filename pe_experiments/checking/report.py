@@ -60,10 +60,7 @@ def say_match(match: Match, forms: list[bool], against: SizedComponent | None = 
             say(f"  channels laid out differently: {match.comparison.layout}")
         return
     if match.ignored:
-        values = ", ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in match.ignored.items()
-        )
+        values = ", ".join(f"{name}={value:g}" for name, value in match.ignored.items())
         say(f"It ignores {values}: it is {match.component.label}.")
         return
     say_same(match.comparison, common_forms(match.component, forms))
