@@ -46,10 +46,13 @@ MOST_SIMILAR = 3  # encodings from which differences are described
 
 
 def closest(searches: Iterable[Callable[[], list[Match]]]) -> list[Match]:
-    """Return the matches of the first search that explains a difference as completely as any other does."""
+    """Return the matches of the first search that explains a difference as completely as any other does.
+
+    Matches that hold in small models only are left out.
+    """
     groups = []
     for search in searches:
-        groups.append(search())
+        groups.append([match for match in search() if not match.in_small_models])
         if any(match.residual <= ROUNDING for match in groups[-1]):
             break  # no other can leave less
     smallest = min((match.residual for group in groups for match in group), default=0.0)
