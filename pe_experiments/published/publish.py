@@ -7,7 +7,8 @@ from typing import Any
 
 import pe_experiments.published.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.configuration.compose import OURS, compose_config
+from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.groups import OURS
 from pe_experiments.published.pages import load_study, make_pages, mirror
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import say
