@@ -13,10 +13,10 @@ from pe_experiments.checking import task_contract
 from pe_experiments.checking.task_contract import CHECKS
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.tasks import Task
-from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag
 from tests.conftest import Script
+from tests.integration.user_encodings import TellingIds
 
 TASKS = sorted(shipped("task"))
 # Few symbols, so that bags repeat and the best answer to a bag can be counted.
@@ -87,10 +87,6 @@ def unseeded(self: Task, length: int, batch_size: int, generator: torch.Generato
     return inputs, inputs.clone()
 
 
-def ids_that_tell(self: Task, inputs: Tensor, targets: Tensor) -> dict[str, PositionIds]:
-    return {"coupling": PositionIds(torch.ones_like(inputs), targets.clamp(min=0) + 1)}
-
-
 def from_a_list(examples: int) -> Any:
     """Copying, of inputs from a fixed list."""
 
@@ -122,7 +118,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "ceiling": {"bag_ceiling": lambda self, length, prefix=False: 1.0},
     "blind_guess": {"input_blind": lambda self, length: 0.9},
     "layouts": {"target_length": lambda self, length: length + 1},
-    "position_ids": {"position_ids": ids_that_tell},
+    "position_ids": {"position_ids": TellingIds.position_ids},
     "depth": {"depth": lambda self, inputs: inputs.sum(dim=1)},
     "examples": {"sample": from_a_list(8)},
     "splits": {"sample": from_a_list(3_000)},
