@@ -1,4 +1,4 @@
-"""Test exact match by length and depth: in a run, a comparison and a published study."""
+"""Test exact match by length and depth: in a run and a comparison."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import build_comparison, compare, load_runs
-from pe_experiments.published.archive import read_archive, write_archive
+from pe_experiments.comparison import compare, load_runs
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
@@ -64,14 +63,6 @@ def test_a_comparison_shows_the_mean_by_length_and_depth(needle_runs: Path, tmp_
     assert page.count("<div><table><caption>") == 2
     assert '<td class="high" style="--share: 60%">0.60</td>' in page
     assert '<td class="none"></td>' in page
-
-
-def test_a_published_study_keeps_its_depths_and_its_table(needle_runs: Path, tmp_path: Path) -> None:
-    runs = load_runs(needle_runs)
-    write_archive(runs, tmp_path)
-    read = read_archive(tmp_path)
-    pd.testing.assert_frame_equal(read.depth, runs.depth)
-    pd.testing.assert_frame_equal(build_comparison(read).table, build_comparison(runs).table)
 
 
 def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -> None:

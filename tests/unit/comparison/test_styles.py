@@ -11,13 +11,6 @@ from tests.conftest import ROOT
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
 
 
-def test_the_encodings_of_the_bank_look_different() -> None:
-    """All markers differ, because the colour-blind cannot tell all colours apart."""
-    bank_styles = styles(BANK)
-    assert len({colour for colour, _ in bank_styles.values()}) == len(BANK) == 12
-    assert len({marker for _, marker in bank_styles.values()}) == 12
-
-
 def test_no_two_shipped_encodings_look_the_same() -> None:
     labels = {*shipped("pe"), *STYLES}
     alone = {label: styles([label])[label] for label in labels}

@@ -13,7 +13,6 @@ from scipy import stats
 from results.extension import study as extension
 from tests import recomputation
 from tests.conftest import ROOT
-from tests.unit.results.texts import sliding_bits
 
 FOLDER = ROOT / "results" / "extension"
 LENGTHS = (256, 512, 1024, 2048, 4096)
@@ -46,7 +45,7 @@ def bits_in(folder: Path) -> dict[tuple[str, int, int, int], float]:
     runs = {row["name"]: row for row in recomputation.read_csv(folder / "runs.csv")}
     return {
         (*model_of(runs[name]["command"]), length, int(runs[name]["seed"])): value
-        for (name, length), value in sliding_bits(folder).items()
+        for (name, length), value in recomputation.sliding_bits(folder).items()
     }
 
 
