@@ -3,6 +3,7 @@
 Encodings of each kind are tested with whole ids and with fractional ones. (That no logit depends on later
 tokens is part of every encoding's contract.) Inputs are longer than in training, and answers differ in
 length. The models are untrained with large weights, so that their answers depend on everything they read.
+With a window, `test_window` compares teacher forcing with a loop.
 """
 
 from __future__ import annotations
@@ -47,16 +48,18 @@ ENCODINGS: dict[str, Callable[[ModelShape], PositionalEncoding]] = {
 ENCODINGS["learned, interpolated"] = lambda shape: Learned(shape, beyond="interpolate")
 
 
-def laid_out(inputs_BN: Tensor, targets_BM: Tensor, policy: PositionPolicy) -> Batch:
+def laid_out(inputs_BN: Tensor, targets_BM: Tensor, policy: PositionPolicy, window: int | None) -> Batch:
     rows = FORMAT.lay_out(inputs_BN, targets_BM)
-    ids_BP = policy.evaluation_ids(rows.declared_B, TRAINED, torch.Generator().manual_seed(1))
-    return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
+    declared_B = rows.declared_B if window is None else rows.declared_B.clamp(max=window + 1)
+    ids_BP = policy.evaluation_ids(declared_B, TRAINED, torch.Generator().manual_seed(1))
+    return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, declared_B, ids_BP)
 
 
+@pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("ids", POLICIES)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @torch.no_grad()
-def test_teacher_forcing_repeats_greedy_answers(encoding: str, ids: str) -> None:
+def test_teacher_forcing_repeats_greedy_answers(encoding: str, ids: str, window: int | None) -> None:
     policy = POLICIES[ids]
     sizes = {"train_length": TRAINED, "train_positions": policy.train_positions(TRAINED)}
     model = Subject(ENCODINGS[encoding]).model(**sizes).double()  # rounding breaks no tie
@@ -64,13 +67,14 @@ def test_teacher_forcing_repeats_greedy_answers(encoding: str, ids: str) -> None
         parameter.mul_(3.0)
     inputs_BN, targets_BM = TASK.sample(LENGTH, 24, torch.Generator().manual_seed(0))
     try:
-        greedy_BT = greedy_answers(model, laid_out(inputs_BN, targets_BM, policy), FORMAT.eos)
+        batch = laid_out(inputs_BN, targets_BM, policy, window)
+        greedy_BT = greedy_answers(model, batch, FORMAT.eos, window)
     except NotApplicable:
         assert isinstance(policy, Interpolated | RandomFloat)  # not every encoding takes fractional ids
         return
     answers_BM = greedy_BT[:, LENGTH + 1 : -1]
-    batch = laid_out(inputs_BN, answers_BM.masked_fill(answers_BM == FORMAT.eos, IGNORE), policy)
-    forced_BT, _ = forced_answers(model, batch)
+    batch = laid_out(inputs_BN, answers_BM.masked_fill(answers_BM == FORMAT.eos, IGNORE), policy, window)
+    forced_BT, _ = forced_answers(model, batch, window)
     scored_BT = batch.labels_BT != IGNORE
     assert torch.equal(forced_BT[scored_BT], greedy_BT[:, : scored_BT.shape[1]][scored_BT])
     assert len(batch.lengths_B.unique()) > 1

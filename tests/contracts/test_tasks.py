@@ -66,11 +66,6 @@ def test_a_lag_that_looks_ahead_keeps_the_contract() -> None:
     assert broken(Lag(k=-2, vocab_size=3), CHECKS) == {}
 
 
-def test_the_ceiling_of_a_decoder_counts_only_the_prefix() -> None:
-    assert Lag(k=-2).bag_ceiling(9, prefix=True) == Lag().chance(9)
-    assert Lag(k=-2).bag_ceiling(9) == Lag(k=2).bag_ceiling(9)
-
-
 class Mistaken(Copy):
     """Copying, with one mistake planted by the test."""
 

@@ -1,4 +1,4 @@
-"""Closed forms of the bag ceiling, compared with enumeration and with published simulations."""
+"""The share of the most frequent symbol, compared with enumeration; the contract counts the ceilings."""
 
 from __future__ import annotations
 
