@@ -34,13 +34,6 @@ def rotation(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
     return encoding.frequencies_BR(context(tokens))[0], factor
 
 
-def rotation_of_transformers(config: Any, tokens: int) -> tuple[Tensor, float]:
-    """The same from transformers."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    return ROPE_INIT_FUNCTIONS[config.rope_parameters["rope_type"]](config, seq_len=tokens)
-
-
 def shape_of(head_dim: int, layers: int) -> ModelShape:
     return ModelShape(2 * head_dim, 2, layers, True, 77, 77)
 
@@ -107,8 +100,9 @@ def test_a_block_gives_the_numbers_of_transformers(
     if block == {**block, "attention_factor": 1.25}:
         block["factor"] = 4.0  # of transformers: max_position_embeddings / original
     encoding = RopeHf(shape_of(head_dim, 2), rope_parameters=block).for_layer(0)
+    rotation_of_transformers = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[block["rope_type"]]
     for tokens in (100, original, original + 1, 5 * original):
-        assert_same(rotation(encoding, tokens), rotation_of_transformers(config, tokens))
+        assert_same(rotation(encoding, tokens), rotation_of_transformers(config, seq_len=tokens))
 
 
 def test_the_original_length_is_read_in_order_of_precedence(tmp_path: Path) -> None:

@@ -33,20 +33,15 @@ def depth_rows(far_exact_match: float) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-def needle_runs(tiny: Tiny, results: Path) -> Path:
+@pytest.mark.slow
+def test_a_comparison_shows_the_mean_by_length_and_depth(tiny: Tiny, results: Path, tmp_path: Path) -> None:
     """Two encodings with two seeds each, one of them diverged, and a run of a task without depth."""
     for encoding, seed, far_exact_match in (("alibi", 0, 0.5), ("alibi", 1, 0.7), ("rope", 0, 0.2)):
         run = write_run(tiny(f"pe={encoding}", f"seed={seed}", *GRID), fading(1, 0))
         write_curve(run, read_curve(run.curve), {"depth": depth_rows(far_exact_match)})
     write_run(tiny("pe=rope", "seed=1", *GRID), fading(0, 0), DIVERGED)
     write_run(tiny("pe=rope", "task=copy"), fading(1, 0))
-    return results
-
-
-@pytest.mark.slow
-def test_a_comparison_shows_the_mean_by_length_and_depth(needle_runs: Path, tmp_path: Path) -> None:
-    comparison = compare(needle_runs, out=tmp_path / "out")
+    comparison = compare(results, out=tmp_path / "out")
     by_title = {protocol.title: comparison.depths(protocol) for protocol in comparison.protocols}
     assert by_title["copy, decoder"] == {}
     depths = by_title["needle, decoder"]
