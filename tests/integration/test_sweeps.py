@@ -38,16 +38,9 @@ def finished(results: Path) -> list[str]:
 
 def descendants_of(pid: int) -> list[int]:
     """All descendants of a process that are alive."""
-    listed = subprocess.run(
-        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout
-    parents = {int(row.split()[0]): int(row.split()[1]) for row in listed.splitlines()}
-    descendants: list[int] = []
-    generation = [pid]
-    while generation:
-        generation = [child for child, parent in parents.items() if parent in generation]
-        descendants += generation
-    return descendants
+    listed = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    children = [int(child) for child in listed.split()]
+    return children + [other for child in children for other in descendants_of(child)]
 
 
 @pytest.mark.slow

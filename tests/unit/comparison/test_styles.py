@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.drawing import COLOURS, OWN_COLOURS, STYLES, style_indices, styles
+from pe_experiments.drawing import OWN_COLOURS, STYLES, styles
 from tests.conftest import ROOT
 
 BANK = list(pd.read_csv(ROOT / "results" / "bank" / "v2" / "runs.csv")["label"].unique())
@@ -26,5 +26,3 @@ def test_an_encoding_of_the_user_has_one_colour_that_no_other_has() -> None:
     assert both["Mine"] == alone
     assert both["Mine(slope=0.2)"][0] in {*OWN_COLOURS} - {alone[0]}
     assert both["rope"] == STYLES["rope"]
-    indices = style_indices(["Mine", "rope"], ["Mine"])
-    assert (*COLOURS, *OWN_COLOURS)[indices["Mine"]["colour"]] == alone[0]

@@ -25,11 +25,6 @@ def alone(model: Backbone, tokens_T: Tensor, declared: int, ids_P: Tensor) -> Te
     return model(tokens_T[None], ids_P[None], lengths_1, declared_1)[0, -1]
 
 
-def last_tokens(tokens_T: Tensor, window: int) -> Tensor:
-    """Return BOS and the last tokens, as many as the window holds."""
-    return tokens_T if len(tokens_T) <= window + 1 else torch.cat([tokens_T[:1], tokens_T[-window:]])
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -56,7 +51,9 @@ def test_each_token_of_an_answer_is_predicted_from_the_last_tokens(
         ids_BP = batch.positions_BP[:, :declared].expand(6, -1)
         losses, right = [], []
         for example, last in (whole.labels_BT != IGNORE).nonzero().tolist():
-            read_T = last_tokens(whole.tokens_BT[example, : last + 1], window)
+            read_T = whole.tokens_BT[example, : last + 1]
+            if last > window:  # BOS and the last tokens
+                read_T = torch.cat([read_T[:1], read_T[-window:]])
             logits_V = alone(model, read_T, declared, ids_BP[example])
             label = whole.labels_BT[example, last]
             losses.append(float(F.cross_entropy(logits_V, label)))

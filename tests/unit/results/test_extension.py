@@ -44,10 +44,6 @@ def bits_in(folder: Path) -> dict[tuple[str, int, int, int], float]:
     }
 
 
-def cells(table: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
 def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy() -> None:
     by_seed = bits_in(FOLDER)
 
@@ -70,7 +66,9 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy() -
     for name, pairs in expected.items():
         tests = [stats.ttest_rel(bits(first), bits(second)) for first, second in pairs]
         adjusted = recomputation.holm([float(test.pvalue) for test in tests])
-        for row, (first, second), p in zip(cells(values[name]), pairs, adjusted, strict=True):
+        lines = values[name].splitlines()[2:]
+        for line, (first, second), p in zip(lines, pairs, adjusted, strict=True):
+            row = [cell.strip() for cell in line.split("|")[1:-1]]
             assert row[2] == f"{first[2]:,}"
             estimate, low, high = map(float, re.findall(r"[-+][0-9.]+", row[3]))
             assert estimate == pytest.approx((bits(first) - bits(second)).mean(), abs=0.0051)

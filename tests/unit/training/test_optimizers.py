@@ -20,11 +20,6 @@ from tests.conftest import Tiny
 STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
 
 
-def matrices_of(model: nn.Module) -> list[nn.Parameter]:
-    """Return the matrices of the layers, found by their names."""
-    return [p for name, p in model.named_parameters() if name.startswith("layers") and p.ndim == 2]
-
-
 def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
     """Return optimizers of PyTorch on the unflattened parameters. Only that of Adam decays weights."""
     decayed, exempt = split_parameters(model)
@@ -35,7 +30,7 @@ def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
     optimizer = getattr(optim, shipped("optimizer")[name]["_target_"].rpartition(".")[2])
     if name != "muon":
         return [optimizer([*decayed, *exempt], weight_decay=0.0, **settings)]
-    matrices = matrices_of(model)
+    matrices = [p for key, p in model.named_parameters() if key.startswith("layers") and p.ndim == 2]
     remaining = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     return [optimizer(matrices, weight_decay=0.0, **settings), optim.AdamW(remaining, weight_decay=0.0)]
 
