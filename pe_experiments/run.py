@@ -193,11 +193,12 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
             outcome = {
                 "status": COMPLETED,
                 "finished_step": last_step,
-                "validation_loss": writer.validation_loss,
                 "checkpoint": file_digest(directory.checkpoint),
                 **model_size,
                 **summary,
             }
+            if not math.isnan(writer.validation_loss):  # unknown if metrics.csv was lost
+                outcome["validation_loss"] = writer.validation_loss
             if last_step > writer.first_step:
                 outcome["seconds_per_step"] = round(seconds / (last_step - writer.first_step), 5)
             writer.log_summary(summary | model_size)

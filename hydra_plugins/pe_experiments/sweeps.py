@@ -55,11 +55,13 @@ class GridSweeper(BasicSweeper):
         assert self.launcher
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
-        (jobs,) = self.split_arguments(overrides, max_batch_size=None)
-        job_returns = self.launcher.launch(jobs, initial_job_idx=0)
-        for job_return in job_returns:
-            _ = job_return.return_value  # raises the error of a failed job, as in Hydra's sweeper
-        return [job_returns]
+        batches: list[Sequence[JobReturn]] = []
+        for jobs in self.split_arguments(overrides, self.max_batch_size):
+            first_job = sum(len(batch) for batch in batches)
+            batches.append(self.launcher.launch(jobs, initial_job_idx=first_job))
+            for job_return in batches[-1]:
+                _ = job_return.return_value  # raises the error of a failed job, as in Hydra's sweeper
+        return batches
 
 
 def _store(group: str, name: str, cls: type, **options: Any) -> None:

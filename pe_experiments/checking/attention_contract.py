@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.half_precision import cast, measure_half_precision, takes_large_ids
+from pe_experiments.checking.half_precision import describe_loss, half_precision_losses, takes_large_ids
 from pe_experiments.checking.instances import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
@@ -116,7 +116,7 @@ def half_precision(subject: Subject) -> Measurement:
     encoding = _first_layer_encoding(subject)
     if not takes_large_ids(encoding):
         return None, "it takes no ids from 4,000 on"
-    return measure_half_precision(encoding)
+    return describe_loss(half_precision_losses(encoding, encoding))
 
 
 @check(

@@ -27,7 +27,11 @@ from pe_experiments.checking.explanations import (
     identify,
     most_similar,
 )
-from pe_experiments.checking.identify import equal_encodings, with_equal_frequencies
+from pe_experiments.checking.identify import (
+    equal_encodings,
+    known_mistakes,
+    with_equal_frequencies,
+)
 from pe_experiments.checking.instances import small_shape
 from pe_experiments.checking.report import (
     DECODER_ONLY,
@@ -235,11 +239,14 @@ def _compare_with_reference(
     say_findings(findings, variant)
     if findings or comparison.other_models:
         return False
-    combination = combined_mistakes(component.build, against, forms)
-    if combination is None:
-        say("The difference is none of the known mistakes.")
-    else:
+    small_matches = known_mistakes(component.build, [against], forms)
+    for match in small_matches:
+        say_match(match, forms, against)
+    combination = None if small_matches else combined_mistakes(component.build, against, forms)
+    if combination is not None:
         say_combination(combination)
+    elif not small_matches:
+        say("The difference is none of the known mistakes.")
     return False
 
 

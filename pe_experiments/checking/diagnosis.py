@@ -459,7 +459,7 @@ def _diagnose_far_ids(pair: Pair) -> list[Finding]:
     def values_at(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
         if acts_at_embedding(encoding):
             return vectors_at(encoding, ids_S).double()
-        return logits_of_one_query(encoding, pair.inputs_at(ids_S[None]), len(ids_S) - 1)
+        return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
 
     def equals_reference_at(ids_S: Tensor) -> bool:
         try:

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
 from pe_experiments.checking.instances import (
     build,
     masked_difference,
@@ -166,6 +167,7 @@ def difference_in_other_models(
         _difference_of_long_training,
         _difference_at_distances,
         partial(_difference_at_far_ids, reference),
+        partial(_difference_in_half_precision, reference),
         _untrained_table_rows,
         _difference_of_sharing,
     )
@@ -270,9 +272,8 @@ def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
         if pair is None or pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
             continue
         try:
-            inputs = pair.inputs_at(ids_S[None])
-            result = logits_of_one_query(pair.candidate, inputs, query)
-            expected = logits_of_one_query(pair.reference, inputs, query)
+            result = logits_of_one_query(pair.candidate, ids_S, query)
+            expected = logits_of_one_query(pair.reference, ids_S, query)
         except Exception:  # a table that ends is reported where far positions are compared
             continue
         if masked_difference(result, expected) <= 2 * SAME:
@@ -299,6 +300,15 @@ def _difference_at_far_ids(reference: MakeEncoding, make_pair_for: MakePair, cau
         if max(masked_difference(*embeddings), masked_difference(*scores)) > FAR_TOLERANCE:
             return f"at ids from {TABLE_ENDS[0]:,} to {FARTHEST:,}, logits or embeddings differ"
     return ""
+
+
+def _difference_in_half_precision(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+    """Describe a difference on inputs in half precision that is larger than their rounding."""
+    pair = make_pair_for(model_shape(SMALL, causal))
+    if pair is None or pair.layout or not defined_far(reference, pair.reference):
+        return ""
+    holds, measured = describe_loss(half_precision_losses(pair.candidate, pair.reference))
+    return "" if holds else f"on inputs in half precision, {measured}"
 
 
 def _difference_of_sharing(make_pair_for: MakePair, causal: bool) -> str:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
 from pe_experiments.checking.compare import (
@@ -45,10 +46,13 @@ MOST_SIMILAR = 3  # encodings from which differences are described
 
 
 def closest(searches: Iterable[Callable[[], list[Match]]]) -> list[Match]:
-    """Return the matches of the first search that explains a difference as completely as any other does."""
+    """Return the matches of the first search that explains a difference as completely as any other does.
+
+    Matches that hold in small models only are left out.
+    """
     groups = []
     for search in searches:
-        groups.append(search())
+        groups.append([match for match in search() if not match.in_small_models])
         if any(match.residual <= ROUNDING for match in groups[-1]):
             break  # no other can leave less
     smallest = min((match.residual for group in groups for match in group), default=0.0)
@@ -63,7 +67,6 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     """Return the matches among all shipped encodings, see `all_encodings`."""
     candidate = component.build
     components = all_encodings(component)
-    with_its_arguments = [other for other in components if other.with_arguments_of(component) == other]
     fitted = fitted_encodings(candidate, components, forms[0])
     published = [
         variant
@@ -73,7 +76,7 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
     ]
     return closest(
         (
-            lambda: equal_encodings(candidate, with_its_arguments, forms),
+            lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
             lambda: [match for other in components for match in ignored_arguments(candidate, other, forms)],
             lambda: equal_encodings(candidate, fitted, forms)[:1],
             lambda: published_variants(candidate, components, forms),
@@ -82,6 +85,28 @@ def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
             lambda: known_mistakes(candidate, [*fitted, *published], forms),
         )
     )
+
+
+def _keeping_arguments(component: SizedComponent, matches: list[Match]) -> list[Match]:
+    """Return the matches without those that have default arguments beside the same with the candidate's.
+
+    If the candidate equals an encoding only without its own arguments, it ignores these; such matches are
+    returned alone.
+    """
+    checked = [replace(match, ignored=_lost_arguments(component, match.component)) for match in matches]
+    keeping = {match.component.choice for match in checked if not match.ignored}
+    ignoring = [match for match in checked if match.ignored and match.component.choice not in keeping]
+    return ignoring or [match for match in checked if not match.ignored]
+
+
+def _lost_arguments(component: SizedComponent, equal: SizedComponent) -> dict[str, Any]:
+    """Return the numbers among the candidate's arguments that are others in an encoding equal to it."""
+    kept = equal.with_arguments_of(component).arguments
+    return {
+        name: kept[name]
+        for name, value in equal.arguments.items()
+        if isinstance(value, int | float) and kept[name] != value
+    }
 
 
 def all_encodings(component: SizedComponent) -> list[SizedComponent]:

@@ -1,11 +1,11 @@
 """Measure what an encoding loses on inputs in half precision at large position ids."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 import torch
 
-from pe_experiments.checking.checks import Measurement
 from pe_experiments.checking.instances import draw_content
 from pe_experiments.checking.scenarios import Scenario, outputs, worst_difference
 from pe_experiments.encodings import PositionalEncoding
@@ -36,22 +36,30 @@ def takes_large_ids(encoding: PositionalEncoding) -> bool:
 
 
 @torch.no_grad()
-def measure_half_precision(encoding: PositionalEncoding) -> Measurement:
-    """Return whether half precision of the inputs loses no more than their rounding, and the largest losses.
+def half_precision_losses(
+    encoding: PositionalEncoding, reference: PositionalEncoding
+) -> Iterator[tuple[torch.dtype, float]]:
+    """Yield each dtype and a difference of embeddings or weights, relative to the largest value.
 
-    A loss is the difference of embeddings or weights from those of the same numbers in float32, relative to
-    the largest value.
+    The difference is between ``encoding`` on inputs of this dtype and ``reference`` on the same numbers in
+    float32.
     """
-    worst = dict.fromkeys(DTYPES, 0.0)
     for dtype, ids in product(DTYPES, LARGE_IDS):
         ids_BT = torch.tensor([ids])
         scenario = Scenario(ids_BT, torch.zeros_like(ids_BT))
         content = draw_content(encoding.shape, ids_BT, key_heads=getattr(encoding, "key_heads", None))
         half = cast(content, dtype)
-        exact = outputs(encoding, scenario, cast(half, torch.float32))
+        exact = outputs(reference, scenario, cast(half, torch.float32))
         with torch.autocast("cpu", dtype=dtype):
             results = [result.float() for result in outputs(encoding, scenario, half)]
-        worst[dtype] = max(worst[dtype], worst_difference(results, exact))
+        yield dtype, worst_difference(results, exact)
+
+
+def describe_loss(losses: Iterator[tuple[torch.dtype, float]]) -> tuple[bool, str]:
+    """Return whether no loss is larger than rounding explains, and the largest loss in each dtype."""
+    worst = dict.fromkeys(DTYPES, 0.0)
+    for dtype, loss in losses:
+        worst[dtype] = max(worst[dtype], loss)
     holds = all(loss <= MOST_ROUNDINGS * torch.finfo(dtype).eps for dtype, loss in worst.items())
     measured = " and ".join(f"{worst[dtype]:.1e} in {str(dtype).removeprefix('torch.')}" for dtype in DTYPES)
     return holds, f"at ids from 4,000 on they differ by {measured}"

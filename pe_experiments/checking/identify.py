@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +56,7 @@ class Match:
         mistake: the known mistake, if any.
         ignored: arguments by name that the candidate should have and ignores, as the only difference.
         published: whether the encoding has arguments of a published model or a fixed original length.
+        in_small_models: whether they are known to be equal in small models only.
     """
 
     comparison: EncodingComparison
@@ -63,6 +64,7 @@ class Match:
     mistake: Mistake | None = None
     ignored: Mapping[str, Any] = field(default_factory=dict)
     published: bool = False
+    in_small_models: bool = False
 
     @property
     def convention(self) -> bool:
@@ -178,6 +180,7 @@ def known_mistakes(
         common: whether to try the mistakes that any encoding can have instead of those listed for each.
     """
     effect = effect_of(candidate, forms[0])
+    references: list[Reference] = []
     possible_mistakes: list[tuple[SizedComponent, Mistake]] = []
     for component in components:
         reference = as_reference(component, forms)
@@ -188,15 +191,24 @@ def known_mistakes(
             continue
         if common and len(components) > 1 and effect != reference_effect:
             continue
+        references.append(reference)
         mistakes = common_mistakes(component.choice) if common else mistakes_of(component.choice)
         possible_mistakes += [(component, mistake) for mistake in mistakes]
+    small_matches: list[Match] = []
     for layout in USUAL_LAYOUTS[:1] if common else USUAL_LAYOUTS:
         layout_matches = _equal_mistakes(candidate, possible_mistakes, forms, layout, [SMALL])
         remaining = [(match.component, match.mistake) for match in layout_matches if match.mistake]
         matches = _equal_mistakes(candidate, remaining, forms, layout, SIZES)
         if matches:
             return matches
-    return []
+        small_matches = small_matches or layout_matches
+    if not small_matches:
+        return []
+    # If the candidate also equals a correct encoding in small models, the mistake is not the difference.
+    for reference in references:
+        if any(compare(candidate, reference, layout, [SMALL]).same for layout in USUAL_LAYOUTS):
+            return []
+    return [replace(match, in_small_models=True) for match in small_matches]
 
 
 def _equal_mistakes(

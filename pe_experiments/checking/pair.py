@@ -21,7 +21,7 @@ from pe_experiments.checking.instances import (
     trainable,
 )
 from pe_experiments.checking.parameter_sharing import Pairing, assignments
-from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
@@ -207,11 +207,26 @@ def scores_of(encoding: PositionalEncoding, inputs: Inputs, weights: bool, layer
     return scores - own_logits.where(own_logits.isfinite(), 0.0)
 
 
-def logits_of_one_query(encoding: PositionalEncoding, inputs: Inputs, query: int) -> Tensor:
+def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int) -> Tensor:
     """Return the logits [H, S] of the query at index ``query``, minus the logit of its own key.
 
     Masked logits are minus infinity.
     """
-    logits_HS = attention_scores(encoding, inputs, query=query)[0, :, 0].double()
-    logits_HS = logits_HS.masked_fill(logits_HS.isnan() | is_masked(logits_HS), -torch.inf)
+    shape = encoding.shape
+    generator = torch.Generator().manual_seed(0)
+    q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
+    k_B1SK = torch.randn(1, 1, len(ids_S), shape.head_dim, generator=generator)
+    k_BHSK = k_B1SK.repeat(1, shape.num_heads, 1, 1)
+    x_BSD = torch.randn(1, len(ids_S), shape.d_model, generator=generator)
+    ids_BS = ids_S[None]
+    visible_BTS = torch.ones(1, 1, len(ids_S), dtype=torch.bool)
+    at = AttentionContext(ids_BS[:, [query]], ids_BS, visible_BTS, None, x_BSD, first_query=query)
+    layer_encoding = encoding.for_layer(0)
+    q_BHTK, k_BHSK = layer_encoding.rotate(q_BHTK, k_BHSK, at)
+    logits_BHTS = (q_BHTK * shape.head_dim**-0.5) @ k_BHSK.mT
+    bias = layer_encoding.bias(q_BHTK, k_BHSK, at)
+    if bias is not None:
+        logits_BHTS = logits_BHTS + bias
+    logits_HS = logits_BHTS[0, :, 0].double()
+    logits_HS = logits_HS.masked_fill(is_masked(logits_HS), -torch.inf)
     return logits_HS - logits_HS[:, [query]]

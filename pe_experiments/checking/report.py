@@ -11,7 +11,7 @@ from pe_experiments.checking.compare import (
 )
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.diagnosis import Finding
-from pe_experiments.checking.differences import place_in_pair, untrained_pairs, where_they_differ
+from pe_experiments.checking.differences import SMALL, place_in_pair, untrained_pairs, where_they_differ
 from pe_experiments.checking.explanations import Combination
 from pe_experiments.checking.identify import Match
 from pe_experiments.checking.pair import DENSE, FAR, NEAR, SAME
@@ -56,14 +56,15 @@ def say_match(match: Match, forms: list[bool], against: SizedComponent | None = 
         projects = match.mistake.change.projects
         suffix = f" (reported: {projects})" if projects else ""
         say(f"It matches a known mistake. {match.mistake.name}{suffix}")
+        if match.in_small_models:
+            width, heads, _ = SMALL
+            models = f"models with {heads} heads of {width // heads} channels"
+            say(f"  in {models}; in others it differs, so it may be another one")
         if match.comparison.layout:
             say(f"  channels laid out differently: {match.comparison.layout}")
         return
     if match.ignored:
-        values = ", ".join(
-            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in match.ignored.items()
-        )
+        values = ", ".join(f"{name}={value:g}" for name, value in match.ignored.items())
         say(f"It ignores {values}: it is {match.component.label}.")
         return
     say_same(match.comparison, common_forms(match.component, forms))

@@ -4,7 +4,6 @@ python scripts/show_model.py run=results/runs/NAME
 python scripts/show_model.py run=NAME length=40
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from omegaconf import DictConfig
@@ -30,16 +29,15 @@ def run(cfg: DictConfig) -> None:
     from pe_experiments.analysis.inside import look_inside  # imports torch
     from pe_experiments.analysis.show_model import show_inside
     from pe_experiments.analysis.trained_model import load_model
-    from pe_experiments.store.directory import output_folder, refuse_among_runs
+    from pe_experiments.store.directory import output_folder
 
     results_dir = directory.results_dir
-    out = settings.out or results_dir / "models" / directory.name
-    refuse_among_runs(out, results_dir)
+    out = output_folder(settings.out or results_dir / "models" / directory.name, results_dir)
     trained = load_model(directory.path, settings.trust)
     inside = look_inside(trained, settings.length, settings.examples)
     experiment = trained.experiment
     title = f"{experiment.label} on {experiment.components['task'].label}"
-    page = show_inside(inside, title, experiment.max_length, output_folder(Path(out), results_dir))
+    page = show_inside(inside, title, experiment.max_length, out)
     say(f"input length {inside.length}: exact match {inside.exact_match:.3f} of {inside.examples} examples")
     for mistake in inside.mistakes[:3]:
         end = mistake.index + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import FEWEST
-from pe_experiments.configuration.compose import OURS
+from pe_experiments.configuration.groups import OURS
 
 ENTRIES = Path(__file__).with_name("references.bib")
 STATISTICS = ("1905.06208",)  # Gaffke's interval

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from types import FunctionType
@@ -13,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_experiments.configuration.groups import groups_of
+from pe_experiments.configuration.groups import COMPONENT_GROUPS, groups_of
 from pe_experiments.configuration.hydra_errors import explain_error, refuse_ignored
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import SIZES
@@ -21,7 +20,6 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 
 DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are computed, not configured
-REPLACED = ("pe", "positions", "task", "model", "optimizer")  # groups whose class decides the arguments
 FROM_PYTHON: dict[str, Any] = {}  # classes and functions by their name in ``_target_`` and ``metrics``
 
 
@@ -80,10 +78,10 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
 
 def _set(config: DictConfig, key: str, value: Any) -> None:
     """Set a key in place; a section with a ``_target_`` replaces the arguments of another class."""
-    if key in REPLACED and isinstance(value, dict) and "_target_" in value:
+    if key in COMPONENT_GROUPS and isinstance(value, dict) and "_target_" in value:
         sizes = {size: config[key][size] for size in SIZES if key == "model"}
         config[key] = sizes | value
-    elif key.endswith("._target_") and key.partition(".")[0] in REPLACED:
+    elif key.endswith("._target_") and key.partition(".")[0] in COMPONENT_GROUPS:
         _set(config, key.removesuffix("._target_"), {"_target_": value})
     else:
         OmegaConf.update(config, key, value, merge=True, force_add=True)
@@ -104,8 +102,3 @@ def _plain(value: Any, functions: bool) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, functions) for item in value]
     return fspath(value) if isinstance(value, PathLike) else value
-
-
-OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
-    r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
-)

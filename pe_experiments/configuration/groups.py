@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,10 @@ from pe_experiments.terminal.files import CONFIG_DIR
 
 # Groups whose choices are classes with arguments.
 COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
+
+OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
+    r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
+)
 
 ALIASES = {"nope": "none"}  # synonyms of encodings
 

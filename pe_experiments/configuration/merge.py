@@ -27,8 +27,8 @@ def with_settings(
         keys: that the user set, such as ``pe`` or ``training.steps``.
     """
     arithmetic = saved["trainer"].keys() & set(TRAINER_OPTIONS_IN_IDENTITY)
-    trainer = {**requested["trainer"], **{key: saved["trainer"][key] for key in arithmetic}}
-    content = {**saved, "logger": requested["logger"], "trainer": trainer}
+    trainer = {**requested.get("trainer", {}), **{key: saved["trainer"][key] for key in arithmetic}}
+    content = {**saved, "logger": requested.get("logger", {}), "trainer": trainer}
     merged = OmegaConf.create(content, flags={"allow_objects": True})  # the schema refuses such values
     source = OmegaConf.create(dict(requested))
     # A class comes with its arguments, and a section is set before the values in it.

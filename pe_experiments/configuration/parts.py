@@ -20,8 +20,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import optim
 
-from pe_experiments.configuration.compose import FROM_PYTHON, OURS
-from pe_experiments.configuration.groups import ALIASES
+from pe_experiments.configuration.compose import FROM_PYTHON
+from pe_experiments.configuration.groups import ALIASES, OURS
 from pe_experiments.configuration.hints import nearest
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding

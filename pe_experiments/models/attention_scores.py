@@ -40,28 +40,19 @@ class Inputs:
 
 
 def attention_scores(
-    encoding: PositionalEncoding,
-    inputs: Inputs,
-    layer: int = 0,
-    *,
-    weights: bool = False,
-    query: int | None = None,
+    encoding: PositionalEncoding, inputs: Inputs, layer: int = 0, *, weights: bool = False
 ) -> Tensor:
     """Return the logits of attention [B, H, T, S], or its weights; masked keys are NaN.
 
     Weights are returned if ``weights`` is true or if they are not the masked softmax of the encoding's
-    logits. With ``query``, only the scores of the query at this index are returned.
+    logits.
     """
     layer_encoding = encoding.for_layer(layer)
     at = inputs.context(encoding.shape.causal, layer)
-    q_BHTK = inputs.q_BHTK
-    if query is not None:
-        at = at.query_rows(query, query + 1)
-        q_BHTK = q_BHTK[:, :, [query]]
     if weights or makes_weights(layer_encoding):
-        scores_BHTS = layer_encoding.weights(q_BHTK, inputs.k_BHTK, at)
+        scores_BHTS = layer_encoding.weights(inputs.q_BHTK, inputs.k_BHTK, at)
     else:
-        q_BHTK, k_BHTK = layer_encoding.rotate(q_BHTK, inputs.k_BHTK, at)
+        q_BHTK, k_BHTK = layer_encoding.rotate(inputs.q_BHTK, inputs.k_BHTK, at)
         scores_BHTS = layer_encoding.scaled_logits(q_BHTK, k_BHTK)
         bias = layer_encoding.bias(q_BHTK, k_BHTK, at)
         scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias

@@ -73,7 +73,7 @@ def _requested_config(
 ) -> dict[str, Any]:
     """Return the configuration in which a trained run is evaluated on this machine.
 
-    Loggers, devices and callbacks are those of the user, not of the run, which may come from a stranger.
+    Loggers and devices are those of the user, not of the run, which may come from a stranger.
     """
     config = {key: value for key, value in saved.items() if key not in DERIVED}
     logger = saved.get("logger")

@@ -22,7 +22,7 @@ from pe_experiments.configuration.schema import (
     TrainingConfig,
     warmup_steps,
 )
-from pe_experiments.store.names import file_digest, full_hash, jsonable, leaves, safe_name, text_digest
+from pe_experiments.store.names import file_digest, full_hash, jsonable, safe_name, text_digest, texts
 from pe_experiments.store.own_code import code_digests
 from pe_experiments.terminal.errors import UserError
 
@@ -170,12 +170,15 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     root = os.path.commonpath([path.parent for path in files]) if files else ""
     files_by_name = {os.path.relpath(path, root): path for path in files if path.is_file()}
     for component in components:
-        for _, value in leaves(component.arguments):
-            if not isinstance(value, str) or "\n" in value or not os.path.isfile(value):
+        for value in texts(component.arguments):
+            if "\n" in value or not os.path.isfile(value):
                 continue
             file = Path(value)
+            name = file.name if file.is_absolute() else value
+            while files_by_name.get(name, file.absolute()) != file.absolute():
+                name += "'"  # another file of this name
             if file.absolute() not in files:
-                files_by_name[file.name if file.is_absolute() else value] = file.absolute()
+                files_by_name[name] = file.absolute()
     digests = {name: file_digest(path) for name, path in sorted(files_by_name.items())}
     if len(digests) > MOST_FILES:
         return {f"{len(digests)} files": text_digest(str(digests))}

@@ -87,3 +87,12 @@ def leaves(node: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
         return
     for key, value in node.items():
         yield from leaves(value, *path, key)
+
+
+def texts(node: Any) -> Iterator[str]:
+    """Yield the texts in nested mappings and lists."""
+    if isinstance(node, str):
+        yield node
+    elif isinstance(node, Mapping | list | tuple):
+        for value in node.values() if isinstance(node, Mapping) else node:
+            yield from texts(value)

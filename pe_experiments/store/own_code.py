@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import packages_distributions, version
 from importlib.util import resolve_name
 from pathlib import Path
@@ -30,7 +30,7 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders of installed libraries
 UNTRACKED = "no source"  # recorded for a class whose source is not available
 Own = type | Callable[..., Any]  # a class or a function of the user
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of an object, another one in every process
-PLAIN = (bool, int, float, complex, str, bytes, tuple, type(None))
+CODE = (FunctionType, property, staticmethod, classmethod, cached_property)  # counts by its source
 
 
 def code_digests(own_classes: Iterable[Own]) -> dict[str, str]:
@@ -84,7 +84,9 @@ def _file_digests(cls: Own) -> dict[str, str]:
 
 def _imported_files(tree: ast.Module, module: str, file: Path) -> Iterator[tuple[str, Path]]:
     """Yield the modules that a file imports from the working directory or its own folder, and their files."""
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    is_package = file.name == "__init__.py"
+    package = module if is_package else module.rpartition(".")[0]
+    root = file.parents[module.count(".") + is_package]
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -97,7 +99,7 @@ def _imported_files(tree: ast.Module, module: str, file: Path) -> Iterator[tuple
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         for name in names:
             if name.partition(".")[0] not in KNOWN_PACKAGES:
-                yield from _find_module(name, (Path.cwd(), file.parent, file.parents[module.count(".")]))
+                yield from _find_module(name, (Path.cwd(), file.parent, root))
 
 
 def _find_module(name: str, folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -114,7 +116,7 @@ def _find_module(name: str, folders: Iterable[Path]) -> Iterator[tuple[str, Path
 def _notebook_digest(cls: Own) -> str:
     """Return a digest of a class without a file and of the globals that it reads, as in a notebook.
 
-    Classes count by their methods and plain attributes, because only functions have a source there.
+    Classes count by their methods and other attributes, because only functions have a source there.
     """
     texts: dict[str, str] = {}
     to_read: list[tuple[str, Any]] = [(cls.__qualname__, cls)]
@@ -128,8 +130,9 @@ def _notebook_digest(cls: Own) -> str:
             return UNTRACKED
         if isinstance(value, type):
             attributes = {key: item for key, item in vars(value).items() if not key.startswith("__")}
-            texts[name] += str({key: item for key, item in attributes.items() if isinstance(item, PLAIN)})
+            texts[name] += str([(k, _as_text(v)) for k, v in attributes.items() if not isinstance(v, CODE)])
         for function in functions:
+            texts[name] += _as_text((function.__defaults__, function.__kwdefaults__))
             for key in _names(function.__code__) & function.__globals__.keys() - texts.keys():
                 read = function.__globals__[key]
                 if isinstance(read, type | FunctionType):
@@ -137,13 +140,18 @@ def _notebook_digest(cls: Own) -> str:
                         to_read.append((key, read))
                     elif read.__module__.partition(".")[0] not in KNOWN_PACKAGES:
                         texts[key] = str(code_digests([read]))
-                elif isinstance(read, set | frozenset):
-                    texts[key] = str(sorted(map(repr, read)))
-                elif isinstance(read, Tensor | ndarray):
-                    texts[key] = f"{read.dtype} {read.tolist()}"
                 elif not isinstance(read, ModuleType):
-                    texts[key] = ADDRESS.sub("", repr(read))
+                    texts[key] = _as_text(read)
     return text_digest(str(sorted(texts.items())))
+
+
+def _as_text(value: Any) -> str:
+    """Return a text of a value that is the same in every process."""
+    if isinstance(value, set | frozenset):
+        return str(sorted(map(repr, value)))
+    if isinstance(value, Tensor | ndarray):
+        return f"{value.dtype} {value.tolist()}"
+    return ADDRESS.sub("", repr(value))
 
 
 def _functions(cls: type) -> Iterator[FunctionType]:

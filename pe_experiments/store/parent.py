@@ -25,7 +25,14 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
 from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.parts import load_component, user_errors
-from pe_experiments.configuration.schema import ENCODING_AND_TASK, ParentConfig, resolved
+from pe_experiments.configuration.schema import (
+    ENCODING_AND_TASK,
+    Folder,
+    ParentConfig,
+    Section,
+    resolved,
+    validated,
+)
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.store.directory import find_run
@@ -52,7 +59,8 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     if not isinstance(config.get("init_from"), str):
         return config
     requested = resolved(config)
-    parent = _parent_run(requested["init_from"], requested["results_dir"], requested["trust"])
+    place = {key: requested.get(key) for key in ParentPlace.model_fields}
+    parent = _parent_run(**validated(ParentPlace, place).model_dump())
     saved = parent.directory.read_config()
     keys = {*explicit_keys, *_changed_keys(requested)}
     merged = with_settings(saved, requested, keys)
@@ -114,9 +122,17 @@ def copy_parent_weights(model: nn.Module, experiment: Experiment) -> str:
     return remark
 
 
-def _parent_run(path: str, results_dir: str, trust: bool) -> Run:
-    """Return a completed run; ``path`` is its directory or only its name."""
-    directory = find_run("init_from", path, [Path(), Path(results_dir, "runs")])
+class ParentPlace(Section):
+    """The settings by which a parent is found, which are needed before the others are checked."""
+
+    init_from: Folder
+    results_dir: Folder
+    trust: bool
+
+
+def _parent_run(init_from: str, results_dir: str, trust: bool) -> Run:
+    """Return a completed run; ``init_from`` is its directory or only its name."""
+    directory = find_run("init_from", init_from, [Path(), Path(results_dir, "runs")])
     run = finished_run(directory, trust=trust, key="init_from")
     if not directory.checkpoint.exists():
         raise UserError(f"init_from={directory.path}: its weights are missing ({directory.checkpoint})")

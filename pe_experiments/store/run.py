@@ -17,7 +17,7 @@ from pe_experiments.store.directory import (
     runs_with_same_label,
 )
 from pe_experiments.store.identity import Identity, evaluation_key, identify
-from pe_experiments.store.names import differences, jsonable, short_hash
+from pe_experiments.store.names import differences, full_hash, jsonable, short_hash
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
 
@@ -66,7 +66,10 @@ class Run:
             return self.directory
         if result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
             return self.directory
-        return self.directory.evaluation(short_hash(self.evaluation))
+        directory = self.directory.evaluation(short_hash(self.evaluation))
+        earlier = directory.read_result()
+        is_another = earlier is not None and earlier["evaluation"] != self.evaluation
+        return self.directory.evaluation(full_hash(self.evaluation)) if is_another else directory
 
     @property
     def state(self) -> State:

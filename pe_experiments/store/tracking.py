@@ -65,6 +65,7 @@ class Loggers:
         if config is None or run is None:
             return
         self.config = run.config
+        require_installed(config)
         try:
             for name in config.used:
                 self.by_name[name] = START[name](getattr(config, name), run)
@@ -212,7 +213,6 @@ def _csv(settings: Section, run: LoggedRun) -> Logger:
 
 
 def _tensorboard(settings: Section, run: LoggedRun) -> Logger:
-    _require("tensorboard")
     from pytorch_lightning.loggers import TensorBoardLogger
 
     shutil.rmtree(run.folder / "tensorboard", ignore_errors=True)
@@ -220,7 +220,6 @@ def _tensorboard(settings: Section, run: LoggedRun) -> Logger:
 
 
 def _trackio(settings: TrackioConfig, run: LoggedRun) -> Logger:
-    _require("trackio")
     from pe_experiments.store.trackio_logger import TrackioLogger
 
     return TrackioLogger(settings.project, run.name, run.label or None, run.config)
@@ -228,7 +227,6 @@ def _trackio(settings: TrackioConfig, run: LoggedRun) -> Logger:
 
 def _mlflow(settings: MlflowConfig, run: LoggedRun) -> Logger:
     """Return the logger of an MLflow run that replaces earlier runs of that name and results folder."""
-    _require("mlflow")
     from pytorch_lightning.loggers import MLFlowLogger
 
     results = run.results_dir.absolute()
@@ -269,15 +267,10 @@ START: dict[str, Callable[[Any, LoggedRun], Logger]] = {
 
 def require_installed(config: LoggerConfig) -> None:
     """Raise an error if a logger of the configuration is not installed."""
-    for name in {"tensorboard", "mlflow", "trackio"}.intersection(config.used):
-        _require(name)
-
-
-def _require(package: str) -> None:
-    """Raise an error if a package is not installed."""
-    if not find_spec(package):
-        how = f'install it with pip install -e ".[{package}]"'
-        raise UserError(f"logger={package}: {package} is not installed; {how}")
+    for package in config.used:
+        if package != "csv" and not find_spec(package):
+            how = f'install it with pip install -e ".[{package}]"'
+            raise UserError(f"logger={package}: {package} is not installed; {how}")
 
 
 def upload_command(directory: RunDirectory) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import itertools
 import logging
 import multiprocessing
 import os
@@ -112,14 +113,15 @@ def _start_worker(devices: Sequence[str | None], locks: Path) -> None:
     for number in LAUNCHER_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     process.end_with_parent()
-    for index, device in enumerate(devices):
+    free = itertools.cycle(enumerate(devices))
+    while not HELD:
+        index, device = next(free)
         lock = FileLock(locks / str(index))  # a killed process loses it to the one that takes its place
         with suppress(Timeout):
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=0.01)
             HELD.append(lock)
-            if device is not None:
-                os.environ["CUDA_VISIBLE_DEVICES"] = device
-            return
+    if device is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
 
 
 class Submitit:

@@ -1,1 +1,1 @@
-"""Train a model: checks before training, the loop, and devices."""
+"""Train a model: the loop, the optimizer, and devices."""

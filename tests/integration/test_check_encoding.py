@@ -65,7 +65,10 @@ BROKEN = {
     "OddWidthsCrash against=sinusoidal": ["FAILS in the decoder: odd widths work or are refused"],
     "OnlyRowZeroWritten against=sinusoidal": ["there is no vector at positions 1, 2, 3"],
     "PaddingIndexZero against=learned": ["the vector of position 0 starts at 0, others do not"],
-    "AnglesInDtypeOfQ against=rope": ["half precision loses only its own rounding", "at ids from 4,000 on"],
+    "AnglesInDtypeOfQ against=rope": [
+        "half precision loses only its own rounding",
+        "on inputs in half precision, at ids from 4,000 on",
+    ],
     "MisspeltHook against=none": ["bais overrides no hook; did you mean bias?"],
 }
 # Implementations that keep the contract and compute something else.

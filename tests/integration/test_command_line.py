@@ -40,6 +40,7 @@ MISTAKES = {
     "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
     "training.steps=" + "x" * 500: ["training.steps=xxx", "...: expected a whole number"],
     "nonsense": ["nonsense", "key=value"],
+    "init_from=x results_dir=2026": ["results_dir=2026: expected text"],
     "study=runs": ["study=runs", "reserved"],
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
     "pe=tests.integration.user_encodings.Exits": ["pe fails on a training batch", "SystemExit: 0"],
@@ -148,6 +149,9 @@ def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path)
     assert "8.33x" in out
     assert "evaluated without training" in out
     assert len(list((run / "evaluations").iterdir())) == 1
+    script(
+        "evaluate", f"run={run}", "~logger", "evaluation.lengths=[5,50]", "evaluation.examples=10"
+    ).succeeded()
     for typed, words in EVALUATION_MISTAKES.items():
         assert_one_sentence(script("evaluate", f"run={run}", *typed.split()), *words)
     assert len(list((run / "evaluations").iterdir())) == 1
@@ -182,7 +186,7 @@ def test_an_extended_encoding_keeps_the_base_and_the_results_up_to_the_training_
 @pytest.mark.slow
 def test_a_sweep_runs_every_combination_and_compares_only_its_runs(script: Script, results: Path) -> None:
     arguments = ("-m", *TINY, f"results_dir={results}", "hydra.launcher.jobs=1")
-    script("train", *arguments, "pe=none,learned", "seed=0,1").succeeded()
+    script("train", *arguments, "pe=none,learned", "seed=0,1", "hydra.sweeper.max_batch_size=3").succeeded()
     assert len(list((results / "runs").iterdir())) == 4
     manifest = json.loads((results / "multirun" / "manifest.json").read_text())
     assert len(manifest["runs"]) == 4

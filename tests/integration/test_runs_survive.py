@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import random
 import shutil
@@ -160,6 +161,16 @@ def test_a_finished_run_is_returned_and_keeps_only_its_weights(tiny: Tiny) -> No
     for study in ("one", "two"):
         manifest = json.loads((Path(tiny().config.results_dir) / study / "manifest.json").read_text())
         assert manifest["runs"] == [first.directory.name]
+
+
+def test_a_run_without_its_metrics_is_evaluated(tiny: Tiny) -> None:
+    directory = run_experiment(tiny().config).directory
+    for path in (directory.metrics, directory.result):
+        path.unlink()
+    result = run_experiment(tiny().config)
+    assert result.status == "completed"
+    assert math.isnan(result.validation_loss)
+    assert "NaN" not in directory.result.read_text()  # which is not JSON
 
 
 def test_other_lengths_are_evaluated_without_training(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ RESULTS = ROOT / "results"
 def test_runs_of_classes_outside_the_project_are_not_published(tiny: Tiny) -> None:
     runs = load_runs(write_study(tiny, seeds=2))
     require_committed_code("t", runs)
-    next(iter(runs.saved.values())).classes["pe"] = {"mine": "digest"}
-    with pytest.raises(UserError, match=r"mine of .* is not code of this project"):
+    next(iter(runs.saved.values())).trained["pe"]["_target_"] = "mine.Mine"
+    with pytest.raises(UserError, match=r"mine\.Mine of .* is not code of this project"):
         require_committed_code("t", runs)
 
 

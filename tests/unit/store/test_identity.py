@@ -7,6 +7,7 @@ import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.identity import config_key, identify
+from pe_experiments.store.identity import config_key, data_digests, identify
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.store.run import Run
@@ -169,9 +170,26 @@ def test_a_new_run_says_how_it_differs_from_the_nearest_cached_run(tiny: Tiny) -
     assert Run(tiny("seed=1").config).difference_to_cached_run() == ""
 
 
-NOTEBOOK = SOURCE.replace("return -self.slope", "return helper() - self.slope").replace(
-    "class Base", "def helper():\n    return OFFSET\n\n\nOFFSET = 1.0\n\n\nclass Base"
-)
+NOTEBOOK = """
+from pe_experiments.encodings import PositionalEncoding
+
+OFFSET, SLOPE = 1.0, 0.1
+
+
+def helper():
+    return OFFSET
+
+
+class Slope(PositionalEncoding):
+    powers = [1]
+
+    def __init__(self, shape, slope: float = SLOPE):
+        super().__init__(shape)
+        self.slope = slope
+
+    def bias(self, q_BHTK, k_BHSK, at):
+        return helper() - self.slope * at.relative_positions_BTS[:, None].abs().float()
+"""
 
 
 def notebook_digest(text: str, file: str) -> str:
@@ -183,21 +201,38 @@ def notebook_digest(text: str, file: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "new"),
+    ("edit", "new"),
     [
-        ("return OFFSET", "return 2 * OFFSET", True),  # in a helper function
-        ("OFFSET = 1.0", "OFFSET = 2.0", True),  # read by the helper function
-        ("OFFSET = 1.0", "OFFSET = 1.0\nUNUSED = 3", False),
-        ("OFFSET = {'f': helper}", "OFFSET = {'f': helper}", False),  # whose text contains an address
-        ("OFFSET = __import__('torch').ones(1)", "OFFSET = __import__('torch').zeros(1)", True),
+        (("return OFFSET", "return 2 * OFFSET"), True),  # in a helper function
+        (("SLOPE = 1.0, 0.1", "SLOPE = 2.0, 0.1"), True),  # read by the helper function
+        (("SLOPE = 1.0, 0.1", "SLOPE = __import__('torch').ones(1), 0.1"), True),
+        (("SLOPE = 1.0, 0.1", "SLOPE = 1.0, 0.2"), True),  # the default of an argument
+        (("powers = [1]", "powers = [2]"), True),
+        (("def helper", "UNUSED = 3\n\n\ndef helper"), False),
     ],
 )
-def test_a_class_in_a_notebook_counts_with_the_globals_it_reads(first: str, second: str, new: bool) -> None:
-    replaced = "return OFFSET" if "return" in first else "OFFSET = 1.0"
-    texts = [NOTEBOOK.replace(replaced, text) for text in (first, second)]
-    digests = [notebook_digest(text, f"<ipython-{i}-{second}>") for i, text in enumerate(texts)]
+def test_a_class_in_a_notebook_counts_with_what_it_reads(edit: tuple[str, str], new: bool) -> None:
+    texts = (NOTEBOOK, NOTEBOOK.replace(*edit))
+    digests = [notebook_digest(text, f"<ipython-{i}-{edit}>") for i, text in enumerate(texts)]
     assert UNTRACKED not in digests
     assert (digests[0] != digests[1]) == new
+
+
+def test_an_address_in_the_text_of_a_value_does_not_count() -> None:
+    text = NOTEBOOK.replace("return OFFSET", "return OTHERS").replace(
+        "class", "OTHERS = [object()]\n\n\nclass"
+    )
+    assert notebook_digest(text, "<ipython-a>") == notebook_digest(text, "<ipython-b>")
+
+
+def test_a_package_counts_with_its_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "library" / "user_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"from .helper import helper\n{SOURCE}")
+    (package / "helper.py").write_text(HELPER)
+    monkeypatch.syspath_prepend(tmp_path / "library")
+    digests = code_digests([importlib.import_module("user_package").Slope])
+    assert set(digests) == {"user_package", "user_package.helper"}
 
 
 @pytest.mark.slow
@@ -227,6 +262,30 @@ def test_data_files_count_by_their_content(
     assert identify(tiny(*overrides)) == before
     (elsewhere / "texts" / "b.txt").write_text("c" * 60_000)
     assert identify(tiny(*overrides)) != before
+
+
+def test_files_of_one_name_that_parts_in_a_list_name_all_count(tmp_path: Path) -> None:
+    files = [tmp_path / folder / "config.json" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("same")
+    arguments = {"encodings": [{"config": str(file)} for file in files]}
+    component: Any = SimpleNamespace(arguments=arguments)
+    before = data_digests([], [component])
+    assert len(before) == 2
+    files[1].write_text("edited")
+    assert data_digests([], [component]) != before
+
+
+def test_evaluations_whose_hashes_begin_alike_are_told_apart(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_experiment(tiny().config).directory
+    monkeypatch.setattr("pe_experiments.store.run.short_hash", lambda content: "00000000")
+    for length in (5, 7):
+        result = evaluate_run(run.path, {"evaluation": {"lengths": [length], "examples": 4}})
+        assert [row["length"] for row in result.curve] == [length]
+    assert len(run.evaluations()) == 2
 
 
 def test_a_relabelled_or_moved_run_is_cached(tiny: Tiny, results: Path, tmp_path: Path) -> None:
