@@ -11,7 +11,12 @@ from typing import NamedTuple
 import torch
 
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.half_precision import describe_loss, half_precision_losses, takes_large_ids
+from pe_experiments.checking.half_precision import (
+    cast,
+    describe_loss,
+    half_precision_losses,
+    takes_large_ids,
+)
 from pe_experiments.checking.instances import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
