@@ -92,11 +92,6 @@ class Started:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    @property
-    def stdout(self) -> str:
-        """The output so far."""
-        return self._outputs[0].read_text() if self._outputs[0].exists() else ""
-
     def kill(self) -> None:
         self._process.kill()
 

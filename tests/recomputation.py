@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,15 @@ Runs = dict[str, dict[int, Curve]]  # by encoding and seed
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def sliding_bits(folder: Path) -> dict[tuple[str, int], float]:
+    """Return bits per byte of each run in sliding windows by the run's name and the context length."""
+    return {
+        (row["name"], int(row["length"])): float(row["bits_per_byte"])
+        for row in read_csv(folder / "text.csv")
+        if (row["windows"], row["slice"]) == ("sliding", "all")
+    }
 
 
 def curves_of(rows: list[dict[str, str]]) -> Runs:
@@ -113,17 +123,15 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
     return len(tested)
 
 
-Measures = dict[str, float]  # score, 2x, 4x, and whether the task was learned
+Measures = dict[str, float]  # score, 2x, 4x, whether the task was learned, loss in distribution
 Bank = dict[str, dict[str, dict[int, Measures]]]  # by task, encoding and configuration
 Values = dict[str, dict[int, float]]  # one measure by encoding and configuration
 
 
-def bank_runs(
-    *folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = (), rates: int = 2
-) -> Bank:
-    """Return the measures in those configurations that all encodings have run at so many rates or more.
-
-    Of the rates the one with the lowest loss in distribution counts.
+def measured_runs(
+    *folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = ()
+) -> list[tuple[dict[str, str], Measures]]:
+    """Return the rows of ``runs.csv`` with their measures.
 
     Args:
         folders: of ``runs.csv`` and ``curves.csv``.
@@ -139,22 +147,28 @@ def bank_runs(
     for folder in folders:
         for row in read_csv(folder / "curves.csv"):
             curves[row["name"]][int(row["content_length"])] = float(row["exact_match"])
-    configurations: dict[tuple[str, int], dict[str, list[dict[str, str]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
+    measured = []
     for run in runs:
-        configurations[run["task"], int(run["seed"])][run["label"]].append(run)
+        curve = curves[run["name"]]
+        floor = {n: floors[run["task"], int(run["seed"]), n] for n in curve}
+        measured.append((run, measures_of(run, curve, floor)))
+    return measured
 
-    encodings = {run["label"] for run in runs}
+
+def bank_runs(*folders: Path, rates: int = 2, **options: Any) -> Bank:
+    """Return the measures in those configurations that all encodings have run at so many rates or more.
+
+    Of the rates the one with the lowest loss in distribution counts. See `measured_runs` for the others.
+    """
+    configurations: dict[tuple[str, int], dict[str, list[Measures]]] = defaultdict(lambda: defaultdict(list))
+    for run, measures in measured_runs(*folders, **options):
+        configurations[run["task"], int(run["seed"])][run["label"]].append(measures)
+    encodings = {label for by_label in configurations.values() for label in by_label}
     bank: Bank = defaultdict(lambda: defaultdict(dict))
     for (task, setting), by_label in configurations.items():
-        if set(by_label) != encodings or min(map(len, by_label.values())) < rates:
-            continue
-        for label, at_rates in by_label.items():
-            run = min(at_rates, key=lambda run: float(run["loss_in_distribution"]))
-            curve = curves[run["name"]]
-            floor = {n: floors[task, setting, n] for n in curve}
-            bank[task][label][setting] = measures_of(run, curve, floor)
+        if set(by_label) == encodings and min(map(len, by_label.values())) >= rates:
+            for label, at_rates in by_label.items():
+                bank[task][label][setting] = min(at_rates, key=lambda measures: measures["loss"])
     return bank
 
 
@@ -168,6 +182,7 @@ def measures_of(run: dict[str, str], curve: dict[int, float], floor: dict[int, f
         "2x": curve[2 * first],
         "4x": curve[4 * first],
         "learned": run["solved_in_distribution"] == "True" and halfway,
+        "loss": float(run["loss_in_distribution"]),
     }
 
 

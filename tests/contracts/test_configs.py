@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -19,16 +18,14 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
-from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
-from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.published.archive import published_keys
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.sweeps.launch import _checked
-from pe_experiments.terminal.errors import NotApplicable, UserError
+from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.training.device import prepare_device
-from pe_experiments.training.loop import batch_loss
 from tests.conftest import ROOT, Tiny
 
 # Golden numbers train every choice of the other groups, and every task with a decoder.
@@ -59,27 +56,6 @@ def test_every_choice_composes_or_says_which_device_is_missing(
 @pytest.mark.parametrize("encoding", sorted(shipped("pe")))
 def test_the_checks_of_own_classes_accept_every_shipped_encoding(encoding: str, tiny: Tiny) -> None:
     _check_model(tiny(f"pe={encoding}", "evaluation.lengths=[9]"))
-
-
-FAMILIES = {section["_target_"].rpartition(".")[0]: task for task, section in shipped("task").items()}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", FAMILIES.values())
-def test_a_task_of_each_family_trains_an_encoder(task: str, tiny: Tiny) -> None:
-    """The contract of tasks covers the layout of the others."""
-    overrides = (f"task={task}", "model=encoder", "training.max_length=8", "evaluation.lengths=[13]")
-    decoder_only = getattr(load_component("task", shipped("task")[task]).build(), "decoder_only", None)
-    if decoder_only:
-        with pytest.raises(NotApplicable, match=decoder_only):
-            tiny(*overrides)
-        return
-    experiment = tiny(*overrides)
-    model = experiment.untrained_model()
-    batch_loss(model, experiment.batches.batch(0)).backward()
-    (row,) = extrapolation_curve(model, experiment.source, [13], 20, experiment.max_length)
-    assert (row["length"], row["examples"]) == (13, 20)
-    assert 0 < row["loss"] < math.inf
 
 
 SWEEPS = sorted(path.stem for path in (CONFIG_DIR / "sweep").glob("*.yaml"))

@@ -33,17 +33,12 @@ def rows(study: Path) -> pd.DataFrame:
     return table.ffill()
 
 
-def keys_of(study: Path) -> list[str]:
-    """Return ``name key`` for each published run of a study."""
-    return [
+def digest(study: Path) -> str:
+    """Return the number of runs and a digest of their names and keys."""
+    lines = [
         f"{row.name} {config_key(json.loads(row.trained), json.loads(row.data))}"
         for row in rows(study).itertuples(index=False)
     ]
-
-
-def digest(study: Path) -> str:
-    """Return the number of runs and a digest of their names and keys."""
-    lines = keys_of(study)
     return f"{len(lines)} {hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
 
 

@@ -13,10 +13,10 @@ from pe_experiments.checking import task_contract
 from pe_experiments.checking.task_contract import CHECKS
 from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.tasks import Task
-from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag
 from tests.conftest import Script
+from tests.integration.user_encodings import TellingIds
 
 TASKS = sorted(shipped("task"))
 # Few symbols, so that bags repeat and the best answer to a bag can be counted.
@@ -66,11 +66,6 @@ def test_a_lag_that_looks_ahead_keeps_the_contract() -> None:
     assert broken(Lag(k=-2, vocab_size=3), CHECKS) == {}
 
 
-def test_the_ceiling_of_a_decoder_counts_only_the_prefix() -> None:
-    assert Lag(k=-2).bag_ceiling(9, prefix=True) == Lag().chance(9)
-    assert Lag(k=-2).bag_ceiling(9) == Lag(k=2).bag_ceiling(9)
-
-
 class Mistaken(Copy):
     """Copying, with one mistake planted by the test."""
 
@@ -85,10 +80,6 @@ def shifted(self: Task, inputs: Tensor) -> Tensor:
 def unseeded(self: Task, length: int, batch_size: int, generator: torch.Generator) -> Any:
     inputs = torch.randint(3, (batch_size, length))
     return inputs, inputs.clone()
-
-
-def ids_that_tell(self: Task, inputs: Tensor, targets: Tensor) -> dict[str, PositionIds]:
-    return {"coupling": PositionIds(torch.ones_like(inputs), targets.clamp(min=0) + 1)}
 
 
 def from_a_list(examples: int) -> Any:
@@ -122,7 +113,7 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "ceiling": {"bag_ceiling": lambda self, length, prefix=False: 1.0},
     "blind_guess": {"input_blind": lambda self, length: 0.9},
     "layouts": {"target_length": lambda self, length: length + 1},
-    "position_ids": {"position_ids": ids_that_tell},
+    "position_ids": {"position_ids": TellingIds.position_ids},
     "depth": {"depth": lambda self, inputs: inputs.sum(dim=1)},
     "examples": {"sample": from_a_list(8)},
     "splits": {"sample": from_a_list(3_000)},

@@ -89,14 +89,6 @@ class Detached(RightRope):
         return super().rotate(q.detach(), k.detach(), at)
 
 
-class CachedQueryFromZero(RightRope):
-    """While decoding, the position of the query is taken to be 0."""
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        first = at.k_positions_BS[:, : q.shape[2]]
-        return self.rotated(q, first, at), self.rotated(k, at.k_positions_BS, at)
-
-
 # Biases.
 
 

@@ -59,7 +59,7 @@ def test_published_runs_of_the_bank_are_not_trained_again(bank: Path, script: Sc
     typed = ("sweep=bank_v2", *SMALL, "bank/encoding=none,rope", "dry_run=true", f"results_dir={bank}")
     out = script("train", *typed).succeeded()
     assert "16 runs: 8 published, 8 new" in out
-    for other in ("rerun=true", "evaluation.lengths=[5,7]", "evaluation.save=true"):
+    for other in ("rerun=true", "evaluation.lengths=[5,7]", "evaluation.examples=9", "evaluation.save=true"):
         assert "16 runs: 16 new" in script("train", *typed, other).out
 
 

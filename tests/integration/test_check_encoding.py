@@ -54,10 +54,6 @@ BROKEN = {
     ],
     "InPlace against=rope": ["their gradient\n  measured: InPlace.rotate changes q in place"],
     "Detached against=rope": ["their gradient\n  measured: no gradient reaches q, k"],
-    "CachedQueryFromZero against=rope": [
-        "FAILS in the decoder: decoding with cached keys agrees with the whole row",
-        "rope: the query of a cached step is counted from 0",
-    ],
     "WrappedAt5000 against=rope": ["FAILS in the decoder: far positions stay exact", "ids wrap at 5,000"],
     "SeenBlock against=none": ["FAILS in the decoder: attention implementations agree"],
     "Unused against=learned": [

@@ -322,12 +322,9 @@ def test_commands_of_the_readme_work(
 
 
 def test_the_encoding_of_the_readme_is_the_one_tested() -> None:
-    shown = (ROOT / "README.md").read_text().partition("class Recency")[2].partition("```")[0].strip()
-    tested = (
-        (ROOT / "tests" / "integration" / "user_encodings.py")
-        .read_text()
-        .partition("class Recency")[2]
-        .strip()
+    shown, tested = (
+        (ROOT / name).read_text().partition("class Recency")[2].partition("```")[0].strip()
+        for name in ("README.md", "tests/integration/user_encodings.py")
     )
     assert tested == shown
 

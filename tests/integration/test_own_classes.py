@@ -55,15 +55,15 @@ def test_nan_at_an_evaluation_length_is_refused(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("part", "sentence"),
     [
-        ("pe=AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
-        ("pe=DrawsAnew", "pe: DrawsAnew: two equal calls give different results"),
-        ("pe=WrongShapeInEvaluation", "pe fails at evaluation length 40"),
-        ("pe=OtherSize", r"pe fails .*RuntimeError: .* \(user_encodings\.py:\d+, in bias\)$"),
-        ("task=WrongAnswers", r"task: WrongAnswers at length .* solve says"),
+        ("pe=user_encodings.AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
+        ("pe=implementations.OwnGenerator", "pe: OwnGenerator: two equal calls give different results"),
+        ("pe=user_encodings.WrongShapeInEvaluation", "pe fails at evaluation length 40"),
+        ("pe=implementations.Raises", r"pe fails .*KeyError: .* \(implementations\.py:\d+, in bias\)$"),
+        ("task=user_encodings.WrongAnswers", r"task: WrongAnswers at length .* solve says"),
     ],
 )
 def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -> None:
-    experiment = tiny(part.replace("=", f"={USER_ENCODINGS}."), "evaluation.lengths=[4,40]")
+    experiment = tiny(part.replace("=", "=tests.integration."), "evaluation.lengths=[4,40]")
     with pytest.raises(UserError, match=sentence):
         check_own_classes(experiment)
 

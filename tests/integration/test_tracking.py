@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import wandb
 from wandb.proto import wandb_internal_pb2
 
@@ -227,13 +226,9 @@ def test_every_logger_has_the_same_metrics_of_a_resumed_run(names: list[str], ti
             assert value == pytest.approx(result.result[key])
 
 
-class Rates(pl.callbacks.LearningRateMonitor):
-    """Lightning's callback, which needs a logger."""
-
-
 def test_callbacks_may_use_the_loggers(tiny: Tiny) -> None:
-    callbacks = f"trainer.callbacks=[{{_target_: {__name__}.Rates, logging_interval: step}}]"
-    result = run_experiment(tiny("logger=csv", callbacks).config)
+    rates = "{_target_: pytorch_lightning.callbacks.LearningRateMonitor, logging_interval: step}"
+    result = run_experiment(tiny("logger=csv", f"trainer.callbacks=[{rates}]").config)
     assert result.status == "completed", result.result
     assert any("lr-" in name for name in csv_of(result.directory))
 

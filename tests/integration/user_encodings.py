@@ -1,7 +1,6 @@
 """Encodings and tasks as users write them, right and wrong. The last one is the README's."""
 
 import os
-import random
 import signal
 import sys
 import time
@@ -14,12 +13,6 @@ from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
 
 FAR = 60  # keys; no training batch of a test has so many
-
-
-class CausalOnly(PositionalEncoding):
-    """Defined for decoders only."""
-
-    causal_only = True
 
 
 class Fails(PositionalEncoding):
@@ -130,13 +123,6 @@ class AheadInEvaluation(SeesAll):
         return not self.training
 
 
-class DrawsAnew(PositionalEncoding):
-    """Draws from a generator that no seed sets."""
-
-    def bias(self, q_BHTK, k_BHSK, at):
-        return random.SystemRandom().random() * at.relative_positions_BTS[:, None].float()
-
-
 class WrongShapeInEvaluation(PositionalEncoding):
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         return x_BTD if self.training else x_BTD[:, 1:]
@@ -148,11 +134,6 @@ class EditsEmbeddings(PositionalEncoding):
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         with torch.no_grad():
             return x_BTD.add_(0.01)
-
-
-class OtherSize(PositionalEncoding):
-    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        return q_BHTK.sum(-1) + torch.zeros(q_BHTK.shape[2] + 2)
 
 
 class WrongAnswers(Copy):

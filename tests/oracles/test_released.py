@@ -34,17 +34,6 @@ def rotation(encoding: PositionalEncoding, tokens: int) -> tuple[Tensor, float]:
     return encoding.frequencies_BR(context(tokens))[0], factor
 
 
-def rotation_of_transformers(config: Any, tokens: int, head_dim: int) -> tuple[Tensor, float]:
-    """The same from transformers, which has no function for plain RoPE."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    block = config.rope_parameters
-    if block["rope_type"] != "default":
-        return ROPE_INIT_FUNCTIONS[block["rope_type"]](config, seq_len=tokens)
-    width = int(head_dim * block.get("partial_rotary_factor", 1.0))
-    return 1 / block["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width), 1.0
-
-
 def shape_of(head_dim: int, layers: int) -> ModelShape:
     return ModelShape(2 * head_dim, 2, layers, True, 77, 77)
 
@@ -89,7 +78,6 @@ BLOCKS: list[dict[str, Any]] = [
     {"rope_type": "longrope", "attention_factor": 1.25},
     {"rope_type": "proportional", "partial_rotary_factor": 0.45},  # 3.6 of 8 pairs
     {"rope_type": "proportional", "partial_rotary_factor": 0.75, "factor": 8.0},
-    {"rope_type": "default", "partial_rotary_factor": 0.5},
 ]
 
 
@@ -112,8 +100,9 @@ def test_a_block_gives_the_numbers_of_transformers(
     if block == {**block, "attention_factor": 1.25}:
         block["factor"] = 4.0  # of transformers: max_position_embeddings / original
     encoding = RopeHf(shape_of(head_dim, 2), rope_parameters=block).for_layer(0)
+    rotation_of_transformers = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[block["rope_type"]]
     for tokens in (100, original, original + 1, 5 * original):
-        assert_same(rotation(encoding, tokens), rotation_of_transformers(config, tokens, head_dim))
+        assert_same(rotation(encoding, tokens), rotation_of_transformers(config, seq_len=tokens))
 
 
 def test_the_original_length_is_read_in_order_of_precedence(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +21,12 @@ def test_every_loop_has_vectors() -> None:
     assert not missing, f"no vectors of {', '.join(missing)}: run python -m tests.oracles.vectors"
 
 
-def stored_result(entry: dict[str, Any]) -> torch.Tensor:
-    result = next(entry[kind] for kind in ("vectors", "logits", "weights") if kind in entry)
-    return torch.tensor(np.array(result, dtype=float))
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_stored_vectors_equal_the_loops(path: Path) -> None:
     """And so the encodings, which `test_loops` compares with the loops."""
     for entry in json.loads(path.read_text())["cases"]:
         computed = expected(stored_case(path.stem, entry))
         computed = torch.where(computed.isfinite(), computed, torch.nan)
-        torch.testing.assert_close(computed, stored_result(entry), rtol=1e-12, atol=1e-12, equal_nan=True)
+        stored = next(entry[kind] for kind in ("vectors", "logits", "weights") if kind in entry)
+        result = torch.tensor(np.array(stored, dtype=float))
+        torch.testing.assert_close(computed, result, rtol=1e-12, atol=1e-12, equal_nan=True)

@@ -102,13 +102,12 @@ def test_attention_agrees_with_a_loop(tiny: Tiny, options: tuple[str, ...]) -> N
 
 def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> None:
     run = run_experiment(tiny("task=reverse").config).directory
-    outcome = script("show_model", f"run={run.name}", f"results_dir={results}", "length=9")
-    assert outcome.code == 0, outcome.err
+    out = script("show_model", f"run={run.name}", f"results_dir={results}", "length=9").succeeded()
     folder = results / "models" / run.name
     page = (folder / "inside.html").read_text()
     assert page.count("data:image/png;base64,") == 3
     assert "The first mistakes" in page
-    assert "input length 9: exact match 0.000 of 200 examples" in outcome.out
+    assert "input length 9: exact match 0.000 of 200 examples" in out
     wrong = script("show_model", f"run={run.path}", "length=3000")
     assert_one_sentence(wrong, "length=3000", "at most 2,048 tokens")
     assert look_inside(load_model(run.path)).length == 6  # the longest training length

@@ -9,7 +9,7 @@ import torch
 
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.compare import reference_of
-from pe_experiments.checking.instances import draw_inputs, perturbed
+from pe_experiments.checking.instances import draw_inputs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias
@@ -17,7 +17,6 @@ from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeNtk
 from pe_experiments.encodings.rope_released import RopeLongRope
-from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.encodings.stick_breaking import StickBreaking
@@ -94,15 +93,3 @@ def test_only_masking_encodings_mask_however_far_the_key() -> None:
     assert not is_masked(far).any()
     window = SlidingWindow(shape).bias(q, q, at)[0, 0] + 1e4  # whatever the content adds
     assert is_masked(window).tolist() == [[False, True], [True, False]]
-
-
-def test_each_layer_of_a_composition_has_separate_parameters() -> None:
-    shape = small_shape()
-    inputs = draw_inputs(shape, 9, 9, 0)
-    encoding = perturbed(Composition(shape, encodings=[Rope, Shaw]))
-    first, second = (attention_scores(encoding, inputs, layer).nan_to_num() for layer in (0, 1))
-    part: Any = encoding.parts[1]
-    with torch.no_grad():
-        part[1].table_RK.copy_(part[0].table_RK)
-    assert not torch.allclose(first, second)
-    torch.testing.assert_close(attention_scores(encoding, inputs, 1).nan_to_num(), first)

@@ -18,10 +18,6 @@ from pe_experiments.tasks.order import First
 Examples = tuple[Tensor, Tensor]
 
 
-def uniform(symbols: int, rows: int, length: int, generator: torch.Generator) -> Tensor:
-    return torch.randint(symbols, (rows, length), generator=generator)
-
-
 class SecondLargest(OneAnswer):
     """A correct task: of nine symbols the second largest is hardly ever 0 or 1."""
 
@@ -30,7 +26,7 @@ class SecondLargest(OneAnswer):
     shortest = 2
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
-        inputs = uniform(10, batch_size, length, generator)
+        inputs = torch.randint(10, (batch_size, length), generator=generator)
         return inputs, inputs.sort(dim=1).values[:, -2:-1].clone()
 
     def solve_row(self, row: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Test exact match by length and depth: in a run, a comparison and a published study."""
+"""Test exact match by length and depth: in a run and a comparison."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import build_comparison, compare, load_runs
-from pe_experiments.published.archive import read_archive, write_archive
+from pe_experiments.comparison import compare, load_runs
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
@@ -34,20 +33,15 @@ def depth_rows(far_exact_match: float) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-def needle_runs(tiny: Tiny, results: Path) -> Path:
+@pytest.mark.slow
+def test_a_comparison_shows_the_mean_by_length_and_depth(tiny: Tiny, results: Path, tmp_path: Path) -> None:
     """Two encodings with two seeds each, one of them diverged, and a run of a task without depth."""
     for encoding, seed, far_exact_match in (("alibi", 0, 0.5), ("alibi", 1, 0.7), ("rope", 0, 0.2)):
         run = write_run(tiny(f"pe={encoding}", f"seed={seed}", *GRID), fading(1, 0))
         write_curve(run, read_curve(run.curve), {"depth": depth_rows(far_exact_match)})
     write_run(tiny("pe=rope", "seed=1", *GRID), fading(0, 0), DIVERGED)
     write_run(tiny("pe=rope", "task=copy"), fading(1, 0))
-    return results
-
-
-@pytest.mark.slow
-def test_a_comparison_shows_the_mean_by_length_and_depth(needle_runs: Path, tmp_path: Path) -> None:
-    comparison = compare(needle_runs, out=tmp_path / "out")
+    comparison = compare(results, out=tmp_path / "out")
     by_title = {protocol.title: comparison.depths(protocol) for protocol in comparison.protocols}
     assert by_title["copy, decoder"] == {}
     depths = by_title["needle, decoder"]
@@ -62,16 +56,6 @@ def test_a_comparison_shows_the_mean_by_length_and_depth(needle_runs: Path, tmp_
     assert {path.stem for path in tmp_path.glob("out/figures/*depth.png")} == {"needle-decoder-depth"}
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<div><table><caption>") == 2
-    assert '<td class="high" style="--share: 60%">0.60</td>' in page
-    assert '<td class="none"></td>' in page
-
-
-def test_a_published_study_keeps_its_depths_and_its_table(needle_runs: Path, tmp_path: Path) -> None:
-    runs = load_runs(needle_runs)
-    write_archive(runs, tmp_path)
-    read = read_archive(tmp_path)
-    pd.testing.assert_frame_equal(read.depth, runs.depth)
-    pd.testing.assert_frame_equal(build_comparison(read).table, build_comparison(runs).table)
 
 
 def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -> None:

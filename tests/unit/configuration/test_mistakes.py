@@ -30,6 +30,7 @@ MISTAKES = {
     "optimizer=sgd optimizer.lr=1": r"optimizer.lr is not .* training.learning_rate",
     "optimizer.betas=5": "optimizer cannot be built",
     "task=text training.stop_at_exact_match=0.5": "exact match is not measured on Text",
+    "task=text model=encoder": "Text needs a decoder, because an encoder reads the symbols it should predict",
     "positions=task task=majority": "Majority marks no related symbols",
     "positions=task task=copy positions.ids=abacus": "ids=abacus: Copy .* allowed here: coupling",
     "positions=task task=addition positions.ids=coupling": "ids=coupling: Addition .* allowed here: abacus",

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.evaluation.curve import extrapolation_curve, greedy_answers
+from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.evaluation.text import STRIDE, Scorer
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
@@ -23,11 +23,6 @@ def alone(model: Backbone, tokens_T: Tensor, declared: int, ids_P: Tensor) -> Te
     """Return the logits [V] after the last token of a sequence that the model reads by itself."""
     lengths_1, declared_1 = torch.tensor([len(tokens_T)]), torch.tensor([declared])
     return model(tokens_T[None], ids_P[None], lengths_1, declared_1)[0, -1]
-
-
-def last_tokens(tokens_T: Tensor, window: int) -> Tensor:
-    """Return BOS and the last tokens, as many as the window holds."""
-    return tokens_T if len(tokens_T) <= window + 1 else torch.cat([tokens_T[:1], tokens_T[-window:]])
 
 
 @pytest.mark.parametrize(
@@ -56,29 +51,15 @@ def test_each_token_of_an_answer_is_predicted_from_the_last_tokens(
         ids_BP = batch.positions_BP[:, :declared].expand(6, -1)
         losses, right = [], []
         for example, last in (whole.labels_BT != IGNORE).nonzero().tolist():
-            read_T = last_tokens(whole.tokens_BT[example, : last + 1], window)
+            read_T = whole.tokens_BT[example, : last + 1]
+            if last > window:  # BOS and the last tokens
+                read_T = torch.cat([read_T[:1], read_T[-window:]])
             logits_V = alone(model, read_T, declared, ids_BP[example])
             label = whole.labels_BT[example, last]
             losses.append(float(F.cross_entropy(logits_V, label)))
             right += [bool(logits_V.argmax() == label)] if label != source.format.eos else []
         assert row["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-12)
         assert row["token_accuracy"] == sum(right) / len(right)
-
-
-@torch.no_grad()
-def test_greedy_decoding_reads_the_last_tokens(tiny: Tiny) -> None:
-    experiment = tiny("pe=rope", "task=copy", "trainer.precision=64-true", "evaluation.window=5")
-    model, source = experiment.untrained_model().eval(), experiment.evaluation_source
-    batch = source.evaluation_block(9, 0, 5).rows(slice(4))
-    answers_BT = greedy_answers(model, batch, source.format.eos, window=5)
-    for tokens_T, answers_T in zip(batch.tokens_BT, answers_BT, strict=True):
-        read_T = tokens_T[: int((answers_T != IGNORE).nonzero()[0]) + 1]  # up to SEP
-        for answer in answers_T[len(read_T) - 1 :].tolist():
-            expected = alone(model, last_tokens(read_T, 5), 6, batch.positions_BP[0]).argmax()
-            assert answer == expected
-            if answer == source.format.eos:
-                break
-            read_T = torch.cat([read_T, expected[None]])
 
 
 @pytest.fixture

@@ -54,11 +54,6 @@ def attention(names: list[str], implementation: str = "eager") -> Attention:
     return randomised(Attention(SHAPE, implementation, parts=parts).double())
 
 
-def hidden_states(rows: int = 1) -> Tensor:
-    generator = torch.Generator().manual_seed(5)
-    return torch.randn(rows, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
-
-
 def context(x_BTD: Tensor) -> AttentionContext:
     ids = torch.arange(TOKENS)[None]
     visible = torch.ones(1, TOKENS, TOKENS, dtype=torch.bool).tril()
@@ -122,7 +117,8 @@ COMBINED = ["token_shift", "qk_norm", "sinks", "channel"]
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 def test_attention_equals_its_loop(names: list[str], implementation: str) -> None:
     module = attention(names, implementation)
-    x_BTD = hidden_states()
+    generator = torch.Generator().manual_seed(5)
+    x_BTD = torch.randn(1, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
     encoding = Alibi(SHAPE)
     expected = loop(module, names, x_BTD[0].numpy(), [2**-4, 2**-8])
     tolerance = 1e-6 if implementation == "sdpa" else 1e-7  # biases are in float32

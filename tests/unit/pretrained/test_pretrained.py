@@ -169,14 +169,13 @@ def test_the_command_prints_a_table_and_writes_a_page(
         f"model={llama}", f"text={text}", "rope=[as_is,yarn]", "lengths=[16,64]", "stretches=2", "scored=8",
         f"results_dir={results}", "logger=csv", "device=cpu",
     ]  # fmt: skip
-    outcome = script("evaluate_pretrained", *arguments)
-    assert outcome.code == 0, outcome.err
+    out = script("evaluate_pretrained", *arguments).succeeded()
     (folder,) = (results / "pretrained_models").iterdir()
     page = (folder / "report.html").read_text()
     assert "data:image/png" in page
     table = pd.read_csv(folder / "bits_per_byte.csv")
     for value in table["bits_per_byte"]:
-        assert f"{value:.3f}" in outcome.out
+        assert f"{value:.3f}" in out
         assert f"{value:.3f}" in page
     logged = read_csv(folder / "csv" / "metrics.csv")
     yarn = table.loc[table["rope"] == "yarn", "bits_per_byte"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +12,12 @@ from scipy import stats
 from results.extension import study as extension
 from tests import recomputation
 from tests.conftest import ROOT
-from tests.unit.results.texts import sliding_bits
 
 FOLDER = ROOT / "results" / "extension"
-LENGTHS = (256, 512, 1024, 2048, 4096)
-STEPS = (0, 30, 150, 450)
 CHANGES = [
     "rope", "rope(base=40000)", "rope(base=160000)", "rope_linear", "rope_ntk", "rope_yarn", "rope_llama3",
     "p_rope", "none", "drope",
 ]  # fmt: skip
-SCRATCH = [("parent", 1500), ("scratch", 1950), ("alibi", 1950), ("fox", 1950)]
-Bits = dict[tuple[str, int, int], np.ndarray]  # by model, steps and context length, of seeds 0 to 4
 
 
 def model_of(command: str) -> tuple[str, int]:
@@ -46,33 +40,18 @@ def bits_in(folder: Path) -> dict[tuple[str, int, int, int], float]:
     runs = {row["name"]: row for row in recomputation.read_csv(folder / "runs.csv")}
     return {
         (*model_of(runs[name]["command"]), length, int(runs[name]["seed"])): value
-        for (name, length), value in sliding_bits(folder).items()
+        for (name, length), value in recomputation.sliding_bits(folder).items()
     }
 
 
-@pytest.fixture(scope="module")
-def bits() -> Bits:
-    values = bits_in(FOLDER)
-    models = [(change, steps) for change in CHANGES for steps in STEPS] + SCRATCH
-    return {
-        (*model, n): np.array([values[(*model, n, seed)] for seed in range(5)])
-        for model in models
-        for n in LENGTHS
-    }
+def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy() -> None:
+    by_seed = bits_in(FOLDER)
 
+    def bits(model: tuple[str, int, int]) -> np.ndarray:
+        """Return the values of seeds 0 to 4 of a model after so many steps at a context length."""
+        return np.array([by_seed[(*model, seed)] for seed in range(5)])
 
-@pytest.fixture(scope="module")
-def values() -> dict[str, Any]:
-    return extension.blocks(FOLDER)
-
-
-def cells(table: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
-
-
-def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
-    values: dict[str, Any], bits: Bits
-) -> None:
+    values = extension.blocks(FOLDER)
     changes = CHANGES[1:]
     expected = {
         "what_to_change": [((change, 150, 1024), ("rope", 150, 1024)) for change in changes],
@@ -85,12 +64,14 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy(
     assert [len(pairs) for pairs in expected.values()] == [9, 8, 10, 4]
     significant = []
     for name, pairs in expected.items():
-        tests = [stats.ttest_rel(bits[first], bits[second]) for first, second in pairs]
+        tests = [stats.ttest_rel(bits(first), bits(second)) for first, second in pairs]
         adjusted = recomputation.holm([float(test.pvalue) for test in tests])
-        for row, (first, second), p in zip(cells(values[name]), pairs, adjusted, strict=True):
+        lines = values[name].splitlines()[2:]
+        for line, (first, second), p in zip(lines, pairs, adjusted, strict=True):
+            row = [cell.strip() for cell in line.split("|")[1:-1]]
             assert row[2] == f"{first[2]:,}"
             estimate, low, high = map(float, re.findall(r"[-+][0-9.]+", row[3]))
-            assert estimate == pytest.approx((bits[first] - bits[second]).mean(), abs=0.0051)
+            assert estimate == pytest.approx((bits(first) - bits(second)).mean(), abs=0.0051)
             assert row[4] == f"{p:.2g}"
             assert (low > 0 or high < 0) == (p <= 0.05) or 0 in (low, high)
             significant.append(p <= 0.05)

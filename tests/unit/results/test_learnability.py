@@ -17,22 +17,15 @@ Key = tuple[str, str, int]  # encoding, task, configuration
 
 
 def measures_by_rate(folder: Path) -> dict[Key, dict[str, recomputation.Measures]]:
-    """Return the measures of each run of a study with its loss, and ``first``: the step that reached 0.9."""
-    floors, curves = defaultdict[str, dict[int, float]](dict), defaultdict[str, dict[int, float]](dict)
-    for row in recomputation.read_csv(folder / "floors.csv"):
-        floors[row["task"] + row["setting"]][int(row["content_length"])] = float(row["floor"])
-    for row in recomputation.read_csv(folder / "curves.csv"):
-        curves[row["name"]][int(row["content_length"])] = float(row["exact_match"])
+    """Return the measures of each run of a study, and ``first``: the step that reached 0.9."""
     first: dict[str, float] = {}
     for row in recomputation.read_csv(folder / "training.csv"):
         if float(row["exact_match"]) >= 0.9:
             first.setdefault(row["name"], float(row["step"]))
     runs: dict[Key, dict[str, recomputation.Measures]] = defaultdict(dict)
-    for run in recomputation.read_csv(folder / "runs.csv"):
+    for run, measures in recomputation.measured_runs(folder):
         rate = next(rate for rate in RATES if f"learning_rate={rate}" in run["command"])
-        floor = floors[run["task"] + run["seed"]]
-        measures = recomputation.measures_of(run, curves[run["name"]], floor)
-        measures |= {"loss": float(run["loss_in_distribution"]), "first": first.get(run["name"], np.inf)}
+        measures["first"] = first.get(run["name"], np.inf)
         runs[run["label"], run["task"], int(run["seed"])][rate] = measures
     return runs
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
@@ -38,8 +37,5 @@ def test_the_decisions_follow_from_ranks_and_means(
 ) -> None:
     smallest = [0.9, 0.8, 0.7, 0.5, 0.3]
     decision = study.decide(stand_in(smallest), stand_in(larger))
-    rho = stats.spearmanr(smallest, larger).statistic
-    orders = [stats.spearmanr(smallest, permuted).statistic for permuted in itertools.permutations(larger)]
-    assert decision["rho"] == pytest.approx(rho)
-    assert decision["p"] == pytest.approx(np.mean(np.abs(orders) >= abs(rho) - 1e-9))
+    assert decision["rho"] == pytest.approx(stats.spearmanr(smallest, larger).statistic)
     assert (decision["order"], decision["recommendation"]) == (order, recommendation)

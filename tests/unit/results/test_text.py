@@ -11,13 +11,14 @@ from scipy import stats
 
 from results.text import study as text
 from tests import recomputation
-from tests.unit.results.texts import sliding_bits
 
 
 def test_what_extends_rope_is_what_scipy_finds() -> None:
     folder = text.HERE / "rope"
     labels = {row["name"]: (row["label"], row["seed"]) for row in recomputation.read_csv(folder / "runs.csv")}
-    bits = {(*labels[name], length): value for (name, length), value in sliding_bits(folder).items()}
+    bits = {
+        (*labels[name], length): value for (name, length), value in recomputation.sliding_bits(folder).items()
+    }
 
     def rises(encoding: str, length: int) -> np.ndarray:
         """Return by seed how far bits per byte rise from the training length of 256."""

@@ -12,7 +12,6 @@ from scipy import stats
 
 from results.text.new import study
 from tests import recomputation
-from tests.unit.results.texts import sliding_bits
 
 FOLDER = Path(study.__file__).parent
 
@@ -20,7 +19,7 @@ FOLDER = Path(study.__file__).parent
 def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
     """Return the rise of bits per byte from 256 to 2,048 bytes at the tuned rate, a mean over three seeds."""
     runs = {row["name"]: row for row in recomputation.read_csv(FOLDER / "runs.csv")}
-    bits = sliding_bits(FOLDER)
+    bits = recomputation.sliding_bits(FOLDER)
     rates = {
         name: row["command"].partition("training.learning_rate=")[2].split()[0] for name, row in runs.items()
     }

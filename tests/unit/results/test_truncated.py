@@ -75,10 +75,3 @@ def test_independent_code_finds_the_means_and_the_tests() -> None:
     cells = [row.split(" | ") for row in values["tests"].splitlines()[2:]]
     assert [row[1] for row in cells] == [f"{difference:+.2f}" for difference, _, _ in tests]
     assert [row[3] for row in cells] == [f"{p:.3f}" for p in adjusted]
-
-
-def test_the_models_are_those_of_the_mirrored_study() -> None:
-    points = study.read_points(FOLDER)
-    at_training_length = points[points["times"] == 1]
-    assert len(at_training_length) == 48
-    assert (at_training_length["truncated"] == at_training_length["all tokens"]).all()

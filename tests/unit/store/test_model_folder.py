@@ -26,8 +26,7 @@ TIED = ("model=llama", "model.output_head=tied", "pe=t5", "trainer.precision=64-
 def exported(script: Script, experiment: Experiment, out: Path, *arguments: str) -> Path:
     """Train a tiny run and export it; return its directory."""
     run = run_experiment(experiment.config).directory.path
-    outcome = script("export", f"run={run}", f"out={out}", *arguments)
-    assert outcome.code == 0, outcome.err
+    script("export", f"run={run}", f"out={out}", *arguments).succeeded()
     return run
 
 

@@ -92,21 +92,6 @@ def test_a_worker_takes_the_gpu_of_the_killed_one_whose_place_it_takes() -> None
     assert results
 
 
-@pytest.mark.parametrize(
-    "option", ["evaluation.examples=9", "evaluation.save=true", "evaluation.lengths=[5]"]
-)
-def test_only_the_published_evaluation_counts_as_published(option: str, tiny: Tiny) -> None:
-    run, other = Run(tiny().config), Run(tiny(option).config)
-    examples = run.config.evaluation.examples
-    published = {run.identity.key: {(length, examples) for length in run.experiment.evaluation_lengths}}
-    states = []
-    for requested in (run, other):
-        job = Job([], run=requested)
-        launch._read_state(job, requested, lambda results_dir, study: published)
-        states.append(job.state)
-    assert states == [State.PUBLISHED, State.NEW]
-
-
 @pytest.mark.slow
 def test_a_call_runs_in_the_directory_of_the_sweep(tiny: Tiny, tmp_path: Path) -> None:
     here = os.getcwd()
