@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,19 @@ from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_f
 from tests.conftest import Tiny
 
 STEPS = ("training.clip_norm=0.5", "training.weight_decay=0.3", "training.steps=20")
+
+
+class Slowed(optim.Optimizer):
+    """A user's optimizer: gradient descent, scaled by the largest entry of each gradient."""
+
+    def __init__(self, params: Any, lr: float, slower: float = 1.0):
+        super().__init__(params, {"lr": lr, "slower": slower})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                largest = parameter.grad.abs().max().clamp(min=1e-9)
+                parameter.data -= group["lr"] / group["slower"] * parameter.grad / largest
 
 
 def reference(name: str, model: Backbone) -> list[optim.Optimizer]:
@@ -72,6 +86,11 @@ def test_steps_equal_those_of_pytorch(name: str, flat: bool, tiny: Tiny) -> None
 
 def test_optimizers_without_a_yaml_train(tiny: Tiny) -> None:
     run = run_experiment(tiny("optimizer=torch.optim.Rprop", "+optimizer.step_sizes=[0,1]").config)
+    assert run.status == "completed", run.result["reason"]
+
+
+def test_an_optimizer_of_the_user_trains(tiny: Tiny) -> None:
+    run = run_experiment(tiny(f"optimizer={__name__}.Slowed", "+optimizer.slower=2.0").config)
     assert run.status == "completed", run.result["reason"]
 
 
