@@ -29,7 +29,7 @@ from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_m
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import read_curve
-from pe_experiments.store.directory import COMPLETED, DIVERGED, TRAINED, RunDirectory, State
+from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
 from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.names import file_digest, leaves
@@ -62,11 +62,7 @@ class Result:
 
     @property
     def validation_loss(self) -> float:
-        """Return the last loss on fresh examples of the training lengths; infinite if the run diverged.
-
-        This loss is measured before a callback such as weight averaging changes the final weights.
-        """
-        return math.inf if self.status == DIVERGED else float(self.result.get("validation_loss", math.nan))
+        return validation_loss(self.result)
 
 
 def run_experiment(

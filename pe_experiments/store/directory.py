@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import lru_cache
@@ -220,6 +221,15 @@ class RunDirectory:
         if not self.config.exists():
             lost = "was deleted or moved during the run; repeat the command to train it here"
             raise UserError(f"{self.path} {lost}")
+
+
+def validation_loss(result: Mapping[str, Any]) -> float:
+    """Return the last loss on fresh examples of the training lengths from the content of ``result.json``.
+
+    It is infinite if the run diverged and NaN if it is unknown. It is measured before a callback such as
+    weight averaging changes the final weights.
+    """
+    return math.inf if result["status"] == DIVERGED else float(result.get("validation_loss", math.nan))
 
 
 def _remove(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Log the values in the CSV files of a run with Lightning's loggers, under the same names in each.
 
-Each logger shows a run as one run with its whole history, even after interruptions. If a logger cannot resume
-its run, a new one replaces it and gets the earlier rows of ``metrics.csv``.
+Each logger shows a run as one run with its whole history, even after interruptions: when training resumes, a
+new run replaces the earlier one and gets the earlier rows of ``metrics.csv``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # imported where a logger is made, because Lightning takes se
 
 # Columns of the curve that are logged over length. The others, which describe the task, are only in the CSV.
 MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
-LENGTHS = "extrapolation/lengths"  # evaluated lengths, in W&B's summary
 FIGURE = "extrapolation/figure"
 OVER_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # W&B options
 MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
@@ -60,8 +59,6 @@ class Loggers:
 
     def __init__(self, config: LoggerConfig | None = None, run: LoggedRun | None = None):
         self.by_name: dict[str, Logger] = {}
-        self.last_step = 0  # what a resumed W&B run has already
-        self.has_curve = False
         if config is None or run is None:
             return
         self.config = run.config
@@ -74,9 +71,6 @@ class Loggers:
         except BaseException:
             self.close(succeeded=False)  # else the next run of this process would log to the started ones
             raise
-        if "wandb" in self.by_name:
-            self.last_step = int(self.wandb.summary.get("training/step") or 0)
-            self.has_curve = self.wandb.summary.get(LENGTHS) is not None
 
     @property
     def wandb(self) -> Any:
@@ -86,7 +80,7 @@ class Loggers:
     def metrics(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
         values = {f"training/{key}": value for key, value in row.items()}
-        self.log(values, row["step"], in_wandb=row["step"] <= self.last_step)
+        self.log(values, row["step"])
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
         """Log the curve over input length, and for a language model the rows of ``text.csv``."""
@@ -98,17 +92,12 @@ class Loggers:
                     measured = {"bits_per_byte", "accuracy"} & text.keys()
                     values |= {f"{prefix}_{key}": text[key] for key in measured}
             values["extrapolation/length"] = row["length"]
-            self.log(values, row["length"], in_wandb=self.has_curve)
-        if "wandb" in self.by_name:
-            self.wandb.summary.update({LENGTHS: [row["length"] for row in rows]})
+            self.log(values, row["length"])
 
-    def log(self, values: dict[str, Any], step: int, in_wandb: bool = False) -> None:
-        """Log values, except to W&B if a resumed W&B run has them already."""
+    def log(self, values: dict[str, Any], step: int) -> None:
+        """Log values with every logger; W&B takes the step from the values."""
         for name, logger in self.by_name.items():
-            if name != "wandb":
-                logger.log_metrics(values, step)
-            elif not in_wandb:
-                logger.log_metrics(values)  # W&B takes the step from the values
+            logger.log_metrics(values, None if name == "wandb" else step)
 
     def summary(self, summary: Row, figure: Path) -> None:
         """Log the figure, and the summary under the same names as in ``result.json``."""
@@ -149,11 +138,8 @@ class Loggers:
             self.by_name["trackio"].close()  # type: ignore[attr-defined]
 
 
-def run_loggers(run: Run, directory: RunDirectory, config: dict[str, Any], resumed: bool) -> Loggers:
-    """Start the loggers of a run, or of one of its evaluations in a directory of its own.
-
-    An online W&B run goes on if the training is ``resumed``. Otherwise an earlier run of this id is replaced.
-    """
+def run_loggers(run: Run, directory: RunDirectory, config: dict[str, Any]) -> Loggers:
+    """Start the loggers of a run, or of one of its evaluations in a directory of its own."""
     experiment = run.experiment
     label, model = experiment.label[:MOST_TAG], experiment.model_choice[:MOST_TAG]
     task = experiment.components["task"].choice[:MOST_TAG]
@@ -167,11 +153,10 @@ def run_loggers(run: Run, directory: RunDirectory, config: dict[str, Any], resum
     tags = [*(settings.tags if settings else ()), label, task, model]
     wandb = {
         "name": shown_name[:MOST_NAME],
-        "id": name,
+        "id": name,  # W&B replaces an earlier run of this id
         "job_type": job,
         "group": (f"{study}: {group}" if study else group)[-MOST_NAME:],
         "tags": list(dict.fromkeys(tag[:MOST_TAG] for tag in tags)),
-        "resume": "allow" if resumed and settings and settings.mode == "online" else None,
     }
     results_dir = Path(run.config.results_dir)
     logged = LoggedRun(name, directory.path, results_dir, config, experiment.label, study, wandb)

@@ -50,12 +50,12 @@ class RunWriter(Observer):
     def __exit__(self, *_: object) -> None:
         self.tracking.close(self.succeeded)
 
-    def begin(self, resumed: bool = False) -> None:
+    def begin(self) -> None:
         """Write the configuration and start the loggers."""
         config = jsonable(self.run.saved_config)
         write_atomically(self.directory.config, yaml.safe_dump(config, sort_keys=False))
         if self.run.config.logger.used:
-            self.tracking = run_loggers(self.run, self.directory, config, resumed)
+            self.tracking = run_loggers(self.run, self.directory, config)
             self.loggers = list(self.tracking.by_name.values())
 
     def begin_training(self, device: str, first_step: int) -> None:
@@ -66,7 +66,7 @@ class RunWriter(Observer):
         if first_step:
             self.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
-        self.begin(resumed=first_step > 0)
+        self.begin()
         write_atomically(directory.metrics, to_csv(METRICS, rows))
         for row in rows:
             self._log(row)

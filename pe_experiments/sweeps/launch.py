@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_two_encodings
 from pe_experiments.configuration.schema import Config, validated
-from pe_experiments.store.directory import State
+from pe_experiments.store.directory import State, validation_loss
 from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, Lines, complain, say
@@ -63,11 +63,8 @@ class Job:
 
     @property
     def loss(self) -> float:
-        """Return the loss on fresh examples of the training lengths; NaN if unknown, infinite if diverged."""
-        if not (self.done and self.run):
-            return math.nan
-        result = self.run.directory.read_result() or {}
-        return math.inf if self.state is State.DIVERGED else result.get("validation_loss", math.nan)
+        result = self.run.directory.read_result() if self.done and self.run else None
+        return validation_loss(result) if result else math.nan
 
     @property
     def command(self) -> list[str]:
