@@ -129,10 +129,11 @@ def _notebook_digest(cls: Own) -> str:
         except (OSError, TypeError, SyntaxError):
             return UNTRACKED
         if isinstance(value, type):
-            attributes = {key: item for key, item in vars(value).items() if not key.startswith("__")}
-            texts[name] += str([(k, _as_text(v)) for k, v in attributes.items() if not isinstance(v, CODE)])
+            for key, item in vars(value).items():
+                if not key.startswith("__") and not isinstance(item, CODE):
+                    texts[name] += f"{key}={_stable_text(item)}"
         for function in functions:
-            texts[name] += _as_text((function.__defaults__, function.__kwdefaults__))
+            texts[name] += _stable_text((function.__defaults__, function.__kwdefaults__))
             for key in _names(function.__code__) & function.__globals__.keys() - texts.keys():
                 read = function.__globals__[key]
                 if isinstance(read, type | FunctionType):
@@ -141,11 +142,11 @@ def _notebook_digest(cls: Own) -> str:
                     elif read.__module__.partition(".")[0] not in KNOWN_PACKAGES:
                         texts[key] = str(code_digests([read]))
                 elif not isinstance(read, ModuleType):
-                    texts[key] = _as_text(read)
+                    texts[key] = _stable_text(read)
     return text_digest(str(sorted(texts.items())))
 
 
-def _as_text(value: Any) -> str:
+def _stable_text(value: Any) -> str:
     """Return a text of a value that is the same in every process."""
     if isinstance(value, set | frozenset):
         return str(sorted(map(repr, value)))

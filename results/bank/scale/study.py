@@ -102,7 +102,8 @@ def answer(folder: Path) -> str:
         if width == SMALLEST:
             continue
         if counts[width] < RUNS or counts[SMALLEST] < RUNS:
-            sentences.append(f"At {size} million parameters not measured: {counts[width]} of {RUNS} runs.")
+            made = f"{counts[width]} of {RUNS} runs"
+            sentences.append(f"Not measured yet at {size} million parameters: {made}.")
             continue
         decision = decide(scores[SMALLEST], scores[width])
         rule = "by the planned rule, which asks for KERPLE, `fox(initial_bias=4)` and `cpb_log` above ALiBi"
