@@ -20,7 +20,7 @@ from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.models.attention import makes_weights
-from pe_experiments.published import markdown_table
+from pe_experiments.studies import markdown_table
 from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, allowed, sentence
 from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml, write_atomically

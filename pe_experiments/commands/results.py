@@ -32,7 +32,7 @@ class ResultsSettings(Section):
 @command("results", __doc__)
 def run(cfg: DictConfig) -> None:
     options = validated(ResultsSettings, resolved(cfg))
-    from pe_experiments.published import blocks, pages, publish, reproduce
+    from pe_experiments.studies import blocks, pages, publish, reproduce
 
     modes = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}
     requested_modes = [key for key, value in modes.items() if value not in (False, None)]

@@ -180,7 +180,7 @@ def _published_keys(results_dir: str, study: str) -> Published:
     """Return the evaluated lengths and numbers of examples of the published runs of a study by key."""
     if not (study and Path(results_dir, study, "provenance.csv").exists()):
         return {}
-    from pe_experiments.published.archive import published_keys  # imports pandas
+    from pe_experiments.store.published import published_keys  # imports pandas
 
     return published_keys(Path(results_dir, study))
 

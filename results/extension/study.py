@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import ALPHA, Interval, paired_t_tests, t_interval
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
-from pe_experiments.published import (
+from pe_experiments.studies import (
     bits_per_byte,
     format_change,
     markdown_table,

@@ -29,7 +29,7 @@ from pe_experiments.checking.differences import where_they_differ
 from pe_experiments.checking.identify import known_mistakes
 from pe_experiments.checking.pair import SAME as ROUNDING
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.published import table
+from pe_experiments.studies import table
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically

@@ -13,7 +13,7 @@ from scipy import stats
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA
-from pe_experiments.published import format_mean, read_archive, table, with_settings
+from pe_experiments.studies import format_mean, read_archive, table, with_settings
 
 MARGIN = 0.1
 

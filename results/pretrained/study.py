@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.drawing import save, styles
-from pe_experiments.published import markdown_table
+from pe_experiments.studies import markdown_table
 
 TRUNCATED, TRAINED, LONGEST = 2048, 8192, 16384  # tokens
 # Each rescaling, and the encoding drawn in the same style.

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.published import read_archive, table
+from pe_experiments.studies import read_archive, table
 
 HERE = Path(__file__).parent
 TRAINED = 256

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.published import read_archive, table, with_settings
+from pe_experiments.studies import read_archive, table, with_settings
 
 HERE = Path(__file__).parent
 VARIANT = "cmc_tr20_ts40"  # random symbols, trained to 20, evaluated to 40

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.published import markdown_table, read_archive, with_settings
-from pe_experiments.published.archive import PROVENANCE
+from pe_experiments.store.published import PROVENANCE
+from pe_experiments.studies import markdown_table, read_archive, with_settings
 
 from .kazemnejad import mean_and_range
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
 from pe_experiments.comparison.words import number
-from pe_experiments.published import format_mean, read_archive, read_table, table, with_settings
+from pe_experiments.studies import format_mean, read_archive, read_table, table, with_settings
 
 HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")

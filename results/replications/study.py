@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.published import read_table, table
+from pe_experiments.studies import read_table, table
 
 from . import gu, kazemnejad, scan, statements
 

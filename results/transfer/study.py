@@ -14,12 +14,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pe_experiments.bank.scores import FLOORS, SCORE, score_table
 from pe_experiments.comparison.statistics import holm
 from pe_experiments.drawing import save
-from pe_experiments.published import markdown_table, read_archive
-from pe_experiments.published.pages import load_study
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.studies import markdown_table, read_archive
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS, SCORE, score_table
 
 RESULTS = Path(__file__).parents[1]
 # Groups of related encodings, the units of the bootstrap, as fixed by the first plan.

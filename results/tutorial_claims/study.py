@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.bank.scores import FLOORS, score_table
 from pe_experiments.comparison import Runs
-from pe_experiments.published import compare_archived, read_archive, read_table, table
+from pe_experiments.studies import compare_archived, read_archive, read_table, table
+from pe_experiments.studies.scores import FLOORS, score_table
 
 from .audits import audit_all
 from .trained import Trained, judge_trained

@@ -24,7 +24,7 @@ from pe_experiments.comparison.statistics import (
     permutation_p,
 )
 from pe_experiments.evaluation.summary import SOLVED
-from pe_experiments.published import format_mean, with_settings
+from pe_experiments.studies import format_mean, with_settings
 
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, Finding
 

@@ -20,8 +20,8 @@ from pe_experiments.configuration.groups import choices_of
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config
-from pe_experiments.published.archive import published_keys
 from pe_experiments.store.identity import config_key, identify
+from pe_experiments.store.published import published_keys
 from pe_experiments.sweeps.launch import _checked
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR

@@ -24,9 +24,8 @@ LAYERS = (
     ("store",),
     ("run",),
     ("comparison", "analysis", "pretrained"),
-    ("published",),
     ("sweeps",),
-    ("bank",),
+    ("studies",),
     ("commands",),
 )
 # Packages of one layer that do not import each other.

@@ -15,8 +15,8 @@ from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
-from pe_experiments.published.archive import write_archive
 from pe_experiments.store.manifest import list_in_study
+from pe_experiments.studies.archive import write_archive
 from tests import conftest
 from tests.conftest import ROOT, Script
 from tests.processes import run_script

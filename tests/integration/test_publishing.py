@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 
 from pe_experiments.comparison import compare
-from pe_experiments.published import pages, read_archive
-from pe_experiments.published.archive import published_keys
-from pe_experiments.published.publish import publish
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity
 from pe_experiments.store.manifest import list_in_study, write_manifest
+from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
+from pe_experiments.studies import pages, read_archive
+from pe_experiments.studies.publish import publish
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
 from tests.conftest import tiny_in
@@ -27,7 +27,7 @@ from tests.synthetic import write_study
 
 pytestmark = pytest.mark.slow
 PAGES = (
-    "from pe_experiments.published import read_archive\n\n\n"
+    "from pe_experiments.studies import read_archive\n\n\n"
     "def pages(folder):\n"
     '    (folder / "README.md").write_text(f"{len(read_archive(folder).runs)} runs")\n'
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.comparison import Runs
-from pe_experiments.published.archive import read_archive
-from pe_experiments.published.reproduce import compare_runs, published_config, reproduce_run
 from pe_experiments.run import run_experiment
+from pe_experiments.studies.archive import read_archive
+from pe_experiments.studies.reproduce import compare_runs, published_config, reproduce_run
 from pe_experiments.terminal.console import Display
 from tests.conftest import ROOT
 

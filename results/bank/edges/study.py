@@ -8,13 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.bank import verdicts
-from pe_experiments.bank.scores import FLOORS, RATE, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.published import read_archive, table, with_settings
-from pe_experiments.published.archive import select_runs
+from pe_experiments.studies import read_archive, table, verdicts, with_settings
+from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.scores import FLOORS, RATE, SCORE, score_table, scores_by_setting
 
 BANK = Path(__file__).parents[1] / "v2"
 VIEWS = {"left out": float("nan"), "0": 0.0}  # the score of an unlearned configuration

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.bank.scores import FLOORS, RATE, SCORE, score_table
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import share_interval
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.evaluation.summary import SOLVED
-from pe_experiments.published import read_archive, table, with_settings
-from pe_experiments.published.archive import select_runs
-from pe_experiments.published.pages import load_study
+from pe_experiments.studies import read_archive, table, with_settings
+from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS, RATE, SCORE, score_table
 
 BANK = Path(__file__).parents[1]
 bank = load_study(BANK / "v2")

@@ -11,13 +11,12 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from pe_experiments.bank import verdicts
-from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import save
-from pe_experiments.published import read_archive, table
-from pe_experiments.published.archive import select_runs
-from pe_experiments.published.pages import load_study
+from pe_experiments.studies import read_archive, table, verdicts
+from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS, SCORE, score_table, scores_by_setting
 
 BANK = Path(__file__).parents[1] / "v2"
 bank = load_study(BANK)

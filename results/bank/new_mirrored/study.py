@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.bank.scores import FLOORS, SCORE, score_table
 from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.comparison.words import join_names, number
 from pe_experiments.drawing import save
-from pe_experiments.published import read_archive, table
-from pe_experiments.published.archive import PROVENANCE, select_runs
-from pe_experiments.published.pages import load_study
+from pe_experiments.store.published import PROVENANCE
+from pe_experiments.studies import read_archive, table
+from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS, SCORE, score_table
 
 MIRRORED = Path(__file__).parents[1] / "mirrored"
 mirrored = load_study(MIRRORED)

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.bank.scores import FLOORS, SCORE, score_table
 from pe_experiments.comparison.statistics import ROUNDING, rank_correlation
 from pe_experiments.comparison.words import join_names, number
 from pe_experiments.drawing import save, styles
-from pe_experiments.published import read_archive, table, with_settings
-from pe_experiments.published.archive import select_runs
-from pe_experiments.published.pages import load_study
+from pe_experiments.studies import read_archive, table, with_settings
+from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS, SCORE, score_table
 
 bank = load_study(Path(__file__).parents[1] / "v2")
 measure = bank.measure  # writes the floors

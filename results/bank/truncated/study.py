@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_experiments.bank.scores import FLOORS
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.words import number
-from pe_experiments.published import read_archive, table, with_settings
-from pe_experiments.published.pages import load_study
+from pe_experiments.studies import read_archive, table, with_settings
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS
 
 MIRRORED = Path(__file__).parents[1] / "mirrored"
 TASKS = ["copy", "lag", "induction", "flip_flop"]

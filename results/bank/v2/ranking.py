@@ -16,12 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from pe_experiments.bank import verdicts
-from pe_experiments.bank.scores import SCORE, scores_by_setting
 from pe_experiments.comparison.statistics import ALPHA, holm
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import save
-from pe_experiments.published import table
+from pe_experiments.studies import table, verdicts
+from pe_experiments.studies.scores import SCORE, scores_by_setting
 
 TASKS = ["copy", "lag", "induction", "flip_flop"]  # the tasks that tell encodings apart
 AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"

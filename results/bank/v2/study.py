@@ -12,14 +12,13 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from pe_experiments.bank import verdicts
-from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, bootstrap_ranks
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.published import read_archive, table, with_settings
-from pe_experiments.published.pages import load_study
+from pe_experiments.studies import read_archive, table, verdicts, with_settings
+from pe_experiments.studies.pages import load_study
+from pe_experiments.studies.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.tasks.state import FlipFlop
 
 from . import ranking

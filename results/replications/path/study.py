@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.published import read_table
 from pe_experiments.run import evaluate_run
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED
 from pe_experiments.store.record import Record
+from pe_experiments.studies import read_table
 from pe_experiments.terminal.console import say
 
 IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of pairs that are ignored; 0.8 in training

@@ -18,9 +18,9 @@ from scipy import stats
 
 from pe_experiments.comparison import Runs
 from pe_experiments.drawing import save
-from pe_experiments.published import bits_per_byte, read_archive, table, with_settings
-from pe_experiments.published.pages import load_study
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.studies import bits_per_byte, read_archive, table, with_settings
+from pe_experiments.studies.pages import load_study
 from pe_experiments.terminal.errors import UserError
 
 RESULTS = Path(__file__).parents[2]

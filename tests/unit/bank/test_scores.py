@@ -9,8 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_experiments.bank.scores import score_table
-from pe_experiments.bank.verdicts import (
+from pe_experiments.comparison.runs import Runs
+from pe_experiments.comparison.statistics import paired_interval, paired_ps
+from pe_experiments.store.record import Record
+from pe_experiments.studies.scores import score_table
+from pe_experiments.studies.verdicts import (
     BETTER,
     NEITHER,
     NOT_SEPARATED,
@@ -22,9 +25,6 @@ from pe_experiments.bank.verdicts import (
     calibrated_p,
     verdicts_on,
 )
-from pe_experiments.comparison.runs import Runs
-from pe_experiments.comparison.statistics import paired_interval, paired_ps
-from pe_experiments.store.record import Record
 
 RANDOM = np.random.default_rng(0)
 

@@ -15,9 +15,9 @@ import pytest
 from scipy import stats
 
 from pe_experiments.comparison import build_comparison, compare, load_runs
-from pe_experiments.published.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.store.csv_files import read_curve, write_curve
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.studies.archive import FILES, merge_runs, read_archive, select_runs, write_archive
 from pe_experiments.tasks.text import FEWEST_BYTES
 from tests.conftest import Tiny
 from tests.synthetic import fading, write_run

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pe_experiments.published.pages import load_study
+from pe_experiments.studies.pages import load_study
 from pe_experiments.tasks.state import FlipFlop
 from tests import recomputation
 from tests.conftest import ROOT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pe_experiments.published import read_archive
+from pe_experiments.studies import read_archive
 from results.replications import gu
 from tests import recomputation
 

@@ -8,15 +8,16 @@ import pytest
 
 from pe_experiments.comparison import Runs, compare, load_runs
 from pe_experiments.comparison.compare import output_of
-from pe_experiments.published import read_archive, with_settings
-from pe_experiments.published.archive import FILES, merge_runs, published_keys, write_archive
-from pe_experiments.published.blocks import fill_project_readme
-from pe_experiments.published.pages import differences, list_studies, load_study, regenerate
-from pe_experiments.published.publish import require_committed_code
 from pe_experiments.store.csv_files import METRICS, to_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
+from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
+from pe_experiments.studies import read_archive, with_settings
+from pe_experiments.studies.archive import FILES, merge_runs, write_archive
+from pe_experiments.studies.blocks import fill_project_readme
+from pe_experiments.studies.pages import differences, list_studies, load_study, regenerate
+from pe_experiments.studies.publish import require_committed_code
 from pe_experiments.terminal.errors import UserError
 from tests import recomputation
 from tests.conftest import ROOT, Tiny
@@ -97,7 +98,7 @@ after
 def test_a_study_with_code_fills_its_page(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_experiments.published.pages.SHIPPED", tmp_path)
+    monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", tmp_path)
     folder = tmp_path / "small"
     write_archive(load_runs(write_study(tiny, seeds=1)), folder)
     (folder / "study.py").write_text(STUDY)

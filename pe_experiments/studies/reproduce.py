@@ -14,9 +14,10 @@ from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import resolved
-from pe_experiments.published.archive import DIGITS, PROVENANCE, read_archive
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
+from pe_experiments.store.published import PROVENANCE
+from pe_experiments.studies.archive import DIGITS, read_archive
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.training.device import use_device

@@ -14,7 +14,7 @@ import pandas as pd
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.evaluation.summary import FARTHEST
-from pe_experiments.published.blocks import with_settings
+from pe_experiments.studies.blocks import with_settings
 from pe_experiments.terminal.errors import UserError
 
 RATE = "training.learning_rate"

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from pe_experiments import NUMERICS
-from pe_experiments.bank.baselines import BankComparison, compare_with_bank
-from pe_experiments.bank.report import report
-from pe_experiments.bank.scores import SCORE
 from pe_experiments.store.manifest import list_in_study
+from pe_experiments.studies.baselines import BankComparison, compare_with_bank
+from pe_experiments.studies.scores import SCORE
+from pe_experiments.studies.versus_page import report
 from pe_experiments.sweeps.launch import Job
 from pe_experiments.sweeps.report import ComparisonReport
 from pe_experiments.terminal.console import say

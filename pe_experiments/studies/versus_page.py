@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_experiments.bank.baselines import BankComparison, ScoresByTask
-from pe_experiments.bank.scores import SCORE
-from pe_experiments.bank.verdicts import SIGNS, verdicts_on
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.drawing import drawing, legend_below, length_axis, panel_grid, render, save, styles, text
+from pe_experiments.studies.baselines import BankComparison, ScoresByTask
+from pe_experiments.studies.scores import SCORE
+from pe_experiments.studies.verdicts import SIGNS, verdicts_on
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.files import make_folder, write_atomically
 

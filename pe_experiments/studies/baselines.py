@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.bank.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.published.archive import PROVENANCE, SHIPPED, read_archive, select_runs
 from pe_experiments.store.names import safe_name
+from pe_experiments.store.published import PROVENANCE
 from pe_experiments.store.run import Run
+from pe_experiments.studies.archive import SHIPPED, read_archive, select_runs
+from pe_experiments.studies.scores import FLOORS, SCORE, score_table, scores_by_setting
 from pe_experiments.terminal.errors import UserError, allowed, few
 
 MOST_SETTINGS = 16  # per task, because the test enumerates all combinations of signs

@@ -15,8 +15,9 @@ from PIL import Image
 
 from pe_experiments.comparison import Comparison, build_comparison, write_comparison
 from pe_experiments.drawing import drawing
-from pe_experiments.published.archive import FILES, PROVENANCE, SHIPPED, read_archive
-from pe_experiments.published.blocks import fill_page
+from pe_experiments.store.published import PROVENANCE
+from pe_experiments.studies.archive import FILES, SHIPPED, read_archive
+from pe_experiments.studies.blocks import fill_page
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import consistent_files, make_folder, replace_together

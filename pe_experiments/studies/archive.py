@@ -10,11 +10,8 @@ depth.csv       for tasks with a depth: a row per run, input length and depth
 tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
 """
 
-import ast
 import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -28,18 +25,15 @@ from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.store.csv_files import BOUNDED_COLUMNS
-from pe_experiments.store.identity import config_key
+from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TUNING, read_table, valid_study
 from pe_experiments.store.record import Record
-from pe_experiments.terminal.errors import UserError, few, one_line
+from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
-PROVENANCE = "provenance.csv"  # marks a folder as a published study
-FILES = ("runs.csv", "curves.csv", "training.csv", PROVENANCE)
-TUNING = "tuning.csv"
+FILES = (RUNS, CURVES, "training.csv", PROVENANCE)
 OPTIONAL = ("text", "depth")  # attributes of `Runs`, written to NAME.csv if they have rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
-TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")  # columns
 NUMBERS = {  # columns that must have numbers only
     "runs.csv": ("seed", "max_length", "parameters"),
     "curves.csv": ("length", "content_length", "loss", *BOUNDED_COLUMNS),
@@ -138,19 +132,9 @@ def write_archive(runs: Runs, folder: Path) -> None:
         write_atomically(folder / file, table.to_csv(index=False))
 
 
-@contextmanager
-def _valid_study(folder: Path) -> Iterator[None]:
-    """Convert the errors of a missing or damaged file in the block to a `UserError`."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = one_line(f"{type(error).__name__}: {error}")
-        raise UserError(f"{folder} is not a published study ({reason})") from error
-
-
 def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
-    with _valid_study(folder):
+    with valid_study(folder):
         with consistent_files(folder):
             optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
             tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
@@ -201,61 +185,6 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
             raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
 
 
-def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
-    """Return the evaluated lengths of each published run, with the number of examples, by its `config_key`.
-
-    A run that diverged has none.
-
-    Runs that tuned an option are listed only in ``tuning.csv``. Apart from this option and the seed they have
-    the configuration, and here the lengths, of a published run of the same encoding.
-    """
-    if not (folder / PROVENANCE).exists():
-        return {}
-    with _valid_study(folder):
-        with consistent_files(folder):
-            provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
-            families = read_table(folder / FILES[0]).set_index("name")[["encoding", "protocol"]]
-            grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
-            curves = pd.read_csv(folder / FILES[1], usecols=["name", "length", "examples"])
-        lengths_by_name: dict[str, set[tuple[int, int]]] = defaultdict(set)
-        for name, length, examples in curves.itertuples(index=False):
-            lengths_by_name[name].add((length, examples))
-        lengths_by_key: dict[str, set[tuple[int, int]]] = {}
-        by_family: dict[tuple[str, ...], tuple[dict[str, Any], dict[str, str], set[tuple[int, int]]]] = {}
-        for name, *texts in provenance.itertuples(index=False):
-            trained, data = map(json.loads, texts)
-            lengths = lengths_by_name[name]
-            by_family[*families.loc[name]] = trained, data, lengths
-            lengths_by_key[config_key(trained, data)] = lengths
-        for row in grid.to_dict("records"):
-            trained, data, lengths = by_family[row["family"], row["protocol"]]
-            config = {**trained, "seed": row["seed"]}
-            for setting, value in zip(row["setting"].split(", "), str(row["value"]).split(", "), strict=True):
-                group, _, key = setting.partition(".")
-                config[group] = {**config[group], key: _parsed(value)}
-            lengths_by_key.setdefault(config_key(config, data), lengths)
-    return lengths_by_key
-
-
 def _choices(grid: pd.DataFrame) -> list[Choice]:
     """Return the choice of each tuned option from the rows of ``tuning.csv``."""
     return [choose(rows) for _, rows in grid.groupby(TUNED, sort=False)]
-
-
-def _parsed(value: str) -> Any:
-    """Return the value of an option that `option_value` gave as text."""
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-
-
-def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """Return a CSV as a data frame; only empty cells are NaN, since "none" is the name of an encoding.
-
-    Args:
-        path: the CSV.
-        texts: columns to read as text, besides those that always are.
-    """
-    types = dict.fromkeys([*TEXTS, *texts], str)
-    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")

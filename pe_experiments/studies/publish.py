@@ -5,12 +5,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pe_experiments.published.archive as archive
+import pe_experiments.studies.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.groups import OURS
-from pe_experiments.published.pages import load_study, make_pages, mirror
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.published import PROVENANCE
+from pe_experiments.studies.pages import load_study, make_pages, mirror
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -50,7 +51,7 @@ def publish(name: str, results_dir: Path) -> None:
     if not has_windows:
         _refuse_windows(study, finished, results_dir)
     published = finished
-    if (folder / archive.PROVENANCE).exists():
+    if (folder / PROVENANCE).exists():
         published = archive.merge_runs(archive.read_archive(folder), finished)
     runs_left_out = {run for run in finished.left_out if "/" not in run}  # a slash names a part of a run
     unfinished = runs_left_out - set(published.saved)

@@ -1,0 +1,23 @@
+"""Published evidence: write finished runs to CSVs, and regenerate pages from CSVs byte for byte.
+
+A study is a folder with the CSVs of `archive`. Its page, ``README.md``, is written by hand; `blocks` fills in
+tables and numbers. A study may have a module ``study.py``, which can import other modules of its folder
+(``from .other import ...``) and may define these functions:
+
+measure(folder, runs, results_dir)  write more CSVs from the runs when the study is published
+pages(folder)                       draw figures from the CSVs
+blocks(folder) -> {name: value}     return the tables (as text) and numbers of the page by name
+
+A study that defines neither ``pages`` nor ``blocks`` gets the files of a comparison.
+"""
+
+from pe_experiments.drawing import markdown_table as markdown_table
+from pe_experiments.store.published import read_table as read_table
+from pe_experiments.studies.archive import read_archive as read_archive
+from pe_experiments.studies.blocks import bits_per_byte as bits_per_byte
+from pe_experiments.studies.blocks import format_change as format_change
+from pe_experiments.studies.blocks import format_mean as format_mean
+from pe_experiments.studies.blocks import format_rate as format_rate
+from pe_experiments.studies.blocks import table as table
+from pe_experiments.studies.blocks import with_settings as with_settings
+from pe_experiments.studies.pages import compare_archived as compare_archived
