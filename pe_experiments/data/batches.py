@@ -22,8 +22,6 @@ from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.tasks.base import Split
 
 BATCHES_PER_DRAW = 16  # drawn together, so that a task is called once per length and not per batch
-MICRO_BATCH_TOKENS = 1300  # smaller parts of a batch cost more time than the padding they save
-WIDTH_STEP = 8  # widths and rows are multiples of it, because every new shape sets up kernels
 BLOCK_EXAMPLES = 100  # evaluation examples per block, independent of the batch size
 
 
@@ -162,42 +160,6 @@ class TrainingStream:
             if longest is None or length <= longest:
                 rows_B = (lengths_R == length).nonzero()[:, 0]
                 yield length, rows_B, *task.sample(length, len(rows_B), generator)
-
-
-def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
-    """Split a batch into parts with rows of similar length to save padding.
-
-    Rows are sorted by length. Each part is as wide as its longest row, rounded up to a multiple of 8. The
-    summed losses of the parts add up to the summed loss of the batch. A batch with a single length is not
-    split.
-    """
-    rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
-    if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
-        return [batch]
-    order_B = batch.lengths_B.argsort(descending=True, stable=True)
-    return [_micro_batch(batch, rows_b) for rows_b in order_B.split(rows)]
-
-
-def rounded_up(count: int, step: int) -> int:
-    """Return the smallest multiple of ``step`` that is at least ``count``."""
-    return -(-count // step) * step
-
-
-def _micro_batch(batch: Batch, rows_b: Tensor) -> Batch:
-    """Return the selected rows, of which the first is the longest, with as little padding as possible."""
-    part = batch.rows(rows_b)
-    lengths_b = part.lengths_B
-    index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
-    real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
-    declared_b, positions_bP = part.declared_B, part.positions_BP
-    index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(max=positions_bP.shape[1] - 1)
-    return Batch(
-        part.tokens_BT[:, index_t],
-        part.labels_BT[:, index_t].masked_fill(~real_bt, IGNORE),
-        lengths_b,
-        declared_b,
-        positions_bP[:, index_p],
-    )
 
 
 def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:

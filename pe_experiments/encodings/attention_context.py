@@ -109,8 +109,8 @@ class AttentionContext:
 
     def at_layer(self, layer: int, x_BSD: Tensor | Callable[[], Tensor]) -> AttentionContext:
         """Return a copy of the context for another layer, which shares the results of ``once``."""
-        context = object.__new__(AttentionContext)  # `copy.copy` is slower than the norm of a small layer
-        context.__dict__.update(self.__dict__, layer=layer, _x_BSD=x_BSD)
+        context = copy(self)
+        context.layer, context._x_BSD = layer, x_BSD
         return context
 
     def query_rows(self, start: int, stop: int, keys: int | None = None) -> AttentionContext:

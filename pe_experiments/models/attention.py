@@ -17,16 +17,12 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.models.packing import UNPACKED, Unpacked
+from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster
 from pe_experiments.models.parts import AttentionPart, softmax_with_sink
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
 FEWEST_QUERIES = 16  # of a block, because each block costs time of its own
 LONG = 2048  # tokens from which a length x length tensor is worth avoiding
-FUSED = 512  # tokens from which the fused kernel's forward pass is faster on a CPU, with either backend
-# The same for both passes and a bias without trainable parameters, with oneDNN and with MKL. With MKL and the
-# fused kernel a step of width 64 takes 0.99 times as long at 24 tokens, 0.90 at 96 and 0.63 at 160.
-FUSED_TRAINING, FUSED_TRAINING_MKL = 1024, 128
 
 
 @dataclass(frozen=True)
@@ -146,30 +142,15 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
 
 
 def choose_implementation(implementation: str, q_BHTK: Tensor, weighting: Weighting) -> Implementation:
-    """Return the function to call; ``auto`` chooses by device, length, training and library."""
+    """Return the function to call; ``auto`` saves memory on long rows and otherwise takes the fastest."""
     tokens = q_BHTK.shape[2]
-    training = torch.is_grad_enabled()
+    if implementation == "auto" and tokens >= LONG and not torch.is_grad_enabled():
+        return blocked
     if weighting.needs_weights:
-        save_memory = implementation == "auto" and tokens >= LONG and not training
-        return blocked if save_memory or implementation == "blocked" else eager
+        return blocked if implementation == "blocked" else eager
     if implementation != "auto":
         return IMPLEMENTATIONS[implementation]
-    encoding = weighting.encoding
-    if training:
-        fixed_bias = (
-            type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
-        )
-        return sdpa if q_BHTK.is_cuda or (fixed_bias and tokens >= _fused_training()) else eager
-    if tokens >= LONG:
-        return blocked
-    return sdpa if q_BHTK.is_cuda or tokens >= FUSED else eager
-
-
-def _fused_training() -> int:
-    """Return the tokens from which the fused kernel trains faster with the library of `training.matmul`."""
-    setting = getattr(torch.backends.mkldnn, "matmul", None)
-    uses_onednn = setting is not None and setting.fp32_precision == "bf16"
-    return FUSED_TRAINING if uses_onednn else FUSED_TRAINING_MKL
+    return sdpa if q_BHTK.is_cuda or fused_kernel_is_faster(weighting.encoding, tokens) else eager
 
 
 class Attention(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.softmax import additive_mask
-from pe_experiments.models.packing import Unpacked
+from pe_experiments.models.cpu import Unpacked
 from pe_experiments.terminal.errors import NotApplicable
 
 OutputGate = Literal["none", "head", "channel"]

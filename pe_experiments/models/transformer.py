@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,13 +17,11 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.models.attention import Attention, MakeSoftmax, makes_weights
 from pe_experiments.models.backbone import Backbone
+from pe_experiments.models.cpu import SelectedTokens, Unpacked, packing_of
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
-from pe_experiments.models.packing import UNPACKED, Packing, SelectedTokens, Unpacked
 from pe_experiments.models.parts import AttentionPart, Gate, OutputGate, QkNorm, Sinks, TokenShift
 from pe_experiments.terminal.argument_checks import one_of
 from pe_experiments.terminal.errors import NotApplicable
-
-PADDED = 0.9  # padding is removed if the share of real tokens is lower
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["layer", "rms"]
@@ -196,11 +193,11 @@ class Transformer(Backbone):
                 )
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
-        packing = self._packing(x_BTD, at)
+        packing = packing_of(x_BTD, at.lengths_B)
         return packing.pad(self._run_layers(x_BTD, at, packing, packing))
 
     def selected_tokens(self, x_BTD: Tensor, at: AttentionContext, indices_n: Tensor) -> Tensor:
-        packing = self._packing(x_BTD, at)
+        packing = packing_of(x_BTD, at.lengths_B)
         return self._run_layers(x_BTD, at, packing, SelectedTokens(packing, indices_n))
 
     def _run_layers(self, x_BTD: Tensor, at: AttentionContext, packing: Unpacked, last: Unpacked) -> Tensor:
@@ -210,11 +207,3 @@ class Transformer(Backbone):
             layer_packing = last if layer is self.layers[-1] else packing
             x_ND = layer(x_ND, self.encoding(index), at, layer_packing)
         return self.norm(x_ND)
-
-    def _packing(self, x_BTD: Tensor, at: AttentionContext) -> Unpacked:
-        """Return how padding is removed, which is done only in training on a CPU."""
-        if at.lengths_B is None or x_BTD.device.type != "cpu" or not torch.is_grad_enabled():
-            return UNPACKED
-        rows, tokens = x_BTD.shape[:2]
-        padded = int(at.lengths_B.sum()) < PADDED * rows * tokens
-        return Packing(at.lengths_B, tokens) if padded else UNPACKED

@@ -28,6 +28,7 @@ from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import InUse, UserError
 from pe_experiments.terminal.files import read_json, write_atomically
+from pe_experiments.training.cpu import keep_freed_memory
 
 Measure = Loss | Retrieval
 Key = tuple[str, ...]  # hash of model, text and options; RoPE parameters as JSON; window
@@ -105,6 +106,7 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         say(f"found finished: {folder}")
         return folder
     with _lock(folder):
+        keep_freed_memory()
         if settings.threads:
             torch.set_num_threads(settings.threads)
         model.read()

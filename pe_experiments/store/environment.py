@@ -15,7 +15,7 @@ import torch
 from pe_experiments.store.names import leaves
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import shown
-from pe_experiments.training import matmul
+from pe_experiments.training import cpu
 
 # Entries that are compared when a run resumes, because they may affect results.
 COMPARED = ("pe_experiments", "commit", "edited", "python", "libraries", "processor", "device", "threads",
@@ -33,10 +33,10 @@ def describe_environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "platform": platform.platform(),
-        "processor": matmul.processor().get("model name", ""),
+        "processor": cpu.processor().get("model name", ""),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
-        "matmul": matmul.current_backend(),
+        "matmul": cpu.current_backend(),
         "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 

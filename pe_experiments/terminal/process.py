@@ -29,20 +29,13 @@ def typed_command(name: str) -> list[str]:
 
 
 def set_up(command_words: Iterable[str]) -> None:
-    """Prepare output, environment and memory allocation of this process, and record its command."""
+    """Prepare output and environment of this process, and record its command."""
     command[:] = command_words
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed: the next file to be opened would get its file descriptor
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     logging.raiseExceptions = False  # otherwise `--info | head` prints a traceback for each further line
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of each unnecessary flag
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            # Let glibc keep freed memory, because batches of changing shape would otherwise cause page faults
-            # at every step. The parameters are M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of malloc.h.
-            for parameter, size in ((-3, 1 << 30), (-1, (1 << 31) - 1), (-2, 256 << 20)):
-                libc.mallopt(parameter, size)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 
 from pe_experiments.configuration.schema import Config
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import matmul
+from pe_experiments.training import cpu
 
 
 def prepare_device(config: Config) -> str:
@@ -22,6 +22,7 @@ def prepare_device(config: Config) -> str:
             f"trainer.threads={trainer.threads}: this machine has {cores} cores; allowed: 1 to {cores}"
         )
     torch.set_num_threads(trainer.threads)
+    cpu.keep_freed_memory()
     on_gpu = trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
     _refuse_devices(config, on_gpu)
     if on_gpu:
@@ -36,7 +37,7 @@ def prepare_device(config: Config) -> str:
                 "trainer.precision=64-true: Apple's GPU has no float64; allowed: 32-true or bf16-mixed"
             )
         return "mps"
-    matmul.select(trainer.matmul, training.batch_size * training.max_length * config.model.d_model**2)
+    cpu.select(trainer.matmul, training.batch_size * training.max_length * config.model.d_model**2)
     return "cpu"
 
 
@@ -65,9 +66,9 @@ def _refuse_devices(config: Config, on_gpu: bool) -> None:
 def use_device(config: Config) -> Iterator[str]:
     """Call `prepare_device` for a block; afterwards restore the threads and the matmul backend."""
     threads = torch.get_num_threads()
-    backend = matmul.current_backend()
+    backend = cpu.current_backend()
     try:
         yield prepare_device(config)
     finally:
         torch.set_num_threads(threads)
-        matmul.set_backend(backend)
+        cpu.set_backend(backend)

@@ -10,7 +10,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -30,21 +30,20 @@ from torch.optim.lr_scheduler import LambdaLR
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import TrainingConfig
-from pe_experiments.data.batches import Batch, TrainingStream, micro_batches, rounded_up
+from pe_experiments.data.batches import Batch, TrainingStream
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged, UserError, few
+from pe_experiments.training import cpu
 from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 
 RECORD_EVERY = 10  # steps between rows of the training curve
-SCORED_STEP = 16  # scored tokens are padded to a multiple of 16, because every new shape sets up kernels
 CHECKPOINT_SECONDS = 3.0  # between checkpoints; a killed run loses about as much work
 CHECKPOINT_SHARE = 0.02  # largest share of the training time for writing them, so large models write fewer
-NO_CONTEXT = nullcontext()
 KNOWN_WARNINGS = "isinstance.treespec, LeafSpec|`srun` command is available"
 
 
@@ -86,7 +85,7 @@ class TrainingModule(pl.LightningModule):
         The parts are the accumulated batches on every device. Lightning averages their gradients.
         """
         rows, parts, scored = batch
-        seed_forward(named_seed(self.experiment.config.seed, f"forward {batch_idx}"), self.device)
+        cpu.seed_forward(named_seed(self.experiment.config.seed, f"forward {batch_idx}"), self.device)
         if parts == 1:
             loss = batch_loss(self.model, rows)
         else:
@@ -129,46 +128,18 @@ class TrainingModule(pl.LightningModule):
         checkpoint["run"] = self.run_hash
 
 
-def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed the random draws of a forward pass, so that a resumed run makes the same draws.
-
-    ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step, which takes a
-    millisecond and memory that is never freed.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
-
-
 def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tensor:
     """Return the mean cross entropy of a batch in nats, or its sum divided by ``scored`` tokens."""
-    if batch.tokens_BT.device.type != "cpu":  # constant shapes, without synchronising with the host
-        logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-        logits_NV = at_least_float32(logits_BTV.flatten(0, 1))
-        labels_N = batch.labels_BT.flatten()
-        if scored is None:
-            return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE)
-        return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE, reduction="sum") / scored
-    parts = micro_batches(batch, model.shape.train_length)
-    count = (batch.labels_BT != IGNORE).sum() if scored is None else scored
-    return torch.stack([_loss_sum(model, part) for part in parts]).sum() / count
-
-
-def _loss_sum(model: Backbone, batch: Batch) -> Tensor:
-    """Return the summed loss, with the head applied only to scored tokens (padded to `SCORED_STEP`)."""
+    if batch.tokens_BT.device.type == "cpu":
+        count = (batch.labels_BT != IGNORE).sum() if scored is None else scored
+        return cpu.loss_sum(model, batch) / count
+    # Constant shapes, without synchronising with the host.
+    logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+    logits_NV = at_least_float32(logits_BTV.flatten(0, 1))
     labels_N = batch.labels_BT.flatten()
-    indices_n = (labels_N != IGNORE).nonzero()[:, 0]
-    scored = len(indices_n)
-    indices_n = F.pad(indices_n, (0, rounded_up(scored, SCORED_STEP) - scored))
-    labels_n = labels_N[indices_n]
-    labels_n[scored:] = IGNORE
-    hidden_nD = model.hidden(
-        batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B, indices_n
-    )
-    logits_nV = at_least_float32(model.head(hidden_nD))
-    return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
+    if scored is None:
+        return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE)
+    return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE, reduction="sum") / scored
 
 
 class MicroBatch(NamedTuple):
@@ -206,13 +177,6 @@ def is_recorded(step: int, config: TrainingConfig) -> bool:
 def is_checked(step: int, config: TrainingConfig) -> bool:
     """Return whether the model is validated on fresh examples after a step."""
     return step % config.check_every == 0 or step == config.steps
-
-
-class NoProfiler(PassThroughProfiler):
-    """Time nothing; Lightning's own creates a context manager for each of the 31 hooks of a step."""
-
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        return NO_CONTEXT
 
 
 class Recorder(Callback):
@@ -387,6 +351,8 @@ def fit(
         strategy: Any = "fsdp" if config.strategy == "fsdp" else "auto"
         if several and config.strategy != "fsdp":  # parameters of long distances may be unused
             strategy = DDPStrategy(find_unused_parameters=True)
+        profiler = PassThroughProfiler()
+        profiler.profile = cpu.profile_nothing  # type: ignore[method-assign, assignment]
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else device,
             devices=config.devices,
@@ -403,7 +369,7 @@ def fit(
             logger=list(observer.loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
-            profiler=NoProfiler(),
+            profiler=profiler,
             # A job of Slurm with one device is one process, whatever Slurm's variables say.
             plugins=None if several else [LightningEnvironment()],
         )

@@ -26,7 +26,7 @@ from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.terminal.files import read_json, write_atomically
-from pe_experiments.training import matmul
+from pe_experiments.training import cpu
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.gpu import gpu
 from results.benchmark.peers import PEERS
@@ -114,7 +114,7 @@ def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[
 
 def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     """Return steps of our model with its default activation and with that of other libraries."""
-    backend = matmul.select("auto", matmul.SMALL)
+    backend = cpu.select("auto", cpu.SMALL)
     make = partial(Transformer, vocabulary, shape, Learned, initialisation="pytorch")
     return {
         OURS: next_token_step(make(activation="relu"), batches, backend),
@@ -124,7 +124,7 @@ def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str
 
 def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     """Return a step of each peer by attention and matmul backend; defaults are not part of the name."""
-    backends = dict.fromkeys(("default", matmul.select("auto", matmul.SMALL)))
+    backends = dict.fromkeys(("default", cpu.select("auto", cpu.SMALL)))
     steps: dict[str, Step] = {}
     for name, (make, attentions) in PEERS.items():
         try:
@@ -161,7 +161,7 @@ def small(
         }
         run = experiment(pe="learned", **settings)
         with use_device(run.config):
-            backend = matmul.current_backend()
+            backend = cpu.current_backend()
         theirs = _their_steps(run.shape, run.format.vocab_size, padded_batches(run))
         cases: dict[str, Timed] = {
             OURS: partial(of_new_model, whole_training, run, backend),
@@ -196,9 +196,7 @@ def encodings(repeats: int, display: Display) -> Iterator[Row]:
         for name in shipped("pe"):
             with suppress(NotApplicable):
                 run = experiment(pe=name, **keys)
-                cases[name] = timed(
-                    training_step(run.untrained_model(), run, matmul.select("auto", matmul.SMALL))
-                )
+                cases[name] = timed(training_step(run.untrained_model(), run, cpu.select("auto", cpu.SMALL)))
         seconds = interleave(cases, repeats, display, f"encodings, {setting}")
         yield from paired_ratios("encodings", setting, seconds, "none")
 

@@ -20,10 +20,10 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
-from pe_experiments.training import matmul
+from pe_experiments.training import cpu
+from pe_experiments.training.cpu import Backend
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, fit
-from pe_experiments.training.matmul import Backend
 from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from results.benchmark.timing import Step
@@ -56,7 +56,7 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
     index = count()
 
     def step() -> None:
-        matmul.set_backend(backend)
+        cpu.set_backend(backend)
         tokens_BT, labels_BT = batches[next(index) % len(batches)]
         loss = F.cross_entropy(model(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
         optimizer.zero_grad()
@@ -76,7 +76,7 @@ def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
     index = count()
 
     def step() -> None:
-        matmul.set_backend(backend)
+        cpu.set_backend(backend)
         optimizer.zero_grad()
         batch_loss(model, batches.batch(next(index))).backward()
         optimizer.clip_gradients(training.clip_norm)
@@ -107,7 +107,7 @@ def of_new_model(measure: Training, run: Experiment, backend: Backend) -> float:
 
 def forward_alone(model: Backbone, run: Experiment, backend: Backend) -> float:
     """Return the seconds per step of computing the loss, data included."""
-    matmul.set_backend(backend)
+    cpu.set_backend(backend)
     batches = run.batches
     index = count()
     return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), run)
@@ -126,7 +126,7 @@ def whole_training(
     after_first_step: Callable[[], object] = lambda: None,
 ) -> float:
     """Return the seconds per step of a whole training in the harness, without the time of the first step."""
-    matmul.set_backend(backend)
+    cpu.set_backend(backend)
     end_times: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"

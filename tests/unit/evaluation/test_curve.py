@@ -10,13 +10,14 @@ import torch
 from scipy.stats import binomtest
 
 from pe_experiments.checking import small_shape
-from pe_experiments.data.batches import Batch, TrainingStream, micro_batches
+from pe_experiments.data.batches import Batch, TrainingStream
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import extrapolation_curve, tally, wilson_interval
 from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.terminal.console import Display
+from pe_experiments.training import cpu
 from tests.conftest import Tiny
 
 
@@ -195,7 +196,7 @@ def test_declared_lengths_leave_room_for_the_longest_answer(tiny: Tiny, batching
     batch = TrainingStream(experiment.source, 64, batching).batch(0)
     block = experiment.source.evaluation_block(9, 0)
     assert set(block.declared_B.tolist()) == {9 + 9 + 2}
-    for rows in (batch, block, *micro_batches(batch, experiment.shape.train_length)):
+    for rows in (batch, block, *cpu.micro_batches(batch, experiment.shape.train_length)):
         assert (rows.lengths_B <= rows.declared_B).all()
         assert rows.positions_BP.shape[1] >= rows.declared_B.max()
         for ids, declared in zip(rows.positions_BP, rows.declared_B.tolist(), strict=True):

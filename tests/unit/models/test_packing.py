@@ -7,7 +7,7 @@ import torch
 
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.data.batches import TrainingStream
-from pe_experiments.models import Backbone, Transformer, transformer
+from pe_experiments.models import Backbone, Transformer, cpu
 from pe_experiments.training.loop import batch_loss
 from tests.conftest import Tiny
 
@@ -24,12 +24,12 @@ def test_packing_changes_no_loss_and_no_gradient(
     experiment = tiny(f"pe={encoding}", f"model={model}", "training.max_length=12")
     network = experiment.untrained_model().double()
     batch = TrainingStream(experiment.source, 8, "mixed").batch(0)
-    assert batch.lengths_B.sum() < transformer.PADDED * batch.tokens_BT.numel()
+    assert batch.lengths_B.sum() < cpu.PADDED * batch.tokens_BT.numel()
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     results = []
-    packs, skips, computes_all = transformer.PADDED, Transformer.selected_tokens, Backbone.selected_tokens
+    packs, skips, computes_all = cpu.PADDED, Transformer.selected_tokens, Backbone.selected_tokens
     for share, selected_tokens in ((packs, skips), (0.0, skips), (0.0, computes_all)):
-        monkeypatch.setattr(transformer, "PADDED", share)
+        monkeypatch.setattr(cpu, "PADDED", share)
         monkeypatch.setattr(Transformer, "selected_tokens", selected_tokens)
         loss = batch_loss(network, batch)
         gradients = torch.autograd.grad(loss, trained, materialize_grads=True)

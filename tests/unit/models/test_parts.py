@@ -18,7 +18,7 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention import Attention
-from pe_experiments.models.packing import UNPACKED
+from pe_experiments.models.cpu import UNPACKED
 from pe_experiments.models.parts import AttentionPart, Gate, QkNorm, Sinks, TokenShift
 from pe_experiments.terminal.errors import NotApplicable
 

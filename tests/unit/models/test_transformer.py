@@ -13,7 +13,7 @@ from pe_experiments.checking import small_shape
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
-from pe_experiments.models import Transformer, attention
+from pe_experiments.models import Transformer, attention, cpu
 from tests.conftest import Tiny
 
 WORDS = torch.randint(9, (3, 10), generator=torch.Generator().manual_seed(0))
@@ -57,7 +57,7 @@ def test_long_rows_are_computed_in_blocks_with_the_same_result(
         in_blocks = model.hidden(words, None, lengths)
         assert set(called) == {"blocked"}
         monkeypatch.setattr(attention, "LONG", words.shape[1] + 1)
-        monkeypatch.setattr(attention, "FUSED", words.shape[1] + 1)
+        monkeypatch.setattr(cpu, "FUSED", words.shape[1] + 1)
         at_once = model.hidden(words, None, lengths)
     assert set(called) == {"blocked", "eager"}
     for row, length in enumerate(lengths):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pe_experiments.data import batches as data
-from pe_experiments.data.batches import TrainingStream, micro_batches
+from pe_experiments.data.batches import TrainingStream
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
+from pe_experiments.training import cpu
+from pe_experiments.training.cpu import micro_batches
 from pe_experiments.training.loop import batch_loss
 from pe_experiments.training.optimizer import learning_rate_factor
 from tests.conftest import Tiny
@@ -52,7 +53,7 @@ def test_micro_batches_have_the_loss_and_gradient_of_the_batch(
     batch = TrainingStream(experiment.source, 24, "mixed").batch(0)
     measured = {}
     for tokens, parts in ((60, 3), (10**9, 1)):
-        monkeypatch.setattr(data, "MICRO_BATCH_TOKENS", tokens)
+        monkeypatch.setattr(cpu, "MICRO_BATCH_TOKENS", tokens)
         assert len(micro_batches(batch, network.shape.train_length)) == parts
         network.zero_grad()
         loss = batch_loss(network, batch)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import matmul
-from pe_experiments.training.matmul import SMALL, current_backend, select
+from pe_experiments.training import cpu as library
+from pe_experiments.training.cpu import SMALL, current_backend, select
 
 AMD = {"vendor_id": "AuthenticAMD", "flags": "avx2 avx512_bf16"}
 INTEL = {"vendor_id": "GenuineIntel", "flags": "avx512f"}
@@ -23,7 +23,7 @@ AMD_WITH_AMX = {"vendor_id": "AuthenticAMD", "flags": "avx512f amx_bf16"}
 def _restore_backend() -> Iterator[None]:
     before = current_backend()
     yield
-    matmul.set_backend(before)
+    library.set_backend(before)
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ def _restore_backend() -> Iterator[None]:
 def test_the_processor_decides(
     cpu: dict[str, str], choice: str, size: int, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matmul, "_SETTING", SimpleNamespace(fp32_precision="ieee"))
-    monkeypatch.setattr(matmul, "processor", lambda: cpu)
+    monkeypatch.setattr(library, "_SETTING", SimpleNamespace(fp32_precision="ieee"))
+    monkeypatch.setattr(library, "processor", lambda: cpu)
     assert select(choice, size) == backend == current_backend()
 
 
 def test_onednn_is_refused_where_it_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "processor", lambda: WITH_AMX)
+    monkeypatch.setattr(library, "processor", lambda: WITH_AMX)
     with pytest.raises(UserError, match=r"trainer\.matmul=onednn.*bfloat16; allowed here: auto, default"):
         select("onednn", 1)
