@@ -6,7 +6,7 @@ EXTRAS ?= dev,oracle
 BIN := .venv/bin
 MAKEFLAGS += --jobs=2  # the linters run beside the tests
 
-.PHONY: train test test-all run-tests golden lint results clean
+.PHONY: train test test-all run-tests golden shipped lint results clean
 
 train: .venv/.done
 	$(BIN)/python scripts/train.py pe=sinusoidal
@@ -21,6 +21,13 @@ run-tests: .venv/.tests
 # The numbers that tests/golden holds the package to, after NUMERICS was raised.
 golden: .venv/.tests
 	$(BIN)/python -m tests.golden.numbers
+
+# What a new encoding or task needs besides its class, YAML, loop and catalogue line: golden numbers, test
+# vectors, cards. Each line says what was written.
+shipped: .venv/.tests
+	$(BIN)/python -m tests.golden.numbers missing
+	$(BIN)/python -m tests.oracles.vectors
+	$(BIN)/python scripts/catalogue.py
 
 # Every table, figure and page under results/ from the CSVs of the studies.
 results: .venv/.tests

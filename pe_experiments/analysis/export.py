@@ -32,7 +32,8 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     cls = type(encoding)
     name = cls.__name__
     base = PositionalEncoding
-    if acts_at_embedding(encoding) or makes_weights(encoding) or cls.rotate is not base.rotate:
+    acts_elsewhere = acts_at_embedding(encoding) or makes_weights(encoding) or encoding.acts_on_values
+    if acts_elsewhere or cls.rotate is not base.rotate:
         raise UserError(f"export: {name} does more than add to the logits, so it is no score_mod")
     if cls.bias is base.bias or encoding.invariant_to != "shift":
         raise UserError(f"export: {name} adds no bias that depends on the distance of query and key alone")
@@ -81,7 +82,7 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
         try:
             heads, width = encoding.shape.num_heads, encoding.shape.head_dim
             token = torch.zeros(1, heads, 1, width, device=_device(encoding))
-            _weights(encoding, token, token, None, 1.0)
+            encoding.weights(token, token, _context(encoding, token, token, None))
         except AssertionError as error:
             raise UserError(f"export: {error}, which transformers does not pass on") from error
 
@@ -94,9 +95,13 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         default_scaling = encoding.shape.head_dim**-0.5
         scale = 1.0 if scaling is None else scaling / default_scaling
-        weights_BHTS = _weights(encoding, query, key, attention_mask, scale)
+        at = _context(encoding, query, key, attention_mask)
+        used = at.k_positions_BS.shape[1]
+        weights_BHTS = encoding.weights(query * scale, key[:, :, :used], at)
         weights_BHTS = F.dropout(weights_BHTS.to(value.dtype), dropout)
-        return (weights_BHTS @ value).transpose(1, 2).contiguous(), weights_BHTS
+        read_BHTK = encoding.read(weights_BHTS, encoding.values(value[:, :, :used], at), at)
+        outputs_BTHK = encoding.outputs(read_BHTK, at).transpose(1, 2).contiguous()
+        return outputs_BTHK, F.pad(weights_BHTS, (0, key.shape[2] - used))
 
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, eager_mask)
@@ -107,12 +112,12 @@ def _device(encoding: PositionalEncoding) -> torch.device | None:
     return next((parameter.device for parameter in encoding.parameters()), None)
 
 
-def _weights(
-    encoding: PositionalEncoding, q_BHTK: Tensor, k_BHSK: Tensor, mask_B1TS: Tensor | None, scale: float
-) -> Tensor:
-    """Return the attention weights [B, H, T, S] of the last T of S tokens.
+def _context(
+    encoding: PositionalEncoding, q_BHTK: Tensor, k_BHSK: Tensor, mask_B1TS: Tensor | None
+) -> AttentionContext:
+    """Return the context of the last T of S tokens, with the keys that are in use.
 
-    The mask comes from transformers: True or 0 where a query sees a key. Queries are multiplied by ``scale``.
+    The mask comes from transformers: True or 0 where a query sees a key.
     """
     queries, keys = q_BHTK.shape[2], k_BHSK.shape[2]
     if mask_B1TS is None:
@@ -127,12 +132,9 @@ def _weights(
             last_T = (visible_BTS.any(0) * torch.arange(keys, device=q_BHTK.device)).amax(-1)
             # Take the largest offset, because queries that are padding see fewer keys.
             offset = int((last_T - torch.arange(queries, device=q_BHTK.device)).max())
-            used = max(offset, 0) + queries
-            if used < keys:
-                weights_BHTS = _weights(encoding, q_BHTK, k_BHSK[:, :, :used], mask_B1TS, scale)
-                return F.pad(weights_BHTS, (0, keys - used))
+            keys = min(keys, max(offset, 0) + queries)
+            visible_BTS = visible_BTS[:, :, :keys]
     ids_BS = (visible_BTS.any(1).long().cumsum(-1) - 1).clamp(min=0)
     visible_BTS = visible_BTS | ~visible_BTS.any(-1, keepdim=True)  # a query that sees no key would give NaN
     first = keys - queries
-    at = AttentionContext(ids_BS[:, first:], ids_BS, visible_BTS, first_query=first)
-    return encoding.weights(q_BHTK * scale, k_BHSK, at)
+    return AttentionContext(ids_BS[:, first:], ids_BS, visible_BTS, first_query=first)

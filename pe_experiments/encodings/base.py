@@ -119,6 +119,18 @@ class PositionalEncoding(nn.Module):
             )
         self.shape = shape
 
+    @property
+    def reads_weights(self) -> bool:
+        """Return whether `read` is needed: if a subclass overrides it, unless an option switches it off."""
+        return type(self).read is not PositionalEncoding.read
+
+    @property
+    def acts_on_values(self) -> bool:
+        """Return whether the encoding changes the values or how they are summed."""
+        cls = type(self)
+        base = PositionalEncoding
+        return cls.values is not base.values or cls.outputs is not base.outputs or self.reads_weights
+
     def for_layer(self, layer: int) -> PositionalEncoding:
         """Return the encoding of this layer: ``self``, except in a mixture of encodings."""
         return self
@@ -169,6 +181,25 @@ class PositionalEncoding(nn.Module):
         q_BHTK, k_BHSK = self.rotate(q_BHTK, k_BHSK, at)
         return self.softmax_weights(q_BHTK, k_BHSK, at)
 
+    def values(self, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        """Return the values that the attention weights will sum, changed according to the keys' positions."""
+        return v_BHSK
+
+    def outputs(self, o_BHTK: Tensor, at: AttentionContext) -> Tensor:
+        """Return the weighted sums of the values, changed according to the queries' positions.
+
+        DeepSeek-V4 rotates values in `values` and rotates their sum back here.
+        """
+        return o_BHTK
+
+    def read(self, weights_BHTS: Tensor, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        """Return the weighted sum of the values, BHTK, from weights and the result of `values`.
+
+        An encoding that overrides it (Shaw et al.'s relative values) cannot use the fused kernel. ``at`` may
+        cover only a block of the queries.
+        """
+        return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
+
     def scaled_logits(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return q . k / sqrt(head_dim), BHTS in float32 or better. This is not a hook."""
         return at_least_float32((q_BHTK * self.shape.head_dim**-0.5) @ k_BHSK.mT)
@@ -193,7 +224,7 @@ class PositionBias(PositionalEncoding):
         raise NotImplementedError
 
 
-HOOKS = ("embed", "embed_sequence", "rotate", "bias", "weights", "for_layer")
+HOOKS = ("embed", "embed_sequence", "rotate", "bias", "weights", "values", "outputs", "read", "for_layer")
 
 
 def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:

@@ -46,9 +46,9 @@ class Dape(PositionalEncoding):
         self.added = KerpleLog(shape) if bias is None else bias(shape)
         base = PositionalEncoding
         bias_class = type(self.added)
-        other_hooks = ("embed", "rotate", "weights")
+        other_hooks = ("embed", "rotate", "weights", "values", "outputs")
         overrides_others = any(getattr(bias_class, hook) is not getattr(base, hook) for hook in other_hooks)
-        if bias_class.bias is base.bias or overrides_others:
+        if bias_class.bias is base.bias or overrides_others or self.added.reads_weights:
             raise ValueError(f"bias={bias_class.__name__}: DAPE needs an encoding that only adds a bias")
         if isinstance(self.added, SlidingWindow | HardAlibi):
             raise ValueError(

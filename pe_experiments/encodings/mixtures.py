@@ -12,7 +12,8 @@ from pe_experiments.encodings.base import Invariance, MakeEncoding, acts_at_embe
 class Composition(PositionalEncoding):
     """Several encodings in every layer: embeddings and rotations apply in the order given, biases are added.
 
-    The logit scale is unchanged, and every encoding keeps its own parameters (one set per layer if it is
+    Values pass in the order given, and their weighted sum in the reverse order. The logit scale is unchanged,
+    and every encoding keeps its own parameters (one set per layer if it is
     ``per_layer``). The composition is shift-invariant if all parts are, and causal only if any part is.
 
     Source: see the parts. Parameters: those of the parts. Beyond training: as the parts.
@@ -20,7 +21,7 @@ class Composition(PositionalEncoding):
     Args:
         encodings: two or more functions that build an encoding from a shape; in YAML each is a ``_target_``
             with its arguments and ``_partial_: true``. Only the first may be concatenated. Encodings that
-            compute their own attention weights cannot be composed.
+            compute their own attention weights, or read them, cannot be composed.
     """
 
     inherits_length = False  # its parts say whether they do
@@ -37,11 +38,19 @@ class Composition(PositionalEncoding):
                 raise ValueError(
                     f"encodings: {type(part).__name__} computes its own weights and cannot be composed"
                 )
+            if part.reads_weights:
+                raise ValueError(
+                    f"encodings: {type(part).__name__} reads the attention weights and cannot be composed"
+                )
         for part in layers[0][1:]:
             if part.position_width:
                 raise ValueError(f"encodings: {type(part).__name__} is concatenated and must be the first")
         self.position_width = layers[0][0].position_width
         self.invariant_to = _common_invariance(parts)
+
+    @property
+    def acts_on_values(self) -> bool:
+        return _acts_on_values(self.parts)
 
     def _at_layer(self, layer: int) -> list[PositionalEncoding]:
         """Return the parts of this layer in their order."""
@@ -69,6 +78,16 @@ class Composition(PositionalEncoding):
             if bias is not None:
                 total = bias if total is None else total + bias
         return total
+
+    def values(self, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        for part in self._at_layer(at.layer):
+            v_BHSK = part.values(v_BHSK, at)
+        return v_BHSK
+
+    def outputs(self, o_BHTK: Tensor, at: AttentionContext) -> Tensor:
+        for part in reversed(self._at_layer(at.layer)):
+            o_BHTK = part.outputs(o_BHTK, at)
+        return o_BHTK
 
 
 class ByLayer(PositionalEncoding):
@@ -111,6 +130,10 @@ class ByLayer(PositionalEncoding):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
         self.invariant_to = _common_invariance(parts)
 
+    @property
+    def acts_on_values(self) -> bool:
+        return _acts_on_values(self.parts)
+
     def _number(self, layer: int) -> int:
         """Return the number of the encoding of this layer."""
         return self.order[layer % len(self.order)]
@@ -131,8 +154,8 @@ class ByHead(PositionalEncoding):
     Source: see the parts. Parameters: those of the parts, for all heads. Beyond training: as the parts.
 
     Args:
-        encodings: two or more, as in `Composition`. They may not act at the embedding or compute their own
-            weights, and give queries of the same width.
+        encodings: two or more, as in `Composition`. They may not act at the embedding or compute or read
+            attention weights, and give queries of the same width.
         heads: number of heads of each encoding; None means equal shares.
     """
 
@@ -149,9 +172,14 @@ class ByHead(PositionalEncoding):
         self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
         parts = [part for layer in range(shape.num_layers) for part in self._at_layer(layer)]
         for part in parts:
-            if type(part).weights is not PositionalEncoding.weights or _acts_at_embedding(part):
+            makes_weights = type(part).weights is not PositionalEncoding.weights
+            if makes_weights or part.reads_weights or _acts_at_embedding(part):
                 raise ValueError(f"encodings: {type(part).__name__} cannot be limited to some heads")
         self.invariant_to = _common_invariance(parts)
+
+    @property
+    def acts_on_values(self) -> bool:
+        return _acts_on_values(self.parts)
 
     def _at_layer(self, layer: int) -> list[PositionalEncoding]:
         """Return the parts of this layer in their order."""
@@ -161,10 +189,8 @@ class ByHead(PositionalEncoding):
         rotated = [part.rotate(q_BHTK, k_BHSK, at) for part in self._at_layer(at.layer)]
         if len({q.shape[-1] for q, _ in rotated}) > 1:
             raise ValueError("encodings: queries of different widths cannot be mixed by head")
-        queries, keys = ([pair[i].split(self.heads, dim=1) for pair in rotated] for i in (0, 1))
-        own_queries = [heads[number] for number, heads in enumerate(queries)]
-        own_keys = [heads[number] for number, heads in enumerate(keys)]
-        return torch.cat(own_queries, dim=1), torch.cat(own_keys, dim=1)
+        queries, keys = zip(*rotated, strict=True)
+        return self._join_heads(queries), self._join_heads(keys)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor | None:
         biases = [part.bias(q_BHTK, k_BHSK, at) for part in self._at_layer(at.layer)]
@@ -180,12 +206,30 @@ class ByHead(PositionalEncoding):
             own.append(everywhere.expand(shape).split(self.heads, dim=1)[number])
         return torch.cat(own, dim=1)
 
+    def values(self, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        results = [part.values(v_BHSK, at) for part in self._at_layer(at.layer)]
+        return v_BHSK if all(result is v_BHSK for result in results) else self._join_heads(results)
+
+    def outputs(self, o_BHTK: Tensor, at: AttentionContext) -> Tensor:
+        results = [part.outputs(o_BHTK, at) for part in self._at_layer(at.layer)]
+        return o_BHTK if all(result is o_BHTK for result in results) else self._join_heads(results)
+
+    def _join_heads(self, results: Sequence[Tensor]) -> Tensor:
+        """Return the heads of each part from its result for all heads, [B, H, T, K]."""
+        heads = [result.split(self.heads, dim=1)[number] for number, result in enumerate(results)]
+        return torch.cat(heads, dim=1)
+
 
 def _acts_at_embedding(encoding: PositionalEncoding) -> bool:
     """Return whether the encoding, or any part of a composition, changes token embeddings."""
     if isinstance(encoding, Composition):
         return any(_acts_at_embedding(part) for part in encoding._at_layer(0))
     return acts_at_embedding(encoding)
+
+
+def _acts_on_values(parts: nn.ModuleList) -> bool:
+    """Return whether any instance of the parts acts on values."""
+    return any(instance.acts_on_values for instances in parts for instance in instances)  # type: ignore
 
 
 def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:

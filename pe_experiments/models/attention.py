@@ -44,7 +44,7 @@ class Weighting:
     @property
     def needs_weights(self) -> bool:
         """Return whether the fused kernel cannot compute these weights."""
-        return self.softmax is not None or makes_weights(self.encoding)
+        return self.softmax is not None or needs_weights(self.encoding)
 
     def of(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
@@ -68,7 +68,8 @@ class Weighting:
 
 def eager(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Compute the weights, then the weighted sum. Fastest for training on short rows on a CPU."""
-    return weighting.of(q_BHTK, k_BHSK).to(v_BHSK.dtype) @ v_BHSK
+    weights_BHTS = weighting.of(q_BHTK, k_BHSK)
+    return weighting.encoding.read(weights_BHTS, v_BHSK, weighting.at)
 
 
 def sdpa(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
@@ -125,7 +126,7 @@ def blocked(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting
         of_rows = replace(weighting, at=at.query_rows(start, stop, seen))
         if weighting.needs_weights:
             compute = of_rows.of if has_own_weights else of_rows.of_rotated
-            y_BHTK[:, :, start:stop] = compute(q_BHtK, k_BHsK).to(v_BHSK.dtype) @ v_BHsK
+            y_BHTK[:, :, start:stop] = encoding.read(compute(q_BHtK, k_BHsK), v_BHsK, of_rows.at)
         else:
             y_BHTK[:, :, start:stop] = fused(q_BHtK, k_BHsK, v_BHsK, of_rows)
     return y_BHTK
@@ -139,6 +140,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {"eager": eager, "sdpa": sdpa, "blo
 def makes_weights(encoding: PositionalEncoding) -> bool:
     """Return whether the encoding computes weights other than the masked softmax of its logits."""
     return type(encoding).weights is not PositionalEncoding.weights
+
+
+def needs_weights(encoding: PositionalEncoding) -> bool:
+    """Return whether the fused kernel cannot compute this encoding."""
+    return makes_weights(encoding) or encoding.reads_weights
 
 
 def choose_implementation(implementation: str, q_BHTK: Tensor, weighting: Weighting) -> Implementation:
@@ -188,7 +194,8 @@ class Attention(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
         weighting = self._weighting(encoding, at)
         attend = choose_implementation(self.implementation, q_BHTK, weighting)
-        y_BHTK = attend(q_BHTK, k_BHTK, v_BHTK, weighting)
+        y_BHTK = attend(q_BHTK, k_BHTK, encoding.values(v_BHTK, at), weighting)
+        y_BHTK = encoding.outputs(y_BHTK, at)
         y_ND = packing.pack(y_BHTK.transpose(1, 2).flatten(-2))
         for part in self.parts:
             y_ND = part.output(y_ND, packing.residual_rows(x_ND))  # type: ignore[operator]

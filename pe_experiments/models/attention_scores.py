@@ -57,3 +57,12 @@ def attention_scores(
         bias = layer_encoding.bias(q_BHTK, k_BHTK, at)
         scores_BHTS = scores_BHTS if bias is None else scores_BHTS + bias
     return scores_BHTS.masked_fill(~at.visible_BTS[:, None], torch.nan)
+
+
+def attention_outputs(encoding: PositionalEncoding, inputs: Inputs, v_BHTK: Tensor, layer: int = 0) -> Tensor:
+    """Return what attention reads from the values, [B, H, T, K]."""
+    layer_encoding = encoding.for_layer(layer)
+    at = inputs.context(encoding.shape.causal, layer)
+    weights_BHTS = layer_encoding.weights(inputs.q_BHTK, inputs.k_BHTK, at)
+    o_BHTK = layer_encoding.read(weights_BHTS, layer_encoding.values(v_BHTK, at), at)
+    return layer_encoding.outputs(o_BHTK, at)

@@ -51,7 +51,9 @@ class Backbone(nn.Module):
         states it computes queries and keys from. ``encoding.weights(q_BHTK, k_BHSK, here)`` returns the
         masked and normalised attention weights [B, H, T, S]. For a kernel that masks and normalises by
         itself, take ``encoding.rotate(q, k, here)`` and add ``encoding.bias(q, k, here)`` to the scaled
-        logits; encodings that override ``weights`` cannot be used with it.
+        logits; encodings that override ``weights`` cannot be used with it. Values pass through
+        ``encoding.values(v, here)`` and their weighted sum through ``encoding.outputs(o, here)``;
+        ``encoding.read(weights, v, here)`` is the sum of an encoding that reads the weights.
 
         Args:
             x_BTD: token embeddings, after the encoding's ``embed``.

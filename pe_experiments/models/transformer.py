@@ -125,7 +125,8 @@ class Transformer(Backbone):
     Raises:
         ValueError: an unknown choice, a dropout outside [0, 1), a tied head with an encoding that is
             concatenated, sinks or an own softmax with an encoding that computes its own weights, both
-            together, or a token shift in an encoder.
+            together, a token shift in an encoder, or the fused kernel (``sdpa``) with an encoding that reads
+            the attention weights.
     """
 
     def __init__(
@@ -172,6 +173,8 @@ class Transformer(Backbone):
             raise NotApplicable("model.sinks=true needs the softmax; take it without model.attention")
         if sinks or attention:
             self._require_softmax("model.sinks=true" if sinks else "model.attention")
+        if attention_implementation == "sdpa":
+            self._require_no_read()
         self.layers = nn.ModuleList(Layer(shape, index, form) for index in range(shape.num_layers))
         self.norm = form.make_norm(shape.d_model)
         self.dropout = form.make_dropout()
@@ -190,6 +193,16 @@ class Transformer(Backbone):
             if makes_weights(encoding):
                 raise NotApplicable(
                     f"{option} needs the softmax; {type(encoding).__name__} computes its own weights"
+                )
+
+    def _require_no_read(self) -> None:
+        """Raise `NotApplicable` if the encoding of a layer sums the values from the attention weights."""
+        for layer in range(self.shape.num_layers):
+            encoding = self.encoding(layer)
+            if encoding.reads_weights:
+                raise NotApplicable(
+                    f"model.attention_implementation=sdpa computes no attention weights, which "
+                    f"{type(encoding).__name__} reads; take auto, eager or blocked"
                 )
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:

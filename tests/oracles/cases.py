@@ -10,8 +10,8 @@ from pe_experiments.checking.compare import reference_of
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.softmax import is_masked
-from pe_experiments.models.attention_scores import Inputs, attention_scores
-from tests.oracles.loops import LOGITS, VECTORS, Case, logits
+from pe_experiments.models.attention_scores import Inputs, attention_outputs, attention_scores
+from tests.oracles.loops import LOGITS, OUTPUTS, VECTORS, Case, logits, read
 
 TOKENS = 7
 SPAN = 4096
@@ -64,7 +64,7 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "fire": [{"width": 5, "c": 0.7, "threshold": 100.0}],
     "sliding_window": [{"window": 900}],
     "hard_alibi": [{"windowed_heads": 1}],
-    "shaw": [{"max_distance": 3}, {"max_distance": 40}],
+    "shaw": [{"max_distance": 3}, {"max_distance": 40}, {"max_distance": 3, "values": True}],
     "transformer_xl": [{"base": 100.0}],
     "deberta": [{"max_distance": 1}, {"max_distance": 30, "key_index": "released"}],
     "cope": [{"max_position": 2}],
@@ -93,6 +93,7 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"alpha": 2.0, "scale": "none", "slopes": "exponential"},
     ],
     "repo": [{"base": 20.0, "width": 3}],
+    "rope_values": [{"base": 123.4, "rotary_fraction": 0.5}, {"base": 500.0, "kept_frequencies": 0.3}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps
 
@@ -121,12 +122,13 @@ def encoding_and_case(
         positions = positions.sort().values
     q, k = (torch.randn(1, heads, TOKENS, head_dim, generator=generator) for _ in range(2))
     x = torch.randn(1, TOKENS, shape.d_model, generator=generator)
+    v = torch.randn(1, heads, TOKENS, head_dim, generator=generator)
     case = Case(
         choice,
         {key: value for key, value in component.arguments.items() if key not in ("encodings", "bias")},
         {"d_model": shape.d_model, "num_heads": heads, "train_length": 5, "causal": causal},
         positions.tolist(),
-        *(part[0].double().numpy() for part in (q, k, x)),
+        *(part[0].double().numpy() for part in (q, k, v, x)),
         {name: p.detach().double().numpy() for name, p in encoding.named_parameters()},
         layer=seed,
     )
@@ -138,6 +140,18 @@ def expected(case: Case) -> torch.Tensor:
     if case.choice in VECTORS:
         return torch.tensor(VECTORS[case.choice](case))
     return torch.tensor(logits(LOGITS[case.choice], case))
+
+
+def expected_outputs(case: Case) -> torch.Tensor:
+    """What the loops read from the values, [H, T, K]."""
+    return torch.tensor(read(OUTPUTS[case.choice], case, expected(case).numpy()))
+
+
+@torch.no_grad()
+def measured_outputs(encoding: PositionalEncoding, inputs: Inputs, case: Case) -> torch.Tensor:
+    """What attention under the encoding reads from the values, in float32."""
+    v_BHTK = torch.tensor(case.v, dtype=torch.float32)[None]
+    return attention_outputs(encoding, inputs, v_BHTK, case.layer)[0]
 
 
 @torch.no_grad()

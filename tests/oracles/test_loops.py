@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pe_experiments.configuration.parts import shipped
-from tests.oracles.cases import difference, encoding_and_case, expected, measured, specifications
-from tests.oracles.loops import LOGITS, VECTORS
+from tests.oracles.cases import (
+    difference,
+    encoding_and_case,
+    expected,
+    expected_outputs,
+    measured,
+    measured_outputs,
+    specifications,
+)
+from tests.oracles.loops import LOGITS, OUTPUTS, VECTORS
 
 TOLERANCE = 1e-5
 COMPOSED = {"by_head", "by_layer", "rope_nope"}  # their layers or heads have encodings that have loops
@@ -29,6 +37,10 @@ def test_an_encoding_equals_its_loop(choice: str) -> None:
             encoding, inputs, case = encoding_and_case(choice, arguments, causal, seed, heads)
             result = measured(encoding, inputs, choice, case.layer)
             assert difference(result, expected(case)) <= TOLERANCE, (arguments, causal, seed)
+            assert choice in OUTPUTS or not encoding.acts_on_values, "write the loop of what is read, too"
+            if choice in OUTPUTS:
+                outputs = measured_outputs(encoding, inputs, case)
+                assert difference(outputs, expected_outputs(case)) <= TOLERANCE, (arguments, causal, seed)
 
 
 # A quarter of five channels is no pair.

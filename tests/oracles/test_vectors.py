@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.oracles.cases import expected
+from tests.oracles.cases import expected, expected_outputs
 from tests.oracles.loops import LOGITS, VECTORS
 from tests.oracles.vectors import FOLDER, stored_case
 
@@ -30,3 +30,6 @@ def test_stored_vectors_equal_the_loops(path: Path) -> None:
         stored = next(entry[kind] for kind in ("vectors", "logits", "weights") if kind in entry)
         result = torch.tensor(np.array(stored, dtype=float))
         torch.testing.assert_close(computed, result, rtol=1e-12, atol=1e-12, equal_nan=True)
+        if "outputs" in entry:
+            outputs = expected_outputs(stored_case(path.stem, entry))
+            torch.testing.assert_close(outputs, torch.tensor(entry["outputs"], dtype=torch.float64))

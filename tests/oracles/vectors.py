@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.oracles.cases import encoding_and_case, expected, specifications
-from tests.oracles.loops import LOGITS, VECTORS, Case
+from tests.oracles.cases import encoding_and_case, expected, expected_outputs, specifications
+from tests.oracles.loops import LOGITS, OUTPUTS, VECTORS, Case
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 
@@ -45,8 +45,13 @@ def _entry(arguments: dict[str, Any], causal: bool, choice: str, kind: str) -> d
         entry |= {"q": case.q.tolist(), "k": case.k.tolist()}
     if not torch.equal(expected(case).nan_to_num(), expected(replace(case, x=-case.x)).nan_to_num()):
         entry["x"] = case.x.tolist()  # the encoding reads the hidden states
+    if choice in OUTPUTS:
+        entry["v"] = case.v.tolist()
     entry["parameters"] = {name: value.tolist() for name, value in case.parameters.items()}
-    return entry | {kind: _plain(expected(case).numpy())}
+    entry[kind] = _plain(expected(case).numpy())
+    if choice in OUTPUTS:
+        entry["outputs"] = expected_outputs(case).tolist()
+    return entry
 
 
 def _plain(values: np.ndarray) -> Any:
@@ -64,7 +69,7 @@ def stored_case(choice: str, entry: dict[str, Any]) -> Case:
         entry["arguments"],
         entry["shape"],
         entry["positions"],
-        *(np.array(entry[name]) if name in entry else empty for name in ("q", "k", "x")),
+        *(np.array(entry[name]) if name in entry else empty for name in ("q", "k", "v", "x")),
         {name: np.array(value) for name, value in entry["parameters"].items()},
         entry["layer"],
     )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.oracles.loops import absolute, biases, of_content, rotations
+from tests.oracles.loops import absolute, biases, of_content, rotations, values
 from tests.oracles.loops.case import Array, Case, Logit, content, logits
+from tests.oracles.loops.values import Channel, read
 
-__all__ = ["LOGITS", "VECTORS", "Case", "logits"]
+__all__ = ["LOGITS", "OUTPUTS", "VECTORS", "Case", "logits", "read"]
 
 VECTORS: dict[str, Callable[[Case], Array]] = {
     "sinusoidal": absolute.sinusoidal,
@@ -74,4 +75,9 @@ LOGITS: dict[str, Logit] = {
     "nape": biases.nape,
     "asentmax": of_content.asentmax,
     "repo": of_content.repo,
+    "rope_values": rotations.rope,
+}
+OUTPUTS: dict[str, Channel] = {  # of encodings that act on values, beside their logits
+    "rope_values": values.rope_values,
+    "shaw": values.shaw,
 }

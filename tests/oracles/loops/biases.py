@@ -97,12 +97,15 @@ def hard_alibi(case: Case, h: int, i: int, j: int) -> float:
     return windowed(case, h, i, j, h + 1 if h < number else math.inf)
 
 
-def shaw(case: Case, h: int, i: int, j: int) -> float:
+def shaw_row(case: Case, i: int, j: int) -> int:
     furthest = case.arguments["max_distance"] or min(16, case.shape["train_length"] - 1)
     ahead = max(-furthest, min(furthest, int(-steps_back(case, i, j))))
-    key = [
-        float(c + a) for c, a in zip(case.k[h, j], case.parameters["table_RK"][ahead + furthest], strict=True)
-    ]
+    return ahead + furthest
+
+
+def shaw(case: Case, h: int, i: int, j: int) -> float:
+    added = case.parameters["table_RK"][shaw_row(case, i, j)]
+    key = [float(c + a) for c, a in zip(case.k[h, j], added, strict=True)]
     return dot(case.q[h, i], key) / math.sqrt(case.head_dim)
 
 

@@ -14,7 +14,7 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Case:
-    """One sequence: sizes, position ids, q and k [H, T, K], hidden states x [T, D], parameters by name."""
+    """One sequence: sizes, position ids, q, k and v [H, T, K], hidden states x [T, D], parameters by name."""
 
     choice: str
     arguments: dict[str, Any]
@@ -22,6 +22,7 @@ class Case:
     positions: list[float]
     q: Array
     k: Array
+    v: Array
     x: Array
     parameters: dict[str, Array]
     layer: int = 0

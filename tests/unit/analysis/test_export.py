@@ -55,7 +55,9 @@ def gpt2(name: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("choice", ["rope", "alibi", "t5", "stick_breaking", "transformer_xl", "cope"])
+@pytest.mark.parametrize(
+    "choice", ["rope", "alibi", "t5", "stick_breaking", "transformer_xl", "cope", "rope_values"]
+)
 @torch.no_grad()
 def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None:
     transformers = pytest.importorskip("transformers")
