@@ -14,12 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.encodings.released_types import (
+    COMPRESSED,
     DEFAULTS,
+    FULL,
     NEEDED_KEYS,
+    ROTATES_A_SHARE,
+    ROTATES_VALUES,
     ROTATES_WITHIN_WINDOWS,
     SCALES_FULL_LAYERS_ONLY,
+    SLIDING,
     WITHOUT_ROPE,
     WITHOUT_ROTATION,
+    complete,
+    is_read,
 )
 from pe_experiments.terminal.errors import allowed
 
@@ -44,15 +51,15 @@ RENAMED = {
     "layer_switch": "sliding_window_pattern",
     "attn_rotary_emb": "rotary_dim",
 }
+ROPE_BLOCKS = ("rope_parameters", "rope_scaling")
 NULL_MEANS_NONE = ("sliding_window", "attention_chunk_size")
 
-FULL = "full_attention"
-SLIDING = "sliding_attention"
 CHUNKED = "chunked_attention"
 KINDS = {
     "attention": FULL,
     "indexed_attention": FULL,  # among keys that another network selects
     "deepseek_sparse_attention": FULL,
+    "minimax_m3_sparse": FULL,
     "hybrid": FULL,  # attention beside a recurrent layer
 }
 WITHOUT_ATTENTION = ("mamba", "mamba2", "linear_attention", "conv", "recurrent", "moe", "mlp")
@@ -70,7 +77,8 @@ READ_KEYS = (
     "use_sliding_window", "max_window_layers", "sliding_window_size", "local_attention",
     "hybrid_layer_pattern", "global_attn_every_n_layers", "attention_chunk_size", "attn_temperature_tuning",
     "max_position_embeddings", "original_max_position_embeddings", "qk_rope_head_dim",
-    "use_rope_layers", "yarn_only_types", "alibi",
+    "use_rope_layers", "yarn_only_types", "alibi", "compress_rope_theta",
+    "prefix_dense_sliding_window_pattern",
 )  # fmt: skip
 # Keys that change no position. Most scale something else; interleaved channels are a permutation.
 HARMLESS = (
@@ -82,7 +90,8 @@ HARMLESS = (
     "chunk_size_feed_forward", "temperature", "full_attention_interval", "full_attn_idxs",
     "full_attn_layers", "rescale_prenorm_residual", "time_step_scale", "mtp_loss_scaling_factor",
     "add_full_attention_sink_bias", "floor_scale", "attn_scale", "w_init_variance_scale",
-    "final_w_init_variance_scale",
+    "final_w_init_variance_scale", "indexer_rope_interleave", "mla_scale_q_lora", "mla_scale_kv_lora",
+    "max_trained_positions",
 )  # fmt: skip
 # Keys that change nothing with these values.
 HARMLESS_VALUES = {
@@ -92,6 +101,7 @@ HARMLESS_VALUES = {
     "use_dynamic_ntk": False,
     "use_logn_attn": False,
     "position_embedding_xdrope": False,
+    "rotary_scaling_factor": 1.0,
 }
 
 
@@ -113,12 +123,14 @@ class ReleasedLayer:
         window: size of its sliding window in positions; None for full attention.
         chunk: size of the chunks within which it attends; None for full attention.
         temperature: of its queries; None for a constant one.
+        rotates_values: whether values rotate with the keys.
     """
 
     block: Block | None
     window: int | None = None
     chunk: int | None = None
     temperature: Temperature | None = None
+    rotates_values: bool = False
 
 
 def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
@@ -150,14 +162,22 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
     settings = dict(DEFAULTS.get(str(model_type), {}))
     for key, value in text.items():
         name = RENAMED.get(key, key)
-        if key not in ignore and (value is not None or name in NULL_MEANS_NONE):
-            settings[name] = value
+        left_over = not (is_read(model_type, key) and is_read(model_type, name))
+        if key not in ignore and not left_over and (value is not None or name in NULL_MEANS_NONE):
+            settings[name] = without_ignored(value, ignore) if name in ROPE_BLOCKS else value
     if "rotary_dim" in settings:
         settings.setdefault("partial_rotary_factor", settings["rotary_dim"] / _head_dim(settings))
     for keys in NEEDED_KEYS.get(str(model_type), ()):
         if not any(key in settings for key in keys):
             raise ValueError(f"{allowed(keys)} is missing; models of the type {model_type} need it")
-    return {key: value for key, value in settings.items() if value is not None}
+    return complete({key: value for key, value in settings.items() if value is not None})
+
+
+def without_ignored(block: Any, ignore: Sequence[str]) -> Any:
+    """Return a block of RoPE parameters, or one for each kind of layer, without the keys to be ignored."""
+    if not isinstance(block, Mapping):
+        return block
+    return {key: without_ignored(value, ignore) for key, value in block.items() if key not in ignore}
 
 
 def _refuse_unknown_type(model_type: str | None, outer_type: str | None) -> None:
@@ -221,7 +241,7 @@ def _leaves(content: Block, text: Block, path: str = "") -> Iterator[tuple[str, 
     for key, value in content.items():
         name = f"{path}{key}"
         yield name, value
-        is_block = key in ("rope_parameters", "rope_scaling")  # `rope_hf` checks its keys
+        is_block = key in ROPE_BLOCKS  # `rope_hf` checks its keys
         if isinstance(value, Mapping) and not is_block and not OTHER_PARTS.search(key):
             yield from _leaves(value, text, "" if value is text else f"{name}.")
 
@@ -266,7 +286,7 @@ def released_layers(settings: Block) -> list[ReleasedLayer]:
 
 def _layer(settings: Block, kind: str, block: dict[str, Any] | None) -> ReleasedLayer:
     """Return a layer of this kind with its RoPE, or None, and what belongs to both."""
-    window = window_size(settings) if kind == SLIDING else None
+    window = window_size(settings) if kind in (SLIDING, COMPRESSED) else None
     chunk = settings.get("attention_chunk_size") if kind == CHUNKED else None
     temperature = None
     if block is None and settings.get("attn_temperature_tuning"):
@@ -276,7 +296,8 @@ def _layer(settings: Block, kind: str, block: dict[str, Any] | None) -> Released
         if not step:
             raise ValueError("llama_4_scaling_beta needs original_max_position_embeddings")
         temperature = Temperature(int(step), float(block["llama_4_scaling_beta"]), first=0)
-    return ReleasedLayer(block, window, chunk, temperature)
+    rotates_values = settings.get("model_type") in ROTATES_VALUES
+    return ReleasedLayer(block, window, chunk, temperature, rotates_values)
 
 
 def layer_kinds(settings: Block) -> list[str]:
@@ -295,7 +316,7 @@ def _stated_kinds(settings: Block) -> list[str]:
     if "layer_types" in settings:
         kinds = [KINDS.get(kind, kind) for kind in settings["layer_types"][:layers]]
         for kind in kinds:
-            if kind not in (FULL, SLIDING, CHUNKED, *WITHOUT_ATTENTION):
+            if kind not in (FULL, SLIDING, CHUNKED, COMPRESSED, *WITHOUT_ATTENTION):
                 raise ValueError(f"layer_types contains {kind}, which is not implemented here")
         return kinds
     if "hybrid_layer_pattern" in settings:  # MiMo: 1 where a layer has a window
@@ -337,9 +358,7 @@ def _rotates(settings: Block, kinds: Sequence[str]) -> list[bool]:
     model_type = settings.get("model_type")
     scheme = settings.get("position_embedding_type", "rope")
     without = scheme in ("nope", "none")
-    # The code of known types does not read it; in files of encoders it is left over from BERT.
-    left_over = scheme == "absolute" and model_type in DEFAULTS
-    if not (without or left_over or scheme.startswith(("rope", "rotary"))):
+    if not (without or scheme.startswith(("rope", "rotary"))):
         raise ValueError(f"position_embedding_type={scheme} is not RoPE")
     if settings.get("mla_use_nope") is False:
         raise ValueError(
@@ -355,7 +374,11 @@ def _rotates(settings: Block, kinds: Sequence[str]) -> list[bool]:
         rotates = [True] * (settings["no_rope_layer_interval"] - 1) + [False]
     else:
         rotates = [True]
-    if model_type in ROTATES_WITHIN_WINDOWS and (settings.get("sliding_window") or SLIDING in kinds):
+    if (
+        model_type in ROTATES_WITHIN_WINDOWS
+        and not listed
+        and (settings.get("sliding_window") or SLIDING in kinds)
+    ):
         rotates = [kind == SLIDING for kind in kinds]
     return rotates
 
@@ -377,7 +400,13 @@ def _stated_window(settings: Block) -> int | None:
     window = settings.get("sliding_window")
     if "local_attention" in settings:  # ModernBERT: of both sides together
         window = (window or settings["local_attention"] // 2) + settings.get("query_is_extra", 0)
-    if "sliding_window_size" in settings:  # MiMo: without the query itself
+    if "sliding_window_size" in settings and settings.get("model_type") != "mimo_v2_flash":
+        if window is None:
+            raise ValueError(
+                "sliding_window_size counts the query itself or not, depending on the model's code; "
+                "give sliding_window, or add ignore=[sliding_window_size]"
+            )
+    elif "sliding_window_size" in settings:  # MiMo: without the query itself
         window = settings["sliding_window_size"] + 1
     if window and settings.get("use_bidirectional_attention") in (True, "all"):
         window = window // 2 + 1
@@ -398,7 +427,7 @@ def _per_layer(settings: Block, key: str) -> list[float]:
 
 def _block(settings: Block, kind: str) -> dict[str, Any] | None:
     """Return the RoPE parameters of the layers of this kind, complete; None if they have no RoPE."""
-    block = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    block = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if not isinstance(block, Mapping):
         raise ValueError(f"rope_scaling={shortened(block)} must be a block of parameters")
     defaults = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
@@ -413,5 +442,9 @@ def _block(settings: Block, kind: str) -> dict[str, Any] | None:
             block = {}
         if "rope_local_base_freq" in settings:
             defaults["rope_theta"] = settings["rope_local_base_freq"]
-    values = {key: value for key, value in block.items() if value is not None}
-    return {**defaults, **values}
+    values = {**defaults, **{key: value for key, value in block.items() if value is not None}}
+    model_type = settings.get("model_type")
+    is_plain = values.get("rope_type", values.get("type", "default")) in ("default", "mrope")
+    if is_plain and model_type in DEFAULTS and model_type not in ROTATES_A_SHARE:
+        values.pop("partial_rotary_factor", None)
+    return values

@@ -12,6 +12,7 @@ Block = Mapping[str, Any]
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
+COMPRESSED = "compressed_attention"  # DeepSeek-V4: a window, and compressed keys beyond it
 
 # Rotary models whose files say everything, apart from the defaults below.
 PLAIN = (
@@ -26,6 +27,7 @@ PLAIN = (
 HALF: Block = {"partial_rotary_factor": 0.5}
 QUARTER: Block = {"partial_rotary_factor": 0.25}
 NO_WINDOW: Block = {"use_sliding_window": False}
+QWEN2_VL: Block = {"use_sliding_window": False, "sliding_window": 4096, "rope_theta": 1e6}
 LLAMA3: Block = {
     "rope_type": "llama3",
     "original_max_position_embeddings": 8192,
@@ -49,23 +51,36 @@ DEFAULTS: dict[str, Block] = {
     **{name: {} for name in PLAIN},
     **_all(HALF, "bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "nemotron", "persimmon", "phi"),
     **_all(QUARTER, "gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "stablelm"),
-    **_all(NO_WINDOW, "dots1", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-    **_all({**NO_WINDOW, "rope_theta": 1e6}, "qwen2_vl", "qwen2_vl_text"),
-    **_all({**NO_WINDOW, "rope_theta": 1e6}, "qwen2_5_vl", "qwen2_5_vl_text"),
+    **_all({**NO_WINDOW, "sliding_window": 4096, "max_window_layers": 28}, "qwen2", "qwen2_moe", "qwen3"),
+    **_all({**QWEN2_VL, "max_window_layers": 80}, "qwen2_vl", "qwen2_vl_text"),
+    **_all({**QWEN2_VL, "max_window_layers": 80}, "qwen2_5_vl", "qwen2_5_vl_text"),
+    "qwen2_5_omni_text": {**QWEN2_VL, "max_window_layers": 28},
+    "qwen3_moe": {**NO_WINDOW, "sliding_window": 4096},
+    "dots1": {"sliding_window": 4096, "max_window_layers": 62},
     **_all({"rope_theta": 5e5}, "bitnet", "cohere", "ernie4_5", "ernie4_5_moe", "flex_olmo"),
     **_all({"rope_theta": 5e5}, "qwen3_vl_text", "qwen3_vl_moe_text"),
     **_all({"rope_theta": 1e6}, "mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"),
+    **_all({"rope_theta": 1e6}, "qwen3_omni_moe_text"),
     **_all({"rotary_dim": 64}, "codegen", "gptj"),
     **_all({}, "falcon", "jamba", "nemotron_h", "kimi_linear", "zamba"),
     "afmoe": {"sliding_window": 1024, "global_attn_every_n_layers": 4},
     "apertus": {"rope_theta": 12e6, "rope_parameters": {"factor": 8.0, **LLAMA3}},
+    "bailing_hybrid": {"rope_theta": 6e6},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    "cohere2_moe": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "cwm": {
         "sliding_window": 8192,
         "global_attn_every_n_layers": 4,
         "first_layer_is_full": True,
         "rope_theta": 1e6,
         "rope_parameters": {"factor": 16.0, **LLAMA3},
+    },
+    "deepseek_v4": {
+        "num_hidden_layers": 43,
+        "head_dim": 512,
+        "sliding_window": 128,
+        "rope_theta": 1e4,
+        "compress_rope_theta": 160_000.0,
     },
     "exaone4": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "exaone_moe": {"sliding_window": 4096, "sliding_window_pattern": 4},
@@ -116,6 +131,14 @@ DEFAULTS: dict[str, Block] = {
         "sliding_window": 512,
         **_by_kind({"rope_theta": 1e4}, {"rope_theta": 5e5, "partial_rotary_factor": 0.5}),
     },
+    "lfm3": {
+        "layer_types": [FULL, SLIDING],
+        "sliding_window": 256,
+        **_by_kind(
+            {"rope_theta": 1e4},
+            {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e6},
+        ),
+    },
     "llama4_text": {
         "no_rope_layer_interval": 4,
         "rope_theta": 5e5,
@@ -138,6 +161,7 @@ DEFAULTS: dict[str, Block] = {
         ),
     },
     "minimax_m2": {"rope_theta": 5e6},
+    "minimax_m3_vl_text": {"rope_theta": 5e6},
     "ministral": {"sliding_window": 4096},
     "ministral3": {},
     "mistral": {"sliding_window": 4096},
@@ -160,6 +184,7 @@ DEFAULTS: dict[str, Block] = {
     "muse_glimmer_text": {"sliding_window": 2048},
     "nomic_bert": {"rope_theta": 1000.0},
     "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 5e5},
+    "phi4_multimodal": {"original_max_position_embeddings": 4096, "max_position_embeddings": 131_072},
     "recurrent_gemma": {"sliding_window": 2048, **HALF},
     "smollm3": {
         "no_rope_layer_interval": 4,
@@ -179,11 +204,148 @@ NEEDED_KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
     "flint": (("layer_types",),),
     "muse_glimmer_text": (("layer_types",), ("layer_rope_theta",)),
 }
+# Keys that only the code of these types reads. In the file of any other known type they are left over.
+READ_BY: dict[str, tuple[str, ...]] = {
+    "attention_chunk_size": ("llama4_text",),
+    "attention_window_size": ("recurrent_gemma",),
+    "attn_rotary_emb": (),
+    "attn_temperature_tuning": ("llama4_text",),
+    "global_attn_every_n_layers": ("afmoe", "modernbert", "modernbert-decoder"),
+    "hybrid_layer_pattern": ("mimo_v2_flash",),
+    "layer_rope_theta": ("granite_swa", "granitemoe_swa", "muse_glimmer_text"),
+    "layer_switch": (),
+    "layer_types": (
+        "afmoe", "bailing_hybrid", "bamba", "cohere2", "cohere2_moe", "cwm", "deepseek_v4", "dots1",
+        "exaone4", "exaone_moe", "falcon_h1", "flint", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text",
+        "gpt_oss", "granite_swa", "granitemoe_swa", "granitemoehybrid", "jamba", "kimi_linear", "kolibri1",
+        "laguna", "lfm2", "lfm2_moe", "lfm3", "llama4_text", "mellum", "mimo_v2_flash", "ministral",
+        "modernbert", "modernbert-decoder", "muse_glimmer_text", "nemotron_h", "olmo3", "olmo_hybrid",
+        "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl",
+        "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma",
+        "smollm3", "step3p5", "step3p7_text", "vaultgemma", "zamba",
+    ),
+    "local_attention": ("modernbert", "modernbert-decoder"),
+    "max_window_layers": (
+        "dots1", "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl",
+        "qwen2_vl_text", "qwen3",
+    ),
+    "no_rope_layer_interval": ("llama4_text", "smollm3"),
+    "no_rope_layers": ("llama4_text", "smollm3"),
+    "position_embedding_type": ("granitemoehybrid",),
+    "rope_local_base_freq": ("gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder"),
+    "rotary_dim": ("codegen", "gptj", "minimax_m2"),
+    "sliding_window": (
+        "afmoe", "cohere2", "cohere2_moe", "cwm", "deepseek_v4", "dots1", "exaone4", "exaone_moe", "flint",
+        "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "granite_swa", "granitemoe_swa",
+        "kolibri1", "laguna", "lfm3", "mellum", "mimo_v2_flash", "ministral", "ministral3", "mistral",
+        "mixtral", "modernbert", "modernbert-decoder", "muse_glimmer_text", "olmo3", "phi3",
+        "phi4_multimodal", "phimoe", "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text",
+        "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_moe", "recurrent_gemma", "smollm3",
+        "starcoder2", "step3p5", "step3p7_text", "vaultgemma",
+    ),
+    "sliding_window_pattern": ("cohere2", "cohere2_moe", "exaone4", "exaone_moe", "gemma3_text"),
+    "sliding_window_size": ("mimo_v2_flash",),
+    "use_sliding_window": (
+        "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl",
+        "qwen2_vl_text", "qwen3", "qwen3_moe", "smollm3",
+    ),
+}  # fmt: skip
+# Types that rotate a share of the channels without any extension of RoPE; the others read it only with one.
+ROTATES_A_SHARE = (
+    "bamba", "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
+    "glm4v_text", "glm_image_text", "glm_ocr_text", "gpt_neox", "gptj", "laguna", "mellum", "mimo_v2_flash",
+    "minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "phi4_multimodal",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm", "step3p5",
+    "step3p7_text",
+)  # fmt: skip
 # Types in which a block for all kinds of layers scales only layers with full attention.
 SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "gemma3n_text", "olmo3", "step3p5", "step3p7_text")
 # Types that leave RoPE out of layers with full attention if other layers have a window.
-ROTATES_WITHIN_WINDOWS = ("afmoe", "cohere2", "exaone4", "exaone_moe", "flint", "kolibri1")
+ROTATES_WITHIN_WINDOWS = ("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "flint", "kolibri1")
+# Types whose values rotate with the keys, and whose outputs rotate back.
+ROTATES_VALUES = ("deepseek_v4",)
 # Hybrid models whose attention layers have no positions.
 WITHOUT_ROTATION = ("jamba", "kimi_linear", "nemotron_h", "zamba")
 # Types with another encoding than RoPE.
 WITHOUT_ROPE = ("bert", "bloom", "gpt2", "gpt_bigcode", "gpt_neo", "mpt", "opt", "roberta", "t5")
+
+
+def is_read(model_type: str | None, key: str) -> bool:
+    """Return whether the code of a type reads a key; of a type that is not known here, every key."""
+    return model_type not in DEFAULTS or key not in READ_BY or model_type in READ_BY[key]
+
+
+def complete(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in which what only the code of a type computes from other keys is written out."""
+    rule = COMPLETED_BY.get(str(settings.get("model_type")))
+    return rule(settings) if rule else settings
+
+
+def _deepseek_v4(settings: dict[str, Any]) -> dict[str, Any]:
+    """DeepSeek-V4: layers with a window alone have plain RoPE, those with compressed keys another base."""
+    layers = settings["num_hidden_layers"]
+    kinds = settings.get("layer_types")
+    if kinds is None and "compress_ratios" in settings:
+        kinds = [COMPRESSED if ratio else SLIDING for ratio in settings["compress_ratios"]]
+    kinds = [COMPRESSED if "compressed" in kind else kind for kind in kinds or [COMPRESSED]]
+    rotary_width = settings.pop("qk_rope_head_dim", 64 / 512 * settings["head_dim"])
+    share = settings.pop("partial_rotary_factor", rotary_width / settings["head_dim"])
+    block = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    plain = {"rope_theta": settings["rope_theta"], "partial_rotary_factor": share}
+    if "main" not in block or "compress" not in block:
+        stretched = {**block, "rope_theta": settings["compress_rope_theta"], "partial_rotary_factor": share}
+        if "yarn" in (block.get("rope_type"), block.get("type")):
+            stretched.setdefault("attention_factor", 1.0)
+        block = {"main": plain, "compress": stretched}
+    by_kind = {SLIDING: {**plain, **block["main"]}, COMPRESSED: {**plain, **block["compress"]}}
+    settings.pop("rope_scaling", None)
+    return {**settings, "layer_types": kinds[:layers], "rope_parameters": by_kind}
+
+
+def _cohere2_moe(settings: dict[str, Any]) -> dict[str, Any]:
+    """Command's mixture of experts: the first, dense layers have a pattern of their own, and RoPE."""
+    layers = settings.get("num_hidden_layers", 40)
+    dense = settings.get("first_k_dense_replace", 0)
+    dense_pattern = settings.get("prefix_dense_sliding_window_pattern", 1)
+    pattern = settings["sliding_window_pattern"]
+    kinds = [FULL if (i + 1) % dense_pattern == 0 else SLIDING for i in range(dense)]
+    kinds += [FULL if (i + 1) % pattern == 0 else SLIDING for i in range(layers - dense)]
+    kinds = settings.get("layer_types", kinds)[:layers]
+    mlp_kinds = settings.get("mlp_layer_types", ["dense"] * dense + ["sparse"] * (layers - dense))
+    always_rotates = [kind == "dense" and dense_pattern == 1 for kind in mlp_kinds[:layers]]
+    rotates = [kind == SLIDING or always for kind, always in zip(kinds, always_rotates, strict=True)]
+    return {**settings, "num_hidden_layers": layers, "layer_types": kinds, "use_rope_layers": rotates}
+
+
+def _qwen2_moe(settings: dict[str, Any]) -> dict[str, Any]:
+    """Qwen2's mixture of experts: every other one of the first layers has the window."""
+    if not settings["use_sliding_window"] or "layer_types" in settings:
+        return settings
+    layers = settings.get("num_hidden_layers", 24)
+    windowed = [i % 2 == 0 and i < settings["max_window_layers"] for i in range(layers)]
+    return {**settings, "layer_types": [SLIDING if has_window else FULL for has_window in windowed]}
+
+
+def _recurrent_gemma(settings: dict[str, Any]) -> dict[str, Any]:
+    """RecurrentGemma: all attention is local, whatever a file calls it."""
+    kinds = settings.get("layer_types", ["recurrent", "recurrent", "attention"])
+    return {**settings, "layer_types": ["recurrent" if kind == "recurrent" else SLIDING for kind in kinds]}
+
+
+def _phi3(settings: dict[str, Any]) -> dict[str, Any]:
+    """Phi-3 and Phi-4: an early name of LongRoPE was yarn."""
+    block = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+    if "yarn" not in (block.get("rope_type"), block.get("type")):
+        return settings
+    settings.pop("rope_scaling", None)
+    return {**settings, "rope_parameters": {**block, "rope_type": "longrope"}}
+
+
+COMPLETED_BY = {
+    "cohere2_moe": _cohere2_moe,
+    "deepseek_v4": _deepseek_v4,
+    "phi3": _phi3,
+    "phi4_multimodal": _phi3,
+    "qwen2_moe": _qwen2_moe,
+    "recurrent_gemma": _recurrent_gemma,
+}

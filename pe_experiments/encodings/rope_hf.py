@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pe_experiments.encodings import ModelShape, PositionalEncoding
+from torch import Tensor
+
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.released_config import (
@@ -15,10 +17,13 @@ from pe_experiments.encodings.released_config import (
     read_settings,
     released_layers,
     shortened,
+    without_ignored,
 )
-from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.released_types import COMPRESSED
+from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
+from pe_experiments.encodings.rope_values import RopeValues, RotatesValues
 from pe_experiments.encodings.temperature import PositionTemperature
 from pe_experiments.encodings.windows import Chunks, SlidingWindow
 from pe_experiments.terminal.errors import nearest
@@ -43,6 +48,7 @@ KEYS: dict[str, tuple[tuple[str, ...], int]] = {
 IGNORED_KEYS = (
     "mrope_section",
     "mrope_interleaved",
+    "interleaved",
     "finetuned",
     "llama_4_scaling_beta",
     "max_position_embeddings",
@@ -82,8 +88,8 @@ class RopeHf(ByLayer):
         config: path to a ``config.json``. For a model of text and images, the part for text is read.
         rope_parameters: the block alone, in place of a file; the original length is then taken from the block
             or from the shape. With neither argument the encoding is `Rope` with base 10,000.
-        ignore: keys of the file that do not matter although they are unknown here; ``model_type`` for a model
-            whose keys say everything. None means no key.
+        ignore: keys of the file or its block that do not matter although they are unknown here;
+            ``model_type`` for a model whose keys say everything. None means no key.
 
     Raises:
         ValueError: for a file that cannot be read or describes a model without RoPE, for a key or a model
@@ -101,7 +107,9 @@ class RopeHf(ByLayer):
         if config is not None and rope_parameters is not None:
             raise ValueError("config and rope_parameters are both given; give one of them")
         if config is None:
-            settings: dict[str, Any] = {"rope_parameters": rope_parameters or {}}
+            settings: dict[str, Any] = {
+                "rope_parameters": without_ignored(rope_parameters or {}, ignore or ())
+            }
         else:
             settings = read_settings(config, ignore or ())
         pattern = _shortest_period(released_layers(settings))
@@ -117,6 +125,8 @@ class RopeHf(ByLayer):
         blocks = [layer.block for layer in pattern if layer.block is not None]
         if settings.get("qk_rope_head_dim") and any(block.get("mscale_all_dim") for block in blocks):
             remarks.append("the released model also multiplies all logits by a factor from mscale_all_dim")
+        if COMPRESSED in settings.get("layer_types", ()):
+            remarks.append("the released model also attends to compressed keys beyond its window")
         if not blocks:
             remarks.append("no layer with attention has RoPE in the released model")
         self.remark = "; ".join(remarks)
@@ -134,7 +144,7 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
     """Return a function that builds the encoding of a layer."""
     parts: list[MakeEncoding] = []
     if layer.block is not None:
-        parts.append(_block_encoding(dict(layer.block), settings))
+        parts.append(_block_encoding(dict(layer.block), settings, layer.rotates_values))
     if layer.temperature is not None:
         heat = layer.temperature
         parts.append(partial(PositionTemperature, step=heat.step, strength=heat.strength, first=heat.first))
@@ -147,7 +157,7 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
     return parts[0] if len(parts) == 1 else partial(Composition, encodings=parts)
 
 
-def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
+def _block_encoding(block: dict[str, Any], settings: Block, rotates_values: bool = False) -> MakeEncoding:
     """Return a function that builds the encoding of one complete block."""
     name = block.get("rope_type", block.get("type", "default"))
     rope_type = OLD_TYPES.get(name, name)
@@ -168,7 +178,7 @@ def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
     if rope_type == "dynamic" and block.get("alpha"):  # Hunyuan: the same at every length
         return partial(RopeNtk, factor=float(block["alpha"]), **shared)
     if rope_type == "default":
-        return partial(Rope, **shared)
+        return partial(RopeValues, **shared) if rotates_values else partial(_rope, **shared)
     arguments: dict[str, Any] = {}
     for key in KEYS[rope_type][0]:
         if key in block:
@@ -183,7 +193,37 @@ def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
         "llama3": RopeLlama3,
         "longrope": RopeLongRope,
     }
+    if rotates_values:
+        if rope_type != "yarn":
+            raise ValueError(f"rope_parameters.rope_type={name} is not implemented for rotated values")
+        classes["yarn"] = _YarnOfValues
     return partial(classes[rope_type], original_length=original, **shared, **arguments)
+
+
+class _YarnOfValues(RotatesValues, RopeYarn):
+    """YaRN that rotates values, too (DeepSeek-V4)."""
+
+
+class _OddRope(Rope):
+    """RoPE on an odd number n of channels: (n + 1) / 2 pairs with theta_m = base^(-2m/n), as in GLM-4."""
+
+    def __init__(self, shape: ModelShape, *, base: float, channels: int):
+        super().__init__(shape, base=base)
+        self.channels = channels
+        self.pairs = self.rotated_pairs = (channels + 1) // 2
+
+    def frequencies_BR(self, at: AttentionContext) -> Tensor:
+        # `frequencies` divides exponents by the number of pairs, transformers by n / 2.
+        base = self.base ** (2 * self.pairs / self.channels)
+        return frequencies(base, self.pairs, at.q_positions_BT.device)[None]
+
+
+def _rope(shape: ModelShape, *, base: float, rotary_fraction: float) -> PositionalEncoding:
+    """Return RoPE on a share of the channels, as transformers rounds their number."""
+    channels = int(rotary_fraction * shape.head_dim)
+    if channels % 2 and channels < shape.head_dim:
+        return _OddRope(shape, base=base, channels=channels)
+    return Rope(shape, base=base, rotary_fraction=rotary_fraction)
 
 
 def _proportional(make: MakeEncoding, share: float, shape: ModelShape) -> PositionalEncoding:
@@ -222,7 +262,8 @@ def _check(block: Block, rope_type: str) -> None:
             continue
         if key not in allowed_keys:
             raise ValueError(
-                f"rope_parameters.{key} is not a key of the type {rope_type}.{nearest(key, allowed_keys)}"
+                f"rope_parameters.{key} is not a key of the type {rope_type}.{nearest(key, allowed_keys)} "
+                f"If it does not matter, add ignore=[{key}]"
             )
         is_list = key in ("short_factor", "long_factor") and isinstance(value, Sequence)
         numbers = value if is_list else [value]

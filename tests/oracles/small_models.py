@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Sizes that replace those of a file, if it or the class of its configuration has the key.
 SIZES = {
@@ -28,12 +28,18 @@ SIZES = {
     "eos_token_id": 2, "rotary_dim": 8, "global_head_dim": 32, "num_global_key_value_heads": 2,
     "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 64, "num_kv_shared_layers": 0,
     "floor_scale": 7, "attention_chunk_size": 8,
+    "o_groups": 2, "o_lora_rank": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "hc_mult": 2,
     "linear_num_heads": 2, "linear_head_dim": 8, "ffn_hidden_size": 32, "num_experts_per_token": 2,
 }  # fmt: skip
 # Lengths that replace those of a file, so that they matter within a few tokens.
 LENGTHS = {
     "sliding_window": 6, "sliding_window_size": 5, "local_attention": 6, "attention_window_size": 6,
 }  # fmt: skip
+# Text models whose class does not follow from that of their configuration.
+TEXT_MODELS = {
+    "qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel",
+    "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel",
+}
 STEP = 7  # of a temperature that is given beside YaRN
 RESIDUAL = re.compile(
     r"(o_proj|o_b_proj|out_proj|down_proj|c_proj|dense|dense_4h_to_h|Wo|w2|wo|fc2|output_linear|linear_out)\b"
@@ -99,7 +105,8 @@ def attention_inputs(fields: Mapping[str, Any], tokens: int) -> list[Seen]:
         if attention_mask is not None:
             is_bool = attention_mask.dtype == torch.bool
             visible = attention_mask[0, 0] if is_bool else attention_mask[0, 0] > -1
-        seen.append(Seen(query[0, 0].detach(), key[0, 0].detach(), visible))
+            visible = visible[:, :tokens]  # DeepSeek-V4 appends compressed keys
+        seen.append(Seen(query[0, 0].detach(), key[0, 0, :tokens].detach(), visible))
         return query.new_zeros(*query.shape[:1], query.shape[2], query.shape[1], value.shape[-1]), None
 
     transformers.AttentionInterface.register("recorded", record)
@@ -107,11 +114,14 @@ def attention_inputs(fields: Mapping[str, Any], tokens: int) -> list[Seen]:
     config = transformers.AutoConfig.for_model(**copy.deepcopy(dict(fields)))
     config._attn_implementation = "recorded"
     torch.manual_seed(0)
+    module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
+    if hasattr(module, "Phi4MultimodalFeatureEmbedding"):  # its towers for images and audio are large
+        module.Phi4MultimodalFeatureEmbedding = TextAlone
     if type(config) in transformers.MODEL_MAPPING:
         model = transformers.AutoModel.from_config(config, attn_implementation="recorded")
     else:  # a class that is part of another
-        module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
-        bare = getattr(module, type(config).__name__.replace("Config", "Model"))
+        usual_name = type(config).__name__.replace("Config", "Model")
+        bare = getattr(module, TEXT_MODELS.get(config.model_type, usual_name))
         model = bare._from_config(config, attn_implementation="recorded")
     model.eval()
     with torch.no_grad():
@@ -124,10 +134,25 @@ def attention_inputs(fields: Mapping[str, Any], tokens: int) -> list[Seen]:
     return seen
 
 
+class TextAlone(nn.Module):
+    """Takes the place of a network that inserts images and audio: embeddings stay as they are."""
+
+    def __init__(self, config: Any):
+        super().__init__()
+
+    def forward(self, input_ids: Tensor, inputs_embeds: Tensor, **_: Any) -> Tensor:
+        return inputs_embeds
+
+
 def half_split(x_TK: Tensor, rotated: int) -> Tensor:
     """Reorder channels: neighbours in the first ``rotated`` channels become the pairs (m, m + rotated/2)."""
     pairs, others = x_TK[..., :rotated], x_TK[..., rotated:]
     return torch.cat([pairs.unflatten(-1, (-1, 2)).mT.flatten(-2), others], dim=-1)
+
+
+def trailing(x_TK: Tensor, rotated: int) -> Tensor:
+    """Reorder channels: neighbours in the last ``rotated`` channels become pairs in front (DeepSeek-V4)."""
+    return half_split(x_TK.roll(rotated, dims=-1), rotated)
 
 
 def unchanged(x_TK: Tensor, rotated: int) -> Tensor:

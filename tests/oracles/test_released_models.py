@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.released_types import DEFAULTS
@@ -18,7 +20,7 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ScaledRope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.softmax import is_masked
-from pe_experiments.models.attention_scores import Inputs, attention_scores
+from pe_experiments.models.attention_scores import Inputs, attention_outputs, attention_scores
 from tests.oracles.released import FILES, text_part, written
 from tests.oracles.small_models import (
     Seen,
@@ -27,6 +29,7 @@ from tests.oracles.small_models import (
     known_keys,
     small_fields,
     swapped,
+    trailing,
     unchanged,
 )
 from tests.oracles.test_released import context
@@ -79,7 +82,7 @@ def largest_difference(config: str, layers: list[Seen]) -> float:
         visible = ~expected.isnan()
         differences = []
         rotated = 2 * rope.pairs if rope else 0
-        for reorder in (unchanged, half_split, swapped):  # the layouts of channels in use
+        for reorder in (unchanged, half_split, swapped, trailing):  # the layouts of channels in use
             logits = logits_of(encoding, seen, index, offset, partial(reorder, rotated=rotated))
             if not torch.equal(visible, ~logits.isnan()):
                 return torch.inf
@@ -125,7 +128,19 @@ HALF_ROTATED = {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor":
 FURTHER_FIELDS: dict[str, dict[str, Any]] = {
     **{kind: {"head_dim": 128} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
     **{kind: {"rope_parameters": SECTIONS} for kind in ("glm4v_text", "glm_image_text", "glm_ocr_text")},
-    **{kind: {"rope_parameters": SECTIONS} for kind in ("qwen2_vl_text", "qwen2_5_vl_text")},
+    **{
+        kind: {"rope_parameters": SECTIONS}
+        for kind in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")
+    },
+    "bailing_hybrid": {"n_group": 1, "topk_group": 1},
+    "deepseek_v4": {
+        "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"]
+        * 4,
+        "qk_rope_head_dim": 8,
+        "num_key_value_heads": 1,
+        "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+        "mlp_layer_types": ["moe"] * 12,
+    },
     "glm4v_moe_text": {"rope_parameters": HALF_ROTATED},
     "flint": {"layer_types": [*["full_attention"] * 2, *["sliding_attention"] * 3, "full_attention"] * 2},
     "mellum": {"layer_types": ["sliding_attention", "full_attention"] * 6},
@@ -184,12 +199,27 @@ def test_what_is_not_known_is_refused_by_name(words: str, tmp_path: Path) -> Non
         {"model_type": "mistral", "sliding_window": None},
         {"model_type": "cohere2", "sliding_window": 6, "sliding_window_pattern": 3},
         {"model_type": "llama4_text", "no_rope_layers": [1, 0] * 6, "attn_scale": 0.3},
+        {"model_type": "llama", "sliding_window": 6, "no_rope_layers": [1, 0] * 6},
+        {"model_type": "llama", "partial_rotary_factor": 0.5},
+        {"model_type": "gemma2", "sliding_window": 6, "sliding_window_size": 5},
+        {"model_type": "mistral", "sliding_window": 6, "max_window_layers": 3},
+        {"model_type": "recurrent_gemma", "attention_window_size": 6,
+            "block_types": ["recurrent", "recurrent", "attention"]},
+        {"model_type": "qwen2_moe", "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 5},
+        {"model_type": "cohere2_moe", "sliding_window": 6, "first_k_dense_replace": 2},
+        {"model_type": "cohere2_moe", "sliding_window": 6, "first_k_dense_replace": 3,
+            "prefix_dense_sliding_window_pattern": 2},
+        {"model_type": "deepseek_v4", "sliding_window": 6, "compress_ratios": [0, 128, 4] * 4, "rope_scaling":
+            {"type": "yarn", "factor": 16, "beta_fast": 32, "original_max_position_embeddings": 64}},
     ],
 )  # fmt: skip
 def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> None:
     """Rules of single types that their defaults do not show."""
     layers = fields.get("num_hidden_layers", LAYERS)
-    small = small_fields({"num_hidden_layers": layers, **fields}, known_keys(fields["model_type"]), layers)
+    fields = {"num_hidden_layers": layers, **FURTHER_FIELDS.get(fields["model_type"], {}), **fields}
+    if "compress_ratios" in fields:
+        del fields["layer_types"]
+    small = small_fields(fields, known_keys(fields["model_type"]), layers)
     inputs = attention_inputs(small, TOKENS)
     config = written(tmp_path, small)
     if fields["model_type"] == "gemma3_text":  # the window covers 6 positions, and the file says it is enough
@@ -199,6 +229,88 @@ def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> No
     else:
         encoding = RopeHf(ModelShape(16, 1, layers, True, 77, 77), config=config)
         assert all(rope_of(encoding, layer) is None for layer in range(layers))
+
+
+# Keys that some types read and others find left over in their files.
+OFTEN_LEFT_OVER: dict[str, dict[str, Any]] = {
+    "sliding_window": {"sliding_window": 6},
+    "max_window_layers": {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 3},
+    "sliding_window_pattern": {"sliding_window": 6, "sliding_window_pattern": 3},
+    "layer_types": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"] * 6},
+    "partial_rotary_factor": {"partial_rotary_factor": 0.7},  # 11 of 16 channels, an odd number
+    "no_rope_layers": {"no_rope_layers": [1, 0, 1] * 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", OFTEN_LEFT_OVER)
+@pytest.mark.parametrize("kind", sorted(set(DEFAULTS) - {*NOT_RECORDED, *TOO_SPECIAL, *SAME_CODE, "step3p5"}))
+def test_a_key_is_read_by_the_types_whose_code_reads_it(kind: str, key: str, tmp_path: Path) -> None:
+    fields = {**FURTHER_FIELDS.get(kind, {}), **OFTEN_LEFT_OVER[key], "model_type": kind}
+    small = small_fields({"num_hidden_layers": LAYERS, **fields}, known_keys(kind), LAYERS)
+    try:
+        layers = attention_inputs(small, TOKENS)
+    except Exception as error:  # no file of this type can have such a key
+        pytest.skip(f"transformers refuses it: {error}")
+    assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
+
+
+@pytest.mark.parametrize("head_dim", [22, 42])
+def test_an_odd_number_of_channels_is_rounded_up(head_dim: int, tmp_path: Path) -> None:
+    fields = {"model_type": "glm4", "num_hidden_layers": 2}
+    small = small_fields(fields, known_keys("glm4"), 2) | {"head_dim": head_dim}
+    assert largest_difference(written(tmp_path, small), attention_inputs(small, TOKENS)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["sliding_attention", "compressed_sparse_attention"])
+@torch.no_grad()
+def test_what_deepseek_v4_reads_is_rotated_back(kind: str, tmp_path: Path) -> None:
+    """Its rotation of keys, which serve as values, and of what is read, on random content."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
+
+    fields = {"model_type": "deepseek_v4", "num_hidden_layers": 1, "layer_types": [kind], "head_dim": 16}
+    fields |= {"qk_rope_head_dim": 8, "sliding_window": TOKENS, "max_position_embeddings": 2 * TOKENS}
+    fields["rope_parameters"] = {
+        "rope_type": "yarn",
+        "factor": 2.0,
+        "original_max_position_embeddings": TOKENS,
+    }
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(fields))
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, 1, TOKENS, 16, generator=generator) for _ in range(2))
+    positions = torch.arange(TOKENS)[None]
+    label = "main" if kind == "sliding_attention" else "compress"
+    cos, sin = theirs.DeepseekV4RotaryEmbedding(config)(q, positions, layer_type=label)
+    rotated_q, rotated_k = (theirs.apply_rotary_pos_emb(x, cos, sin) for x in (q, k))
+    read = functional.scaled_dot_product_attention(rotated_q, rotated_k, rotated_k, is_causal=True)
+    expected = theirs.apply_rotary_pos_emb(read, cos, -sin)
+
+    encoding = RopeHf(ModelShape(16, 1, 1, True, 77, 77), config=written(tmp_path, fields))
+    q, k, expected = (trailing(x, 8) for x in (q, k, expected))
+    result = attention_outputs(encoding, Inputs(q, k, torch.zeros(1, TOKENS, 16), positions), k)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
+
+
+def test_keys_inside_the_block_can_be_ignored(tmp_path: Path) -> None:
+    block = {"rope_type": "linear", "factor": 2.0, "long_mscale": 1.2}
+    path = written(tmp_path, {"model_type": "llama", "rope_scaling": block})
+    shape = ModelShape(16, 1, 4, True, 77, 77)
+    with pytest.raises(ValueError, match=r"rope_parameters.long_mscale is not .* add ignore=\[long_mscale\]"):
+        RopeHf(shape, config=path)
+    assert RopeHf(shape, config=path, ignore=["long_mscale"]).for_layer(0).factor == 2.0
+    assert RopeHf(shape, rope_parameters=block, ignore=["long_mscale"]).for_layer(0).factor == 2.0
+
+
+def test_harmless_keys_are_not_refused(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"model_type": "llama", "rope_theta": 500.0, "rotary_scaling_factor": 1.0}
+    fields |= {"indexer_rope_interleave": True, "mla_scale_kv_lora": True, "max_trained_positions": 2048}
+    shape = ModelShape(16, 1, 4, True, 77, 77)
+    assert RopeHf(shape, config=written(tmp_path, fields)).for_layer(0).base == 500.0
+    with pytest.raises(ValueError, match=r"rotary_scaling_factor=2.0 is not known here"):
+        RopeHf(shape, config=written(tmp_path, fields | {"rotary_scaling_factor": 2.0}))
+    with pytest.raises(ValueError, match="sliding_window_size counts the query itself or not"):
+        RopeHf(shape, config=written(tmp_path, {"sliding_window_size": 5}))
 
 
 def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
