@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hints import keys_of
@@ -41,6 +40,7 @@ from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import Diverged, UserError, few
+from pe_experiments.training import cpu
 from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
 
@@ -136,6 +136,8 @@ def _untrained_model(run: Run) -> Backbone:
         optimizer = run.experiment.components["optimizer"].choice
         own = run.identity.classes or run.experiment.metrics
         if own or optimizer not in shipped("optimizer"):  # the tests hold shipped classes
+            from pe_experiments.checking.own_classes import check_own_classes  # most runs need no checker
+
             check_own_classes(run.experiment)
         model = run.experiment.untrained_model()
     ids_1P = run.experiment.longest_ids_1P
@@ -219,6 +221,9 @@ def _train(run: Run, model: Backbone, device: str, observer: Observer) -> int:
     path = run.directory.checkpoint
     checkpoint = read_checkpoint(path, run.identity.hash) if path.exists() else None
     first_step = checkpoint["global_step"] if checkpoint else 0
+    if device == "cpu":
+        environment = run.directory.read_environment() if first_step else {}
+        cpu.tune(run.config, model, environment, observer.say)
     observer.begin_training(device, first_step)
     if checkpoint:
         cure = "delete it to train this run from the start, or add rerun=true"
@@ -292,6 +297,8 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
     if "window" in run.evaluation:
         result["label"] += f" on its last {run.evaluation['window']} tokens"
     steps = trained.get("finished_step", run.config.training.steps)
+    from pe_experiments.checking.own_classes import check_own_classes
+
     check_own_classes(experiment)  # the encoding, the task or the metrics may be others than in the training
     model = trained_model(run)
     with RunWriter(run, directory, display) as writer:

@@ -53,6 +53,7 @@ def _wandb_in_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iter
             patch.setenv(f"WANDB_{name}_DIR", str(home))
         patch.setenv("TRACKIO_DIR", str(home / "trackio"))
         patch.delenv("WANDB_MODE", raising=False)
+        patch.setenv("PE_EXPERIMENTS_CACHE", os.devnull)  # no folder, so no test measures the processor
         yield
 
 

@@ -17,7 +17,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster
+from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster, has_fixed_bias
 from pe_experiments.models.parts import AttentionPart, softmax_with_sink
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
@@ -145,6 +145,11 @@ def makes_weights(encoding: PositionalEncoding) -> bool:
 def needs_weights(encoding: PositionalEncoding) -> bool:
     """Return whether the fused kernel cannot compute this encoding."""
     return makes_weights(encoding) or encoding.reads_weights
+
+
+def can_use_fused_kernel(encoding: PositionalEncoding) -> bool:
+    """Return whether training with this encoding may be faster with PyTorch's fused kernel."""
+    return has_fixed_bias(encoding) and not makes_weights(encoding)
 
 
 def choose_implementation(implementation: str, q_BHTK: Tensor, weighting: Weighting) -> Implementation:

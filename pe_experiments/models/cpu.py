@@ -16,20 +16,22 @@ from pe_experiments.encodings import PositionalEncoding
 PADDED = 0.9  # padding is removed if the share of real tokens is lower
 STEP = 16  # N is padded to a multiple of it, because every new shape sets up kernels
 FUSED = 512  # tokens from which the fused kernel's forward pass is faster, with either library
-# The same for both passes and a bias without trainable parameters, with oneDNN and with MKL. With MKL and the
-# fused kernel a step of width 64 takes 0.99 times as long at 24 tokens, 0.90 at 96 and 0.63 at 160.
-FUSED_TRAINING, FUSED_TRAINING_MKL = 1024, 128
+# The same for both passes with MKL. A step of width 64 with the fused kernel takes 0.99 times as long at 24
+# tokens, 0.90 at 96 and 0.63 at 160.
+FUSED_TRAINING = 128
+fused_training = FUSED_TRAINING  # in use; `training.cpu.use_route` sets it
 
 
 def fused_kernel_is_faster(encoding: PositionalEncoding, tokens: int) -> bool:
     """Return whether PyTorch's fused attention kernel beats attention written out, at this length."""
-    if not torch.is_grad_enabled():
-        return tokens >= FUSED
-    if type(encoding).bias is not PositionalEncoding.bias and next(encoding.parameters(), None) is not None:
-        return False  # a mask that needs gradients takes the kernel's slow path
-    library = getattr(torch.backends.mkldnn, "matmul", None)  # as `training.cpu.set_backend` left it
-    uses_onednn = library is not None and library.fp32_precision == "bf16"
-    return tokens >= (FUSED_TRAINING if uses_onednn else FUSED_TRAINING_MKL)
+    if torch.is_grad_enabled():
+        return tokens >= fused_training and has_fixed_bias(encoding)
+    return tokens >= FUSED
+
+
+def has_fixed_bias(encoding: PositionalEncoding) -> bool:
+    """Return whether no bias needs gradients, with which a mask takes the fused kernel's slow path."""
+    return type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
 
 
 def packing_of(x_BTD: Tensor, lengths_B: Tensor | None) -> Unpacked:

@@ -19,7 +19,7 @@ from pe_experiments.training import cpu
 
 # Entries that are compared when a run resumes, because they may affect results.
 COMPARED = ("pe_experiments", "commit", "edited", "python", "libraries", "processor", "device", "threads",
-            "matmul")  # fmt: skip
+            "matmul", "fused_attention_from")  # fmt: skip
 LIBRARIES = ("torch", "pytorch-lightning", "hydra-core", "omegaconf", "numpy", "wandb")
 
 
@@ -33,10 +33,11 @@ def describe_environment(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "platform": platform.platform(),
-        "processor": cpu.processor().get("model name", ""),
+        "processor": cpu.PROCESSOR.get("model name", ""),
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
         "threads": torch.get_num_threads(),
-        "matmul": cpu.current_backend(),
+        "matmul": cpu.route.matmul,
+        "fused_attention_from": cpu.route.fused_from,
         "command": process.command or [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 

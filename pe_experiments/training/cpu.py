@@ -1,47 +1,104 @@
 """Make training fast on a CPU; nothing here changes a result beyond rounding, so a first reading may skip it.
 
 A step computes only what its loss needs, in few shapes, and without what Lightning adds to it. The process
-keeps freed memory. The library for float32 matrix products follows from the processor: oneDNN or MKL.
-`models.cpu` has the model's part.
+keeps freed memory. `models.cpu` has the model's part.
 
-PyTorch uses oneDNN for float32 products only if lower precision is allowed (its setting ``bf16``). On
-processors with bfloat16 matrix units (AMX) oneDNN then computes in bfloat16. On others it still computes in
-float32: on AMD up to twice as fast as MKL, PyTorch's default. On Intel MKL is as fast on repeated shapes and
-several times faster on new ones, for which oneDNN compiles a kernel each. The choice follows from the
-processor alone, so that it is the same in every run on a machine.
+A `Route` says which library multiplies float32 matrices, and from how many tokens on attention uses PyTorch's
+fused kernel. PyTorch uses oneDNN for float32 products only if lower precision is allowed (its setting
+``bf16``). On processors with bfloat16 matrix units (AMX) oneDNN then computes in bfloat16, and is never
+chosen. On others it still computes in float32: on AMD up to twice as fast as MKL, PyTorch's default. On Intel
+MKL is as fast on repeated shapes and several times faster on new ones: oneDNN compiles a kernel for each.
+
+`select` chooses by the vendor. Processors of one vendor differ, so the first training on a machine measures
+the routes (`calibration`), and `tune` takes another one where that is clearly faster. ``environment.json``
+records the route of a run, which keeps it when it resumes.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
+import os
 import platform
+import re
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from filelock import FileLock
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn import functional as F
 
+from pe_experiments.configuration.schema import Config
 from pe_experiments.data.batches import Batch
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.models import Backbone
+from pe_experiments.models import Backbone, Transformer
+from pe_experiments.models import cpu as models_cpu
+from pe_experiments.models.attention import Attention, can_use_fused_kernel
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import write_atomically
 
 Backend = Literal["default", "onednn"]
+# Seconds by shape and by library and kernel ("onednn written"), in each of two rounds.
+Timings = dict[str, dict[str, tuple[float, float]]]
+
+
+class Route(NamedTuple):
+    """How a process trains on a CPU.
+
+    Attributes:
+        matmul: library of float32 matrix products; ``default`` is PyTorch's, which is MKL on x86.
+        fused_from: tokens of a row from which attention uses PyTorch's fused kernel.
+    """
+
+    matmul: Backend
+    fused_from: int
+
+
+class Shape(NamedTuple):
+    """A batch and the width of a model."""
+
+    rows: int
+    tokens: int
+    width: int
+
 
 NO_CONTEXT = nullcontext()
 MICRO_BATCH_TOKENS = 1300  # smaller parts of a batch cost more time than the padding they save
 WIDTH_STEP = 8  # widths and rows are multiples of it, because every new shape sets up kernels
 SCORED_STEP = 16  # scored tokens are padded to a multiple of it, for the same reason
 SMALL = 1_000_000  # size below which oneDNN's set-up for every new shape outweighs its speed
+NEVER = 1 << 30  # tokens that no row has
+DEFAULT, ONEDNN = Route("default", models_cpu.FUSED_TRAINING), Route("onednn", 1024)
+route = DEFAULT  # in use
+SHAPES = {"small": Shape(8, 40, 64), "wide": Shape(8, 40, 128), "long": Shape(2, 256, 64)}
+CALIBRATION_SECONDS = 2.0
+MARGIN = 0.15  # by which another route than the default must be faster, in both rounds
 # The setting that selects oneDNN; None if this PyTorch has no oneDNN or no such setting.
 _ONEDNN = torch.backends.mkldnn
 _SETTING: Any = getattr(_ONEDNN, "matmul", None) if _ONEDNN.is_available() else None
+
+
+def _processor() -> dict[str, str]:
+    """Return what Linux says of the first core: ``vendor_id``, ``model name``, ``flags`` and others."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return {"model name": platform.processor()}
+    pairs = (line.partition(":")[::2] for line in lines)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+PROCESSOR = _processor()
+ONEDNN_IS_EXACT = _SETTING is not None and "amx_bf16" not in PROCESSOR.get("flags", "").split()
 
 
 def loss_sum(model: Backbone, batch: Batch) -> Tensor:
@@ -131,20 +188,17 @@ def keep_freed_memory() -> None:
             libc.mallopt(parameter, size)
 
 
-def set_backend(backend: Backend) -> None:
-    """Use a backend for all float32 matrix products of this process."""
+def use_route(new_route: Route) -> None:
+    """Use a route for all models and matrix products of this process."""
+    global route
+    route = new_route
     if _SETTING is not None:
-        _SETTING.fp32_precision = "bf16" if backend == "onednn" else "ieee"
+        _SETTING.fp32_precision = "bf16" if route.matmul == "onednn" else "ieee"
+    models_cpu.fused_training = route.fused_from
 
 
-def current_backend() -> Backend:
-    """Return the backend that this process uses."""
-    in_use = _SETTING is not None and _SETTING.fp32_precision == "bf16"
-    return "onednn" if in_use else "default"
-
-
-def select(choice: str, size: int) -> Backend:
-    """Use the backend of the option ``trainer.matmul`` and return it.
+def select(choice: str, size: int) -> Route:
+    """Use the route of the option ``trainer.matmul`` and return it.
 
     Args:
         choice: ``auto``, ``onednn`` or ``default``.
@@ -153,26 +207,145 @@ def select(choice: str, size: int) -> Backend:
     Raises:
         UserError: ``onednn`` is not available here or would compute in bfloat16.
     """
-    cpu = processor()
-    is_exact = _SETTING is not None and "amx_bf16" not in cpu.get("flags", "").split()
-    if choice == "onednn" and not is_exact:
+    if choice == "onednn" and not ONEDNN_IS_EXACT:
         raise UserError(
             "trainer.matmul=onednn: oneDNN is not available here or computes float32 products in bfloat16; "
             "allowed here: auto, default"
         )
-    is_faster = cpu.get("vendor_id") == "AuthenticAMD" and size >= SMALL
-    chosen = choice == "onednn" or (choice == "auto" and is_exact and is_faster)
-    backend: Backend = "onednn" if chosen else "default"
-    set_backend(backend)
-    return backend
+    is_faster = ONEDNN_IS_EXACT and PROCESSOR.get("vendor_id") == "AuthenticAMD" and size >= SMALL
+    use_route(ONEDNN if choice == "onednn" or (choice == "auto" and is_faster) else DEFAULT)
+    return route
 
 
-@cache
-def processor() -> dict[str, str]:
-    """Return what Linux says of the first core: ``vendor_id``, ``model name``, ``flags`` and others."""
+def tune(config: Config, model: Backbone, environment: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Use the fastest route of this machine for a training, unless the user chose the library.
+
+    Args:
+        config: of the run.
+        model: the model to be trained.
+        environment: ``environment.json`` of a run that is resumed, which keeps its route; otherwise empty.
+        say: prints what the measurement of a new machine found.
+    """
+    if config.trainer.matmul != "auto":
+        return
+    if environment:
+        recorded = ONEDNN if environment.get("matmul") == "onednn" and ONEDNN_IS_EXACT else DEFAULT
+        fused_from = environment.get("fused_attention_from")  # lacking in runs from before this entry
+        use_route(recorded._replace(fused_from=fused_from) if isinstance(fused_from, int) else recorded)
+    elif config.trainer.precision == "32-true":
+        symbols = config.training.batch_size * config.training.max_length
+        use_route(fastest_route(model, symbols, route, calibration(say)))
+
+
+def fastest_route(model: Backbone, symbols: int, default: Route, timings: Timings) -> Route:
+    """Return the route that trains a model fastest; another than the default must be clearly faster.
+
+    Args:
+        model: a model of another library has an attention of its own, and keeps the default.
+        symbols: of a batch.
+        default: the route by the vendor.
+        timings: of this machine. Those of the shape that resembles the model decide.
+    """
+    is_long = model.shape.train_length >= models_cpu.FUSED_TRAINING
+    is_small = symbols * model.shape.d_model**2 < SMALL
+    name = "small" if is_small else "long" if is_long else "wide"
+    if not isinstance(model, Transformer) or name not in timings:
+        return default
+    seconds, tokens = timings[name], SHAPES[name].tokens
+    standard = f"{default.matmul} {'fused' if default.fused_from <= tokens else 'written'}"
+    limits = seconds.get(standard, (0.0, 0.0))
+    faster = [
+        case
+        for case, rounds in seconds.items()
+        if all(new < (1 - MARGIN) * old for new, old in zip(rounds, limits, strict=True))
+    ]
+    if not faster:
+        return default
+
+    attention: Attention = model.layers[0].attention  # type: ignore[assignment]
+    encodings: Iterable[Any] = model.encodings
+    can_fuse = attention.softmax is None and all(can_use_fused_kernel(encoding) for encoding in encodings)
+    kernels = {"eager": ("written",), "auto": ("written", "fused") if can_fuse else ("written",)}
+    allowed = kernels.get(attention.implementation, ("fused",))
+    usable = [case for case in faster if case.split()[1] in allowed]
+    if not usable:
+        return default
+    matmul, kernel = min(usable, key=lambda case: sum(seconds[case])).split()
+    fastest = ONEDNN if matmul == "onednn" else DEFAULT
+    if (kernel == "fused") == (fastest.fused_from <= tokens):
+        return fastest
+    return fastest._replace(fused_from=min(tokens, DEFAULT.fused_from) if kernel == "fused" else NEVER)
+
+
+def calibration(say: Callable[[str], None]) -> Timings:
+    """Return the timings of this machine, which the first training on it measures and keeps in a file.
+
+    They are kept by processor, PyTorch and threads, so that later runs take the same route. There are none
+    where the file cannot be written.
+    """
+    user_caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(os.environ.get("PE_EXPERIMENTS_CACHE") or Path(user_caches, "pe_experiments"))
+    words = [PROCESSOR.get(key, "") for key in ("vendor_id", "cpu family", "model", "model name")]
+    words += ["torch", torch.__version__, "threads", str(torch.get_num_threads())]
+    name = "-".join(re.findall(r"[\w.]+", " ".join(words)))
+    file = folder / f"{name}.json"
     try:
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{file}.lock", timeout=60):  # another process may be measuring
+            with suppress(FileNotFoundError, ValueError):  # a damaged file is measured again
+                return TypeAdapter(Timings).validate_json(file.read_text())
+            timings = measure()
+            write_atomically(file, json.dumps(timings, indent=2) + "\n")
     except OSError:
-        return {"model name": platform.processor()}
-    pairs = (line.partition(":")[::2] for line in lines)
-    return {key.strip(): value.strip() for key, value in pairs}
+        return {}
+    fastest = [f"{name} {min(cases, key=lambda case: sum(cases[case]))}" for name, cases in timings.items()]
+    result = ", ".join(fastest) or "too slow to tell"
+    say(f"measured how this processor trains fastest: {result}; kept in {file}")
+    return timings
+
+
+def measure() -> Timings:
+    """Time a layer's matrix products and attention, forward and backward, in every shape and on every route.
+
+    Returns:
+        The least seconds in each of two rounds, or nothing if `CALIBRATION_SECONDS` are too few for them.
+    """
+    # The time of this thread leaves out what other processes take from it.
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    routes = (DEFAULT, ONEDNN) if ONEDNN_IS_EXACT else (DEFAULT,)
+    cases = list(product(SHAPES, routes, ("written", "fused")))
+    samples: list[list[float]] = [[] for _ in cases]
+    before = route
+    longest, deadline = 0.0, time.monotonic() + CALIBRATION_SECONDS
+    while (started := time.monotonic()) + longest < deadline:
+        for (name, tried, kernel), seconds in zip(cases, samples, strict=True):
+            use_route(tried)
+            begun = clock()
+            _train_layer(*SHAPES[name], kernel == "fused")
+            seconds.append(clock() - begun)
+        longest = max(longest, time.monotonic() - started)
+    use_route(before)
+    timings: Timings = {}
+    for (name, tried, kernel), (_, *seconds) in zip(cases, samples, strict=True):  # the first sets up kernels
+        if len(seconds) >= 2:
+            half = len(seconds) // 2
+            rounds = (min(seconds[:half]), min(seconds[half:]))
+            timings.setdefault(name, {})[f"{tried.matmul} {kernel}"] = rounds
+    return timings
+
+
+def _train_layer(rows: int, tokens: int, width: int, fused: bool) -> None:
+    """Compute the products, attention and gradients of a layer whose heads have 16 columns or 32."""
+    shapes = ((3 * width, width), (width, width), (4 * width, width), (width, 4 * width))
+    x_ND = torch.full((rows * tokens, width), 0.1, requires_grad=True)
+    weights = [torch.full(shape, 0.01, requires_grad=True) for shape in shapes]
+    qkv_ND = F.linear(x_ND, weights[0])
+    q, k, v = qkv_ND.view(rows, tokens, 3, 4, width // 4).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+    mask_TT = torch.full((tokens, tokens), -1e9).triu(1)
+    if fused:
+        y_BHTK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_TT)
+    else:
+        y_BHTK = torch.softmax(q @ k.mT * (width // 4) ** -0.5 + mask_TT, dim=-1) @ v
+    y_ND = x_ND + F.linear(y_BHTK.transpose(1, 2).reshape(rows * tokens, width), weights[1])
+    z_ND = F.linear(F.relu(F.linear(y_ND, weights[2])), weights[3])
+    torch.autograd.grad(z_ND.sum(), [x_ND, *weights])

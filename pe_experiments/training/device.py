@@ -14,7 +14,11 @@ from pe_experiments.training import cpu
 
 
 def prepare_device(config: Config) -> str:
-    """Set the threads and the matmul backend of this process; return the device: cuda, mps or cpu."""
+    """Set the threads and the route of this process (`cpu.Route`); return the device: cuda, mps or cpu.
+
+    Raises:
+        UserError: this machine lacks the device, or a run cannot use as many devices.
+    """
     trainer, training = config.trainer, config.training
     cores = os.cpu_count() or 1
     if trainer.threads > cores:
@@ -24,7 +28,21 @@ def prepare_device(config: Config) -> str:
     torch.set_num_threads(trainer.threads)
     cpu.keep_freed_memory()
     on_gpu = trainer.accelerator in ("auto", "gpu") and torch.cuda.is_available()
-    _refuse_devices(config, on_gpu)
+    devices, rows = trainer.devices, training.batch_size
+    ranks = devices * trainer.num_nodes
+    if on_gpu and devices > (available := torch.cuda.device_count()):
+        raise UserError(f"trainer.devices={devices}: PyTorch finds {available}; allowed: 1 to {available}")
+    if trainer.accelerator == "mps" and ranks > 1:
+        raise UserError(f"trainer.devices={devices}: a Mac has one GPU; allowed: 1")
+    if trainer.strategy == "fsdp" and not on_gpu:
+        raise UserError("trainer.strategy=fsdp needs CUDA devices; allowed without them: auto or ddp")
+    if trainer.strategy == "fsdp" and training.weight_decay:
+        raise UserError(
+            "trainer.strategy=fsdp: sharded parameters lose the shapes that exempt some of them from weight "
+            "decay; allowed: training.weight_decay=0, or trainer=ddp"
+        )
+    if ranks > rows:
+        raise UserError(f"training.batch_size={rows} is shared by {ranks} devices; allowed: {ranks} or more")
     if on_gpu:
         return "cuda"
     if trainer.accelerator == "gpu":
@@ -41,34 +59,13 @@ def prepare_device(config: Config) -> str:
     return "cpu"
 
 
-def _refuse_devices(config: Config, on_gpu: bool) -> None:
-    """Raise a UserError for more devices than the machine has or than a batch has rows."""
-    trainer = config.trainer
-    rows = config.training.batch_size
-    devices = trainer.devices
-    ranks = trainer.devices * trainer.num_nodes
-    if on_gpu and devices > (available := torch.cuda.device_count()):
-        raise UserError(f"trainer.devices={devices}: PyTorch finds {available}; allowed: 1 to {available}")
-    if trainer.accelerator == "mps" and ranks > 1:
-        raise UserError(f"trainer.devices={devices}: a Mac has one GPU; allowed: 1")
-    if trainer.strategy == "fsdp" and not on_gpu:
-        raise UserError("trainer.strategy=fsdp needs CUDA devices; allowed without them: auto or ddp")
-    if trainer.strategy == "fsdp" and config.training.weight_decay:
-        raise UserError(
-            "trainer.strategy=fsdp: sharded parameters lose the shapes that exempt some of them from weight "
-            "decay; allowed: training.weight_decay=0, or trainer=ddp"
-        )
-    if ranks > rows:
-        raise UserError(f"training.batch_size={rows} is shared by {ranks} devices; allowed: {ranks} or more")
-
-
 @contextmanager
 def use_device(config: Config) -> Iterator[str]:
-    """Call `prepare_device` for a block; afterwards restore the threads and the matmul backend."""
+    """Call `prepare_device` for a block; afterwards restore the threads and the route."""
     threads = torch.get_num_threads()
-    backend = cpu.current_backend()
+    route = cpu.route
     try:
         yield prepare_device(config)
     finally:
         torch.set_num_threads(threads)
-        cpu.set_backend(backend)
+        cpu.use_route(route)

@@ -18,7 +18,8 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, sentence
-from results.benchmark.peers import PEERS
+from pe_experiments.training.cpu import DEFAULT
+from results.benchmark.peers import Peers
 from results.benchmark.timing import Row, Step, Timed, interleave
 from results.benchmark.workloads import experiment, next_token_step, random_batches, whole_training
 
@@ -36,12 +37,13 @@ RUN_STEPS = 300
 _ready: Any = None  # in a process of `_several_runs`: waits until all runs have begun
 
 
-def gpu(repeats: int, display: Display, device: str = "cuda") -> Iterator[Row]:
+def gpu(repeats: int, display: Display, peers: Peers, device: str = "cuda") -> Iterator[Row]:
     """Time training steps on a GPU beside other libraries, then whole runs that share it.
 
     Args:
         repeats: blocks of `BLOCK` steps for each case.
         display: shows the progress.
+        peers: models of other libraries.
         device: ``cuda``, or ``cpu`` to test this function with tiny sizes.
 
     Raises:
@@ -53,7 +55,7 @@ def gpu(repeats: int, display: Display, device: str = "cuda") -> Iterator[Row]:
         )
     sizes = SIZES if device == "cuda" else DRY_SIZES
     for number, (setting, size) in enumerate(sizes.items(), start=1):
-        cases = dict(_cases(size, device))
+        cases = dict(_cases(size, peers, device))
         seconds = interleave(cases, repeats, display, f"gpu {number}/{len(sizes)}, {setting}")
         for case, times in seconds.items():
             yield _row("gpu", setting, case, median(times))
@@ -68,7 +70,7 @@ def _row(part: str, setting: str, case: str, seconds: float) -> Row:
     return Row(part, setting, case, 1000 * seconds, value=1 / seconds, unit="steps/s")
 
 
-def _cases(size: tuple[int, ...], device: str) -> Iterator[tuple[str, Timed]]:
+def _cases(size: tuple[int, ...], peers: Peers, device: str) -> Iterator[tuple[str, Timed]]:
     """Yield a block of training steps of each library, by precision, with and without ``torch.compile``."""
     rows, tokens, vocabulary, width, layers, heads = size
     shape = ModelShape(width, heads, layers, True, tokens, tokens)
@@ -76,7 +78,11 @@ def _cases(size: tuple[int, ...], device: str) -> Iterator[tuple[str, Timed]]:
     models: dict[str, Callable[[], nn.Module]] = {
         "pe_experiments": partial(Transformer, vocabulary, shape, Learned, activation="relu")
     }
-    models |= {name: partial(PEERS[name][0], shape, vocabulary, kind) for name, kind in OTHERS.items()}
+    models |= {
+        name: partial(peers[name][0], shape, vocabulary, kind)
+        for name, kind in OTHERS.items()
+        if name in peers
+    }
     for (name, make), precision, compiled in product(models.items(), ("float32", "bf16"), (False, True)):
         case = f"{name}, {precision}, compiled" if compiled else f"{name}, {precision}"
         try:
@@ -86,7 +92,7 @@ def _cases(size: tuple[int, ...], device: str) -> Iterator[tuple[str, Timed]]:
                 model = torch.compile(model, backend="inductor" if device == "cuda" else "eager")
             if precision == "bf16":
                 model = Autocast(model, device)
-            step = next_token_step(model, batches, "default")
+            step = next_token_step(model, batches, DEFAULT)
             step()  # compiles
         except Exception as error:  # a library that is missing or cannot be compiled ends no benchmark
             say(f"{case} is left out: {sentence(error)}")
@@ -136,4 +142,4 @@ def _run(device: str, steps: int) -> float:
     """Train a run in the harness and return its seconds per step, since all runs have begun."""
     sizes = {"training.steps": steps, "training.batch_size": 64, "training.check_every": steps}
     run = experiment(pe="learned", **sizes)
-    return whole_training(run.untrained_model(), run, "default", device, _ready)
+    return whole_training(run.untrained_model(), run, DEFAULT, device, _ready)

@@ -4,7 +4,8 @@ Each model is built as its documentation shows, with its own positional encoding
 (the extra ``bench``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor, nn
@@ -85,9 +86,15 @@ def _llama(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
 
 # By name: a function of shape, vocabulary size and attention implementation that builds a model from tokens
 # to logits, and the attention implementations, the default first.
-PEERS: dict[str, tuple[Callable[[ModelShape, int, str], nn.Module], tuple[str, ...]]] = {
+Peers = Mapping[str, tuple[Callable[[ModelShape, int, str], nn.Module], tuple[str, ...]]]
+PEERS: Peers = {
     "nn.TransformerEncoder": (TorchDecoder, ("default",)),
     "x-transformers": (_x_transformers, ("eager", "sdpa")),
     "transformers GPT-2": (_gpt2, ("sdpa", "eager")),
     "transformers Llama": (_llama, ("sdpa", "eager")),
 }
+
+
+def missing_packages() -> list[str]:
+    """Return the packages of the peers that are not installed."""
+    return [name for name in ("x-transformers", "transformers") if find_spec(name.replace("-", "_")) is None]

@@ -24,12 +24,13 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
 from pe_experiments.store.environment import describe_environment
 from pe_experiments.terminal.console import Display, Lines, say
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, UserError
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import cpu
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.gpu import gpu
-from results.benchmark.peers import PEERS
+from results.benchmark.peers import PEERS, Peers, missing_packages
+from results.benchmark.startup import startup
 from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
     Batches,
@@ -66,7 +67,8 @@ QUICK_REPEATS = 5
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
-Part = Literal["small", "peers", "encodings", "lengths", "quick", "gpu"]
+Part = Literal["small", "peers", "encodings", "lengths", "quick", "startup", "gpu"]
+WITH_PEERS = {"small", "peers", "quick", "gpu"}
 
 
 def _as_list(parts: Any) -> Any:
@@ -77,25 +79,26 @@ class BenchmarkSettings(Section):
     """The settings in ``configs/benchmark.yaml``."""
 
     parts: Annotated[list[Part], Field(min_length=1), BeforeValidator(_as_list)]
+    peers: bool
     repeats: Annotated[int, Field(ge=1, le=1000)]
     threads: Count
     device: Literal["cuda", "cpu"]
     out: Folder
 
 
-def quick(repeats: int, display: Display) -> Iterator[Row]:
-    """Time the smallest step and the sizes of `peers`, a few times each; takes a few minutes."""
+def quick(repeats: int, display: Display, peers: Peers) -> Iterator[Row]:
+    """Time the smallest step and the sizes of `equal_shapes`, a few times each; takes a few minutes."""
     repeats = min(repeats, QUICK_REPEATS)
-    yield from small(repeats, display, "quick", SMALL[:1])
-    yield from peers(repeats, display, "quick")
+    yield from small(repeats, display, peers, "quick", SMALL[:1])
+    yield from equal_shapes(repeats, display, peers, "quick")
 
 
-def peers(repeats: int, display: Display, part: str = "peers") -> Iterator[Row]:
+def equal_shapes(repeats: int, display: Display, peers: Peers, part: str = "peers") -> Iterator[Row]:
     """Time a training step of our model and of other libraries at equal shapes."""
     for number, (setting, (rows, tokens, vocabulary, width, layers)) in enumerate(SIZES.items(), start=1):
         shape = ModelShape(width, HEADS, layers, True, tokens, tokens)
         batches = random_batches(vocabulary, rows, tokens)
-        theirs = _their_steps(shape, vocabulary, batches)
+        theirs = _their_steps(peers, shape, vocabulary, batches)
         steps = _our_steps(shape, vocabulary, batches) | theirs
         cases = {name: timed(step) for name, step in steps.items()}
         seconds = interleave(cases, repeats, display, f"{part}, {number}/{len(SIZES)}: {setting}")
@@ -105,7 +108,7 @@ def peers(repeats: int, display: Display, part: str = "peers") -> Iterator[Row]:
 
 
 def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[str]) -> list[Row]:
-    """Return our row relative to the fastest of ``names``; no row unless all libraries are installed."""
+    """Return our row relative to the fastest of ``names``; no row with ``peers=false``."""
     if not set(PEERS) <= set(seconds):
         return []
     fastest = min(names, key=lambda name: median(seconds[name]))
@@ -114,39 +117,37 @@ def _against_fastest(part: str, setting: str, seconds: Seconds, names: Iterable[
 
 def _our_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
     """Return steps of our model with its default activation and with that of other libraries."""
-    backend = cpu.select("auto", cpu.SMALL)
     make = partial(Transformer, vocabulary, shape, Learned, initialisation="pytorch")
-    return {
-        OURS: next_token_step(make(activation="relu"), batches, backend),
-        f"{OURS}, gelu": next_token_step(make(activation="gelu"), batches, backend),
-    }
+    models = {OURS: make(activation="relu"), f"{OURS}, gelu": make(activation="gelu")}
+    symbols = batches[0][0].numel()
+    by_vendor = cpu.select("auto", symbols * shape.d_model**2)
+    route = cpu.fastest_route(models[OURS], symbols, by_vendor, cpu.calibration(say))
+    return {name: next_token_step(model, batches, route) for name, model in models.items()}
 
 
-def _their_steps(shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
-    """Return a step of each peer by attention and matmul backend; defaults are not part of the name."""
-    backends = dict.fromkeys(("default", cpu.select("auto", cpu.SMALL)))
+def _their_steps(peers: Peers, shape: ModelShape, vocabulary: int, batches: Batches) -> dict[str, Step]:
+    """Return a step of each peer by attention and library of products; defaults are not part of the name."""
+    routes = (cpu.DEFAULT, cpu.ONEDNN) if cpu.ONEDNN_IS_EXACT else (cpu.DEFAULT,)
     steps: dict[str, Step] = {}
-    for name, (make, attentions) in PEERS.items():
-        try:
-            for attention, backend in product(attentions, backends):
-                torch.manual_seed(0)
-                case = name
-                if (attention, backend) != (attentions[0], "default"):
-                    variant = []
-                    if attention != "default":
-                        variant.append(attention)
-                    if backend == "onednn":
-                        variant.append("oneDNN")
-                    case = f"{name}, {' '.join(variant)}"
-                steps[case] = next_token_step(make(shape, vocabulary, attention), batches, backend)
-        except ImportError:
-            say(f"{name} is left out: pip install -c constraints.txt -e '.[bench]'")
+    for name, (make, attentions) in peers.items():
+        for attention, route in product(attentions, routes):
+            torch.manual_seed(0)
+            case = name
+            if (attention, route) != (attentions[0], cpu.DEFAULT):
+                variant = []
+                if attention != "default":
+                    variant.append(attention)
+                if route == cpu.ONEDNN:
+                    variant.append("oneDNN")
+                case = f"{name}, {' '.join(variant)}"
+            steps[case] = next_token_step(make(shape, vocabulary, attention), batches, route)
     return steps
 
 
 def small(
     repeats: int,
     display: Display,
+    peers: Peers,
     part: str = "small",
     sizes: Sequence[tuple[int, int]] = SMALL,
 ) -> Iterator[Row]:
@@ -161,12 +162,13 @@ def small(
         }
         run = experiment(pe="learned", **settings)
         with use_device(run.config):
-            backend = cpu.current_backend()
-        theirs = _their_steps(run.shape, run.format.vocab_size, padded_batches(run))
+            cpu.tune(run.config, run.untrained_model(), {}, say)
+            route = cpu.route
+        theirs = _their_steps(peers, run.shape, run.format.vocab_size, padded_batches(run))
         cases: dict[str, Timed] = {
-            OURS: partial(of_new_model, whole_training, run, backend),
-            f"{OURS}: without Lightning": partial(of_new_model, bare_training, run, backend),
-            f"{OURS}: data and forward": partial(of_new_model, forward_alone, run, backend),
+            OURS: partial(of_new_model, whole_training, run, route),
+            f"{OURS}: without Lightning": partial(of_new_model, bare_training, run, route),
+            f"{OURS}: data and forward": partial(of_new_model, forward_alone, run, route),
             f"{OURS}: data": partial(data_alone, run),
         }
         cases |= {name: partial(seconds_per_step, step, run) for name, step in theirs.items()}
@@ -216,6 +218,12 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
 def benchmark(config: dict[str, Any]) -> list[Row]:
     """Run the chosen parts and write the table after each; rows of other parts on this machine are kept."""
     settings = validated(BenchmarkSettings, config)
+    peers = PEERS if settings.peers else {}
+    if peers and WITH_PEERS & set(settings.parts) and (missing := missing_packages()):
+        raise UserError(
+            f"{' and '.join(missing)}: not installed, so nothing would be compared; "
+            "pip install -c constraints.txt -e '.[bench]', or peers=false to time ours alone"
+        )
     prepare_device(experiment(**{"trainer.threads": settings.threads}).config)
     machine = describe_machine()
     folder = Path(settings.out)
@@ -223,12 +231,13 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     folder.mkdir(parents=True, exist_ok=True)
     rows = [row for row in _earlier_rows(folder, machine) if row.part.partition(":")[0] not in settings.parts]
     parts: dict[Part, Callable[[int, Display], Iterator[Row]]] = {
-        "small": small,
-        "peers": peers,
+        "small": partial(small, peers=peers),
+        "peers": partial(equal_shapes, peers=peers),
         "encodings": encodings,
         "lengths": lengths,
-        "quick": quick,
-        "gpu": partial(gpu, device=settings.device),
+        "quick": partial(quick, peers=peers),
+        "startup": startup,
+        "gpu": partial(gpu, peers=peers, device=settings.device),
     }
     say(" | ".join(HEADING))
     for part in settings.parts:
@@ -245,7 +254,8 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
         text = f"Medians, ratios with their quartiles. {machine_text}.\n\n{table}\n"
         write_atomically(folder / "table.md", text)
     say(f"table: {folder / 'table.csv'}")
-    say(conclusion(rows, settings.parts, machine["processor"]))
+    if peers and WITH_PEERS & set(settings.parts):
+        say(conclusion(rows, settings.parts, machine["processor"]))
     return rows
 
 

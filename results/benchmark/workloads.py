@@ -21,7 +21,7 @@ from pe_experiments.configuration.schema import Config
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
 from pe_experiments.training import cpu
-from pe_experiments.training.cpu import Backend
+from pe_experiments.training.cpu import Route
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, fit
 from pe_experiments.training.observer import Observer
@@ -30,7 +30,7 @@ from results.benchmark.timing import Step
 
 EXAMPLES = 2  # per long evaluation
 Batches = list[tuple[Tensor, Tensor]]  # tokens and labels [B, T]
-Training = Callable[[Backbone, Experiment, Backend], float]
+Training = Callable[[Backbone, Experiment, Route], float]
 
 
 def experiment(**keys: object) -> Experiment:
@@ -50,13 +50,13 @@ def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> 
     return batches
 
 
-def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Step:
+def next_token_step(model: nn.Module, batches: Batches, route: Route) -> Step:
     """Return a training step with cross entropy of the next token, AdamW and gradient clipping."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     index = count()
 
     def step() -> None:
-        cpu.set_backend(backend)
+        cpu.use_route(route)
         tokens_BT, labels_BT = batches[next(index) % len(batches)]
         loss = F.cross_entropy(model(tokens_BT).flatten(0, 1).float(), labels_BT.flatten())
         optimizer.zero_grad()
@@ -67,7 +67,7 @@ def next_token_step(model: nn.Module, batches: Batches, backend: Backend) -> Ste
     return step
 
 
-def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
+def training_step(model: Backbone, run: Experiment, route: Route) -> Step:
     """Return a training step of a run, data included, without the Lightning loop."""
     training = run.config.training
     optimizer = TrainingOptimizer(model, run.components["optimizer"], training)
@@ -76,7 +76,7 @@ def training_step(model: Backbone, run: Experiment, backend: Backend) -> Step:
     index = count()
 
     def step() -> None:
-        cpu.set_backend(backend)
+        cpu.use_route(route)
         optimizer.zero_grad()
         batch_loss(model, batches.batch(next(index))).backward()
         optimizer.clip_gradients(training.clip_norm)
@@ -100,33 +100,33 @@ def data_alone(run: Experiment) -> float:
     return seconds_per_step(lambda: batches.batch(next(index)), run)
 
 
-def of_new_model(measure: Training, run: Experiment, backend: Backend) -> float:
+def of_new_model(measure: Training, run: Experiment, route: Route) -> float:
     """Call `forward_alone`, `bare_training` or `whole_training` with a new untrained model."""
-    return measure(run.untrained_model(), run, backend)
+    return measure(run.untrained_model(), run, route)
 
 
-def forward_alone(model: Backbone, run: Experiment, backend: Backend) -> float:
+def forward_alone(model: Backbone, run: Experiment, route: Route) -> float:
     """Return the seconds per step of computing the loss, data included."""
-    cpu.set_backend(backend)
+    cpu.use_route(route)
     batches = run.batches
     index = count()
     return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), run)
 
 
-def bare_training(model: Backbone, run: Experiment, backend: Backend) -> float:
+def bare_training(model: Backbone, run: Experiment, route: Route) -> float:
     """Return the seconds per step of training in a bare loop."""
-    return seconds_per_step(training_step(model, run, backend), run)
+    return seconds_per_step(training_step(model, run, route), run)
 
 
 def whole_training(
     model: Backbone,
     run: Experiment,
-    backend: Backend,
+    route: Route,
     device: str = "cpu",
     after_first_step: Callable[[], object] = lambda: None,
 ) -> float:
     """Return the seconds per step of a whole training in the harness, without the time of the first step."""
-    cpu.set_backend(backend)
+    cpu.use_route(route)
     end_times: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "last.ckpt"

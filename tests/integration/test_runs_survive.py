@@ -84,7 +84,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_both_environments(
     for step in (3, 5):  # the second one continues in the same environment
         run = interrupted(tiny("trainer.threads=1"), step)
         assert "earlier" not in run.read_environment()
-    monkeypatch.setattr("pe_experiments.training.cpu.processor", lambda: {"model name": "another"})
+    monkeypatch.setattr("pe_experiments.training.cpu.PROCESSOR", {"model name": "another"})
     recorded = run_experiment(tiny("trainer.threads=2").config).directory.read_environment()
     (earlier,) = recorded["earlier"]
     assert (earlier["threads"], recorded["threads"]) == (1, 2)

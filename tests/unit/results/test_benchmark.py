@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
+from pe_experiments.training.cpu import DEFAULT
 from results.benchmark.peers import PEERS
 from results.benchmark.workloads import bare_training, experiment, whole_training
+from tests.conftest import Script, assert_one_sentence
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 
@@ -37,7 +41,18 @@ def test_the_bare_loop_trains_as_the_harness_does() -> None:
     sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
     tiny = experiment(**sizes)
     bare, whole = tiny.untrained_model(), tiny.untrained_model()
-    assert bare_training(bare, tiny, "default") > 0
-    assert whole_training(whole, tiny, "default") > 0
+    assert bare_training(bare, tiny, DEFAULT) > 0
+    assert whole_training(whole, tiny, DEFAULT) > 0
     for bare_weights, whole_weights in zip(bare.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(bare_weights, whole_weights, rtol=0, atol=0)
+
+
+def test_missing_libraries_are_named_before_anything_is_timed(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "results.benchmark.peers.find_spec", lambda name: None if name == "x_transformers" else 1
+    )
+    out = tmp_path / "out"
+    assert_one_sentence(script("benchmark", f"out={out}"), "x-transformers", "peers=false")
+    assert not out.exists()

@@ -1,52 +1,178 @@
-"""The library for matrix products follows from the processor."""
+"""How a CPU trains: by the processor's vendor, or as measured where that is clearly faster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.training import cpu as library
-from pe_experiments.training.cpu import SMALL, current_backend, select
+from pe_experiments.training import cpu
+from pe_experiments.training.cpu import DEFAULT, ONEDNN, SMALL, Route, Shape, Timings, select
+from tests.conftest import Tiny
+from tests.integration.test_runs_survive import interrupted
 
 AMD = {"vendor_id": "AuthenticAMD", "flags": "avx2 avx512_bf16"}
 INTEL = {"vendor_id": "GenuineIntel", "flags": "avx512f"}
-
-
-WITH_AMX = {"vendor_id": "GenuineIntel", "flags": "avx512f amx_bf16 amx_tile"}
-AMD_WITH_AMX = {"vendor_id": "AuthenticAMD", "flags": "avx512f amx_bf16"}
+SECONDS = {"default written": (4.0, 4.0), "default fused": (4.0, 4.0), "onednn written": (4.0, 4.0)}
 
 
 @pytest.fixture(autouse=True)
-def _restore_backend() -> Iterator[None]:
-    before = current_backend()
+def _restore_route() -> Iterator[None]:
+    before = cpu.route
     yield
-    library.set_backend(before)
+    cpu.use_route(before)
 
 
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let PyTorch have oneDNN."""
+    monkeypatch.setattr(cpu, "_SETTING", SimpleNamespace(fp32_precision="ieee"))
+    monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", True)
+
+
+@pytest.mark.usefixtures("onednn")
 @pytest.mark.parametrize(
-    ("cpu", "choice", "size", "backend"),
+    ("processor", "choice", "size", "route"),
     [
-        (AMD, "auto", SMALL, "onednn"),
-        (AMD, "auto", SMALL - 1, "default"),
-        (AMD, "default", SMALL, "default"),
-        (AMD_WITH_AMX, "auto", SMALL, "default"),
-        (INTEL, "auto", SMALL, "default"),
-        (INTEL, "onednn", 1, "onednn"),
-        ({}, "auto", SMALL, "default"),
+        (AMD, "auto", SMALL, ONEDNN),
+        (AMD, "auto", SMALL - 1, DEFAULT),
+        (AMD, "default", SMALL, DEFAULT),
+        (INTEL, "auto", SMALL, DEFAULT),
+        (INTEL, "onednn", 1, ONEDNN),
+        ({}, "auto", SMALL, DEFAULT),
     ],
 )
-def test_the_processor_decides(
-    cpu: dict[str, str], choice: str, size: int, backend: str, monkeypatch: pytest.MonkeyPatch
+def test_the_vendor_decides_before_anything_is_measured(
+    processor: dict[str, str], choice: str, size: int, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "_SETTING", SimpleNamespace(fp32_precision="ieee"))
-    monkeypatch.setattr(library, "processor", lambda: cpu)
-    assert select(choice, size) == backend == current_backend()
+    monkeypatch.setattr(cpu, "PROCESSOR", processor)
+    assert select(choice, size) == route == cpu.route
 
 
-def test_onednn_is_refused_where_it_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "processor", lambda: WITH_AMX)
+def test_onednn_is_not_used_where_it_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "PROCESSOR", AMD)
+    monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", False)
+    assert select("auto", SMALL) == DEFAULT
     with pytest.raises(UserError, match=r"trainer\.matmul=onednn.*bfloat16; allowed here: auto, default"):
         select("onednn", 1)
+
+
+def tuned(
+    tiny: Tiny, seconds: Timings, *overrides: str, environment: dict[str, object] | None = None
+) -> Route:
+    """Return the route of a training of a small model, whose default is oneDNN with attention written out."""
+    experiment = tiny("pe=none", *overrides)
+    model = experiment.untrained_model()
+    cpu.use_route(ONEDNN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "calibration", lambda say: seconds)
+        cpu.tune(experiment.config, model, environment or {}, print)
+    return cpu.route
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize(
+    ("case", "rounds", "route"),
+    [
+        ("default written", (3.3, 3.3), DEFAULT),
+        ("default written", (3.3, 3.5), ONEDNN),  # the margin holds in one round only
+        ("default fused", (3.3, 3.3), Route("default", 40)),
+        ("onednn fused", (1.0, 1.0), Route("onednn", 40)),
+    ],
+)
+def test_another_route_needs_the_margin_in_both_rounds(
+    tiny: Tiny, case: str, rounds: tuple[float, float], route: Route
+) -> None:
+    assert tuned(tiny, {"small": SECONDS | {case: rounds}}) == route
+
+
+FUSED = {"small": SECONDS | {"default fused": (1.0, 1.0)}}
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("trainer.matmul=onednn",),
+        ("trainer.precision=64-true",),
+        ("model.attention_implementation=eager",),
+        ("pe=stick_breaking",),  # it computes its own weights
+        ("pe=t5",),  # its bias is trained
+    ],
+)
+def test_a_choice_of_the_user_and_models_that_cannot_use_the_kernel_keep_their_route(
+    tiny: Tiny, overrides: tuple[str, ...]
+) -> None:
+    assert tuned(tiny, FUSED) == Route("default", 40)
+    assert tuned(tiny, FUSED, *overrides) == ONEDNN
+
+
+@pytest.mark.usefixtures("onednn")
+def test_a_resumed_run_keeps_the_route_of_its_environment(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = {"matmul": "onednn", "fused_attention_from": 40}
+    assert tuned(tiny, FUSED, environment=recorded) == Route("onednn", 40)
+    assert tuned(tiny, FUSED, environment={"matmul": "default"}) == DEFAULT  # from before this entry
+    monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", False)
+    assert tuned(tiny, FUSED, environment={"matmul": "onednn"}) == DEFAULT
+
+
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_a_run_on_a_measured_route_resumes_bit_for_bit(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("pe=rope", "training.steps=20", "training.check_every=20")
+    monkeypatch.setattr(cpu, "SHAPES", {"small": Shape(8, 2, 64)})  # all rows are as long
+    monkeypatch.setattr(cpu, "calibration", lambda say: FUSED)
+    expected = run_experiment(tiny(*keys).config).directory
+    assert expected.read_environment()["fused_attention_from"] == 2
+
+    other = (*keys, f"results_dir={tmp_path / 'other'}")
+    interrupted(tiny(*other), 15)
+    monkeypatch.setattr(cpu, "calibration", lambda say: {"small": SECONDS})  # measured anew in between
+    result = run_experiment(tiny(*other).config)
+    assert result.done == "resumed"
+    assert result.directory.read_environment()["fused_attention_from"] == 2
+    assert result.directory.metrics.read_bytes() == expected.metrics.read_bytes()
+
+
+def test_a_machine_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+    seconds: Timings = {"small": {"default written": (2.0, 2.0), "default fused": (1.0, 1.0)}}
+    monkeypatch.setattr(cpu, "measure", lambda: calls.append(1) or seconds)
+    monkeypatch.setenv("PE_EXPERIMENTS_CACHE", str(tmp_path / "new" / "cache"))
+    assert cpu.calibration(print) == seconds
+    said = capsys.readouterr().out
+    (file,) = (tmp_path / "new" / "cache").glob("*.json")
+    assert "small default fused" in said
+    assert str(file) in said
+    assert cpu.calibration(print) == seconds
+    assert (calls, capsys.readouterr().out) == ([1], "")
+
+    file.write_text(file.read_text()[:40])  # damaged
+    assert cpu.calibration(print) == seconds
+    monkeypatch.setenv("PE_EXPERIMENTS_CACHE", str(file))  # no folder
+    assert cpu.calibration(print) == {}
+    assert len(calls) == 2
+
+
+def test_every_route_is_measured_in_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "SHAPES", {"small": Shape(1, 4, 16)})
+    monkeypatch.setattr(cpu, "CALIBRATION_SECONDS", 600.0)
+    repeats = iter(range(6))
+    monkeypatch.setattr(cpu.time, "monotonic", lambda: 0.0 if next(repeats, None) is not None else 1000.0)
+    before = cpu.route
+    timings = cpu.measure()
+    libraries = ("default", "onednn") if cpu.ONEDNN_IS_EXACT else ("default",)
+    assert set(timings["small"]) == {
+        f"{name} {kernel}" for name in libraries for kernel in ("written", "fused")
+    }
+    assert all(seconds > 0 for rounds in timings["small"].values() for seconds in rounds)
+    assert cpu.route == before
