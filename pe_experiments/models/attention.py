@@ -149,7 +149,7 @@ def needs_weights(encoding: PositionalEncoding) -> bool:
 
 def can_use_fused_kernel(encoding: PositionalEncoding) -> bool:
     """Return whether training with this encoding may be faster with PyTorch's fused kernel."""
-    return has_fixed_bias(encoding) and not makes_weights(encoding)
+    return has_fixed_bias(encoding) and not needs_weights(encoding)
 
 
 def choose_implementation(implementation: str, q_BHTK: Tensor, weighting: Weighting) -> Implementation:
