@@ -27,8 +27,9 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
 from pe_experiments.tasks import DEPTHS
-from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml, write_atomically
 
 # Okabe and Ito (2008) without yellow, which is pale in print, and five more. Colours that colour-blind
 # readers may confuse have different markers.
@@ -73,8 +74,7 @@ WIDTH = 7.2  # inches, two columns of a journal
 FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates
 _formats: ContextVar[Sequence[str]] = ContextVar("formats", default=tuple(FORMATS))
 GREY = "0.35"
-METRIC_NAMES = {"exact_match": "exact match", "token_accuracy": "token accuracy", "loss": "loss (nats)"}
-BOUNDS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
+CEILINGS = {"bag_ceiling": ("order-blind", (0, (4, 2))), "chance": ("chance", (0, (1, 2)))}
 
 TEMPLATES = Path(__file__).parent / "templates"  # shared by all pages
 
@@ -144,6 +144,26 @@ def _without_arguments(label: str) -> str:
 
 def _integer_hash(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+
+
+def printed_name(label: str) -> str:
+    """Return the printed name: ``RoPE (base=500), random subset`` for ``rope(base=500)+random_subset``."""
+    if " -> " in label:
+        return " -> ".join(map(printed_name, label.split(" -> ")))
+    parts = []
+    for part in label.split("+"):
+        name, bracket, arguments = part.partition("(")
+        words = _printed_names().get(name, name)
+        parts.append(f"{words} ({arguments}" if bracket else words)
+    return ", ".join(parts)
+
+
+@cache
+def _printed_names() -> dict[str, str]:
+    """Return the printed names of encodings and position policies, from ``catalogue.yaml``."""
+    catalogue = read_yaml(CATALOGUE)
+    cards = catalogue["encodings"] | catalogue["positions"]
+    return {name: card["printed"] for name, card in cards.items()}
 
 
 def text(label: str, longest: int = 40) -> str:
@@ -236,14 +256,17 @@ def _labelled_lengths(ticks: np.ndarray, max_length: int, axes: Axes) -> list[fl
     return labelled
 
 
-def metric_axis(axes: Axes, curves: pd.DataFrame, max_length: int, metric: str, words: bool = True) -> None:
+def metric_axis(
+    axes: Axes, curves: pd.DataFrame, max_length: int, metric: Metric, words: bool = True
+) -> None:
     """Set up the `length_axis` of a metric; for token accuracy, also draw chance and the bag ceiling.
 
     ``words`` adds text labels to the shaded training lengths and to these lines.
     """
-    length_axis(axes, curves["content_length"], max_length, METRIC_NAMES[metric], metric != "loss")
-    bounds = BOUNDS if metric == "token_accuracy" else {}
-    for column, (name, dashes) in bounds.items():
+    is_share = metric.bounds == (0, 1)
+    length_axis(axes, curves["content_length"], max_length, metric.label_with_unit, is_share)
+    ceilings = CEILINGS if metric == TOKEN_ACCURACY else {}
+    for column, (name, dashes) in ceilings.items():
         measured = curves.reindex(columns=["content_length", column]).dropna()
         mean = measured.groupby("content_length")[column].mean().astype(float)
         if mean.empty:
@@ -278,12 +301,13 @@ def legend_below(
 ) -> None:
     """Add a legend below the panels, in as many columns as fit, and enlarge the figure for it.
 
+    Encodings have their printed names, as in tables (`printed_name`).
     Encodings in ``unlearned`` have a dashed line and the label "did not learn".
     """
     entries = [
         Line2D([], [], color=style_of[label][0], marker=style_of[label][1], markersize=5, linewidth=1.8,
                linestyle="--" if label in unlearned else "-",
-               label=f"{text(label)} (did not learn)" if label in unlearned else text(label))
+               label=text(printed_name(label)) + (" (did not learn)" if label in unlearned else ""))
         for label in labels
     ]  # fmt: skip
     if not entries:
@@ -304,14 +328,14 @@ def run_figure(
     colour, marker = styles([label], [label] if own else ())[label]
     curve = pd.DataFrame(rows)
     figure = Figure(figsize=(9.0, 3.6), layout="constrained")
-    figure.suptitle(text(f"{label} on {task}", 110))
-    left_metric = "exact_match" if curve["exact_match"].notna().all() else "loss"
-    for axes, metric in zip(figure.subplots(1, 2), (left_metric, "token_accuracy"), strict=True):
+    figure.suptitle(text(f"{printed_name(label)} on {task}", 110))
+    left_metric = EXACT_MATCH if curve["exact_match"].notna().all() else LOSS
+    for axes, metric in zip(figure.subplots(1, 2), (left_metric, TOKEN_ACCURACY), strict=True):
         lengths = curve["content_length"]
-        if metric == "exact_match":
-            low, high = curve["exact_match_low"].astype(float), curve["exact_match_high"].astype(float)
+        if metric.binary:
+            low, high = (curve[column].astype(float) for column in metric.columns[1:])
             axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(lengths, curve[metric], color=colour, marker=marker, clip_on=False, zorder=3)
+        axes.plot(lengths, curve[metric.name], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
     write_figure(figure, path)
 
@@ -322,7 +346,7 @@ def run_depth_figure(
     """Draw the depth table of a run as PNG: exact match by input length and depth."""
     cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
-    figure.suptitle(text(f"{label} on {task}, trained to {max_length}", 80))
+    figure.suptitle(text(f"{printed_name(label)} on {task}, trained to {max_length}", 80))
     axes = figure.subplots()
     image = depth_heatmap(axes, cells, max_length)
     for (row, column), value in np.ndenumerate(cells.to_numpy()):
@@ -330,7 +354,7 @@ def run_depth_figure(
             colour = "black" if value > 0.6 else "white"
             number = axes.text(column, DEPTHS[row], f"{value:.2f}", color=colour, fontsize=7)
             number.set(ha="center", va="center")
-    figure.colorbar(image, ax=axes, label=METRIC_NAMES["exact_match"])
+    figure.colorbar(image, ax=axes, label=EXACT_MATCH.label)
     write_figure(figure, path)
 
 

@@ -21,7 +21,7 @@ from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hints import keys_of
 from pe_experiments.configuration.parts import shipped, user_errors
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, used_loggers
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
@@ -37,9 +37,11 @@ from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
+from pe_experiments.tasks.text import Text
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import Diverged, UserError, few
+from pe_experiments.terminal.files import CATALOGUE, read_yaml
 from pe_experiments.training import cpu
 from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
@@ -167,6 +169,16 @@ def _explained_failures() -> Iterator[None]:
 
 def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
     """Print remarks on a run before it is trained."""
+    task = run.experiment.components["task"].choice
+    catalogue = read_yaml(CATALOGUE)
+    tier = catalogue["tasks"].get(task, {}).get("tier", "quick")
+    if tier != "quick" and not isinstance(run.experiment.task, Text):
+        first = catalogue["try_first"].get(task, "copy")
+        time = {"hour": "an hour of one core or more", "gpu": "hours of a GPU"}[tier]
+        display.say(
+            f"{task} takes {time} until an encoding learns it; try task={first} first, and more steps than "
+            f"training.steps={run.config.training.steps} here"
+        )
     for remark in remarks_of(model.encodings):
         say(remark)
     if run.state is State.NEW and not run.config.rerun and (difference := run.difference_to_cached_run()):
@@ -250,7 +262,7 @@ def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
 
     process.end_with_parent()
     observer = Observer()
-    observer.loggers = [DummyLogger()] if run.config.logger.used else []
+    observer.loggers = [DummyLogger()] if used_loggers(run.config.logger) else []
     with suppress(Diverged):  # rank 0 reports it
         _train(run, model, device, observer)
     process.end()
@@ -276,6 +288,11 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
             remark = f"trained with trainer.devices={devices}, which does not change a run"
             display.say(f"{run.name}: {remark}; rerun=true trains again")
     directory = run.evaluation_directory
+    with suppress(UserError, AttributeError):
+        logged = {name for name, section in directory.read_config()["logger"].items() if section}
+        if unused := used_loggers(run.config.logger).keys() - logged:
+            remark = "it has finished before, so nothing is logged to"
+            display.say(f"{run.name}: {remark} {few(sorted(unused))}; rerun=true trains again")
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
     return Result(run.experiment, directory, run.directory, result, "found", curve)

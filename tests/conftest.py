@@ -51,7 +51,6 @@ def _wandb_in_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         for name in ("CACHE", "DATA", "CONFIG"):
             patch.setenv(f"WANDB_{name}_DIR", str(home))
-        patch.setenv("TRACKIO_DIR", str(home / "trackio"))
         patch.delenv("WANDB_MODE", raising=False)
         patch.setenv("PE_EXPERIMENTS_CACHE", os.devnull)  # no folder, so no test measures the processor
         yield

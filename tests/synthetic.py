@@ -11,9 +11,10 @@ import torch
 import yaml
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.evaluation.curve import wilson_interval
+from pe_experiments.evaluation.curve import CURVE_COLUMNS
+from pe_experiments.evaluation.metrics import wilson_interval
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.csv_files import CURVE, METRICS, to_csv
+from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.record import Record
@@ -65,7 +66,7 @@ def write_run(
     }
     run.environment.write_text(json.dumps(environment))
     run.metrics.write_text(
-        to_csv(METRICS, [{"step": 6, "loss": 2.5}, {"step": 12, "loss": 1.5, "exact_match": 0.5}])
+        to_csv(TRAINING_COLUMNS, [{"step": 6, "loss": 2.5}, {"step": 12, "loss": 1.5, "exact_match": 0.5}])
     )
     rows = [_row(experiment, length, *accuracies(length)) for length in experiment.evaluation_lengths]
     if losses:
@@ -74,7 +75,7 @@ def write_run(
             row["loss"] = losses(row["content_length"])
     content: dict[str, Any] = {**planned.header, "status": status, "validation_loss": 1.5}
     if status == COMPLETED:
-        run.curve.write_text(to_csv(CURVE, rows))
+        run.curve.write_text(to_csv(CURVE_COLUMNS, rows))
         content |= {"parameters": 1000, "encoding_parameters": 10, "seconds_per_step": 0.002}
         content |= summarise(rows, experiment.max_length)
     run.result.write_text(json.dumps({**content, **(result or {})}))

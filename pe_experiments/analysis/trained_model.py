@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 
+Inputs = Tensor | Sequence[int] | Sequence[Sequence[int]]
+
 
 @dataclass(frozen=True)
 class TrainedModel:
@@ -35,9 +38,10 @@ class TrainedModel:
         """Return the encoding of the first layer, which all layers may share."""
         return self.model.encoding(0)
 
-    def batch(self, inputs_BN: Tensor) -> Batch:
+    def batch(self, inputs: Inputs) -> Batch:
         """Return the model's inputs (tokens, labels, position ids) for inputs [B, N] of the task."""
         source, task = self.experiment.source, self.experiment.task
+        inputs_BN = torch.atleast_2d(torch.as_tensor(inputs))
         if not 0 <= int(inputs_BN.min()) <= int(inputs_BN.max()) < task.vocab_size:
             raise UserError(f"inputs: expected symbols of the task, 0 to {task.vocab_size - 1}")
         targets_BM = task.solve(inputs_BN)
@@ -51,12 +55,13 @@ class TrainedModel:
         return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
 
     @torch.no_grad()
-    def answers(self, inputs_BN: Tensor) -> list[list[int]]:
+    def answers(self, inputs: Inputs) -> list[list[int]]:
         """Return the answers to inputs [B, N], decoded greedily if the format feeds answers back.
 
-        Inputs and answers are symbols of the task, ``0 .. vocab_size - 1``. Answers have no end mark.
+        Inputs are a tensor or lists; ``[3, 1, 4]`` alone is a batch of one. Inputs and answers are symbols of
+        the task, ``0 .. vocab_size - 1``. Answers have no end mark.
         """
-        batch = self.batch(inputs_BN)
+        batch = self.batch(inputs)
         layout = self.experiment.format
         if layout.feeds_back:
             answers_BT = greedy_answers(self.model, batch, layout.eos)

@@ -14,8 +14,9 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.evaluation.curve import CURVE
+from pe_experiments.evaluation.curve import COUNTED, CURVE_COLUMNS
 from pe_experiments.evaluation.details import metric_values
+from pe_experiments.evaluation.metrics import all_metrics
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import Task
@@ -80,13 +81,16 @@ def _check_metrics(experiment: Experiment) -> None:
     """Raise an error if a metric fails on right answers, or has the name of a column of the curve."""
     shortest = experiment.evaluation_task.nearest_length(min(experiment.evaluation_lengths)) or 0
     batch = experiment.evaluation_source.evaluation_block(shortest, 0).rows(slice(ROWS))
-    for name, metric in experiment.metrics.items():
-        if name in CURVE:
+    metrics = [metric for metric in all_metrics(experiment.metrics) if metric not in COUNTED]
+    taken = {*CURVE_COLUMNS}
+    for metric in metrics:
+        if clash := taken & {*metric.columns}:
             raise UserError(
-                f"evaluation.metrics: {name} is a column of extrapolation.csv; rename the function"
+                f"evaluation.metrics: {min(clash)} is a column of extrapolation.csv; rename the metric"
             )
-        with user_errors("evaluation.metrics", f"{name} fails on right answers"):
-            metric_values(name, metric, batch, batch.labels_BT)
+        taken |= {*metric.columns}
+        with user_errors("evaluation.metrics", f"{metric.name} fails on right answers"):
+            metric_values(metric, batch, batch.labels_BT)
 
 
 def _check_optimizer(experiment: Experiment) -> None:

@@ -32,6 +32,7 @@ from pe_experiments.terminal.errors import UserError, error_place, one_line, sen
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
+    from pe_experiments.evaluation.metrics import Metric
     from pe_experiments.run import Result
     from pe_experiments.store.directory import RunDirectory
 
@@ -187,12 +188,22 @@ def help_text(name: str, usage: str) -> str:
     return "\n\n".join(part.strip() for part in parts)
 
 
-def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Table:
+def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str, metrics: Sequence[Metric]) -> Table:
     """Return the extrapolation curve as a table, with a rule below the longest training length."""
+    from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, unknown  # imports torch
+
     table = Table(title=None, caption=ceiling_note, caption_justify="left", show_edge=False, pad_edge=False)
     has_exact_match = all(row["exact_match"] is not None for row in rows)  # False for language models
-    score_headings = ("exact match", "95 % interval") if has_exact_match else ("loss (nats)", "bits per byte")
-    for heading in ("length", *score_headings, "token accuracy", "bag ceiling", "chance", ""):
+    first = EXACT_MATCH if has_exact_match else LOSS
+    shown = [first, *(metric for metric in metrics if metric not in (EXACT_MATCH, LOSS))]
+    headings = ["length"]
+    for metric in shown:
+        headings.append(metric.label_with_unit)
+        if metric.binary:
+            headings.append("95 % interval")
+        elif metric == LOSS:
+            headings.append("bits per byte")
+    for heading in (*headings, "bag ceiling", "chance", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
     in_distribution = sum(row["content_length"] <= max_length for row in rows)
     for index, row in enumerate(rows, 1):
@@ -200,12 +211,15 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
         note = "<- longest training length" if content == max_length else f"{content / max_length:.3g}x"
         if row["untrained_positions"]:
             note += f", {row['untrained_positions']} untrained positions"
-        if has_exact_match:
-            interval = f"[{row['exact_match_low']:.3f}, {row['exact_match_high']:.3f}]"
-            cells = [f"{row['exact_match']:.3f}", interval]
-        else:
-            cells = [f"{row['loss']:.3f}", f"{row['loss'] / math.log(2):.3f}"]
-        cells += [f"{row['token_accuracy']:.3f}", "unknown" if ceiling is None else f"{float(ceiling):.3f}"]
+        cells = []
+        for metric in shown:
+            values = ["–" if unknown(row.get(column)) else f"{row[column]:.3f}" for column in metric.columns]
+            cells.append(values[0])
+            if metric.binary:
+                cells.append(f"[{values[1]}, {values[2]}]")
+            elif metric == LOSS:
+                cells.append(f"{row['loss'] / math.log(2):.3f}")
+        cells.append("unknown" if ceiling is None else f"{float(ceiling):.3f}")
         length_cell = f"{length}" if content == length else f"{length} ({content})"
         chance = f"{row['chance']:.3f}"
         table.add_row(length_cell, *cells, chance, note, end_section=index == in_distribution)
@@ -214,7 +228,8 @@ def curve_table(rows: Sequence[Row], max_length: int, ceiling_note: str) -> Tabl
 
 def show_result(result: Result) -> None:
     """Print the result of a run or an evaluation: the table over lengths, paths and the upload command."""
-    from pe_experiments.store.tracking import upload_command  # imports torch
+    from pe_experiments.evaluation.metrics import all_metrics  # imports torch
+    from pe_experiments.store.tracking import upload_command
 
     summary = result.result
     experiment = result.experiment
@@ -234,7 +249,8 @@ def show_result(result: Result) -> None:
         window = experiment.config.evaluation.window
         if window is not None:
             note += f"; the model reads only the last {window} tokens of longer sequences"
-        print_table(curve_table(result.curve, experiment.max_length, note))
+        metrics = all_metrics(experiment.metrics)
+        print_table(curve_table(result.curve, experiment.max_length, note, metrics))
         say(f"figure: {directory.figure}")
     if result.status == "error":
         say(f"traceback: {directory.error_log}")

@@ -27,7 +27,7 @@ class CompareSettings(Section):
     encodings: Annotated[list[Words], Field(min_length=1)] | None
     baseline: Words | None
     metric: Words | None
-    difference: Annotated[float, Field(gt=0)]
+    difference: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     spread: Literal["sd", "interval"]
 
 

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.comparison.statistics import FEWEST
 from pe_experiments.configuration.groups import OURS
 
 ENTRIES = Path(__file__).with_name("references.bib")
-STATISTICS = ("1905.06208",)  # Gaffke's interval
 
 
 def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
@@ -28,8 +26,6 @@ def cite(runs: Runs) -> tuple[dict[str, list[str]], str]:
         numbers = {*_cited_papers(trained["pe"]), *_cited_papers(trained["positions"])} & set(entries)
         keys[str(label)] = [entries[number][0] for number in sorted(numbers)]
         cited |= numbers
-    if int(runs.runs.groupby(["protocol", "label"]).size().max()) >= FEWEST:
-        cited |= set(STATISTICS)
     return keys, "\n\n".join(sorted(entries[number][1] for number in cited)) + "\n"
 
 

@@ -12,7 +12,8 @@ from pe_experiments.comparison.latex import Spread, table_latex
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import DIFFERENCE, Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.comparison.table import SPANS
+from pe_experiments.evaluation.metrics import METRICS
+from pe_experiments.evaluation.summary import SPAN_WORDS
 from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
@@ -43,9 +44,9 @@ def compare(
     Args:
         results_dir, study, pe, display: as in `read_runs`.
         out: output folder; None writes nothing.
-        metric: column in which encodings are compared, such as ``exact_match_at_2x``; ``loss`` means
-            ``loss_extrapolation``. None means ``exact_match_extrapolation``, or ``loss_extrapolation`` if no
-            run has an exact match.
+        metric: column in which encodings are compared, such as ``exact_match_at_2x``, also of a metric of the
+            user; its name alone, such as ``loss``, means ``loss_extrapolation``. None means
+            ``exact_match_extrapolation``, or ``loss_extrapolation`` if no run has an exact match.
         difference: of two means; the result says how many seeds per encoding it takes to find it.
         spread: what ``table.tex`` shows beside a mean: the standard deviation over seeds, or the interval.
         baseline: test only the differences from the encoding of this label; None tests all pairs.
@@ -132,11 +133,17 @@ def runs_csv(runs: Runs) -> str:
 
 def show(comparison: Comparison) -> None:
     """Print the table, its results and caveats, the excluded runs and the written files."""
-    column = "exact_match" if any(protocol.exact for protocol in comparison.protocols) else "loss"
-    table = comparison.table.rename(columns={f"{column}_{span}": span for span in SPANS})
-    table = table[["section", "encoding", "seeds", "diverged", "solved", *SPANS]]
-    say(table.to_string(index=False, na_rep="–", float_format=f"{{:{words.digits(column)}}}".format))
-    say(f"in_distribution, at_2x, extrapolation: mean {words.WORDS[column]}; solved: seeds that learned it")
+    metric = comparison.summary.metric
+    own = [other for other in comparison.runs.metrics if other not in (*METRICS, metric)]
+    shown = {f"{metric.name}_{span}": (metric, span) for span in SPAN_WORDS}
+    shown |= {f"{other.name}_extrapolation": (other, f"{other.name}_extrapolation") for other in own}
+    table = comparison.table[["section", "encoding", "seeds", "diverged", "solved", *shown]].copy()
+    for column, (of, heading) in shown.items():
+        table[column] = [words.number(value, of.digits) for value in table[column]]
+        table = table.rename(columns={column: heading})
+    say(table.to_string(index=False, na_rep="–", float_format="{:.2f}".format))
+    what = f"mean {metric.label_with_unit}; solved: seeds that learned it"
+    say(f"{', '.join(SPAN_WORDS)}: {what}")
     for title, sentence in comparison.sentences.items():
         say(f"result: {title}: {sentence}")
     for note in comparison.notes:

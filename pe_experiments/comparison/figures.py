@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row, finite
+from pe_experiments.comparison.statistics import FEWEST
 from pe_experiments.comparison.words import format_seeds, learned
 from pe_experiments.drawing import (
     GREY,
@@ -25,6 +26,7 @@ from pe_experiments.drawing import (
     length_axis,
     metric_axis,
     panel_grid,
+    printed_name,
     save,
     text,
 )
@@ -72,6 +74,7 @@ def _figures(comparison: Comparison) -> Iterator[tuple[str, Callable[[], Figure]
 def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figure:
     """Draw metrics over input length: a line per encoding for the mean over seeds, and a dot per seed.
 
+    With three seeds and more a band around the line shows the 95 % interval of the mean.
     A line is dashed if most runs of the encoding did not solve the training lengths. The legend marks the
     encodings whose line is dashed in every panel.
     """
@@ -79,9 +82,9 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     figure, columns = _panels(len(protocols))
     for protocol, panels in zip(protocols, columns, strict=True):
         rows = comparison.rows(protocol)
-        for axes, metric in zip(panels, protocol.drawn(comparison.metric), strict=True):
-            _draw_parents(axes, protocol, metric)
-            _draw_means(axes, protocol, rows, metric, comparison)
+        for axes, metric in zip(panels, protocol.drawn(comparison.summary), strict=True):
+            _draw_parents(axes, protocol, metric.name)
+            _draw_means(axes, protocol, rows, metric.name, comparison)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=single)
         if single:
             title = f"{protocol.title}, trained to {protocol.max_length}; {_seeds(rows)}"
@@ -111,13 +114,20 @@ def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
 
 
 def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, comparison: Comparison) -> None:
-    """Draw the mean curve of each encoding and the values of its runs."""
+    """Draw the mean curve of each encoding with the interval of the mean, and the values of its runs."""
     for index, row in enumerate(rows):
         colour, marker = comparison.styles[row["encoding"]]
         curves = protocol.curves[protocol.curves["label"] == row["encoding"]]
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(curves["content_length"], curves[metric], ".", color=colour, markersize=3, alpha=0.5,
                   clip_on=False, rasterized=len(curves) > 100)  # fmt: skip
+        if row["seeds"] >= FEWEST:
+            columns = [f"{metric}@{length}" for length in protocol.lengths()]
+            low, high = (  # seeds that agree have no interval
+                [row[column + end] if finite(row[column + end]) else row[column] for column in columns]
+                for end in ("_low", "_high")
+            )
+            axes.fill_between(protocol.lengths(), low, high, color=colour, alpha=0.15, linewidth=0)
         size = 3.0 + 1.0 * min(6, len(rows) - 1 - index)  # keeps markers of coinciding lines visible
         dashes = "-" if learned(row) else (0, (4, 2))
         axes.plot(means.index, means, color=colour, marker=marker, markersize=size, linewidth=1.6,
@@ -129,14 +139,16 @@ def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
     for label, curves in protocol.parents.groupby("label"):
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(means.index, means, color=GREY, linestyle=(0, (1, 1)), linewidth=1.2, zorder=2)
-        axes.annotate(text(f"{label}, before"), (means.index[-1], means.iloc[-1]), (2, 4),
+        axes.annotate(text(f"{printed_name(str(label))}, before"), (means.index[-1], means.iloc[-1]), (2, 4),
                       textcoords="offset points", fontsize=6.5, color=GREY, ha="right")  # fmt: skip
 
 
 def _seeds(rows: Rows) -> str:
     """Return the number of seeds per encoding and the diverged runs as text."""
     seeds = format_seeds(row["seeds"] for row in rows)
-    diverged = ", ".join(f"{row['diverged']} of {row['encoding']}" for row in rows if row["diverged"])
+    diverged = ", ".join(
+        f"{row['diverged']} of {printed_name(row['encoding'])}" for row in rows if row["diverged"]
+    )
     if not diverged:
         return f"{seeds} per encoding"
     drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
@@ -154,7 +166,7 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
     for axes, (label, cells) in zip(panels, depths.items(), strict=True):
         image = depth_heatmap(axes, cells, protocol.max_length)
         axes.set(xlabel="", ylabel="")
-        axes.set_title("\n".join(wrap(text(label, 60), 22)), fontsize=7)
+        axes.set_title("\n".join(wrap(text(printed_name(label), 60), 22)), fontsize=7)
         axes.tick_params(labelsize=6)
         axes.tick_params(axis="x", rotation=90 if grid.ncols > 2 else 0)
     figure.colorbar(image, ax=panels, label="exact match", aspect=12 * grid.nrows)

@@ -1,6 +1,5 @@
 """Write a LaTeX table of encodings by tasks, with a citation for each encoding and a legend."""
 
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +9,8 @@ import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.table import best_encodings
-from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
-from pe_experiments.terminal.files import CATALOGUE, read_yaml
+from pe_experiments.drawing import printed_name
+from pe_experiments.evaluation.summary import FARTHEST, SOLVED
 
 Spread = Literal["sd", "interval"]
 TEMPLATES = Path(__file__).parent / "templates"
@@ -35,7 +34,7 @@ def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
     metric, table = comparison.metric, comparison.table
     rows = {(row["protocol"], row["encoding"]): row for row in table.to_dict("records")}
     best = {
-        protocol.hash: best_encodings(protocol, comparison.rows(protocol))[0]
+        protocol.hash: best_encodings(protocol, comparison.rows(protocol), comparison.summary)[0]
         for protocol in comparison.protocols
     }
     return environment.get_template("table.tex.j2").render(
@@ -45,7 +44,8 @@ def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
         cited=cite(comparison.runs)[0],
         rows=rows,
         best=best,
-        lower=lower_is_better(metric),
+        lower=comparison.summary.lower_is_better,
+        area=comparison.summary.span == "extrapolation" and comparison.summary.metric.guess is not None,
         spread=spread,
         spread_known=table[f"{metric}_{'sd' if spread == 'sd' else 'low'}"].notna().any(),
         unlearned=not all(words.learned(row) for row in rows.values()),
@@ -53,23 +53,3 @@ def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
         solved=SOLVED,
         farthest=f"{FARTHEST:g}",
     )
-
-
-def printed_name(label: str) -> str:
-    """Return the printed name: ``RoPE (base=500), random subset`` for ``rope(base=500)+random_subset``."""
-    if " -> " in label:
-        return " -> ".join(map(printed_name, label.split(" -> ")))
-    parts = []
-    for part in label.split("+"):
-        name, bracket, arguments = part.partition("(")
-        words = _names().get(name, name)
-        parts.append(f"{words} ({arguments}" if bracket else words)
-    return ", ".join(parts)
-
-
-@cache
-def _names() -> dict[str, str]:
-    """Return the printed names of encodings and position policies, from ``catalogue.yaml``."""
-    catalogue = read_yaml(CATALOGUE)
-    cards = catalogue["encodings"] | catalogue["positions"]
-    return {name: card["printed"] for name, card in cards.items()}

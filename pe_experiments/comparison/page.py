@@ -12,11 +12,10 @@ import pe_experiments.comparison.words as words
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
-from pe_experiments.comparison.runs import ACCURACY_METRICS, KEYS
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
-from pe_experiments.drawing import METRIC_NAMES, render, style_indices
-from pe_experiments.evaluation.curve import CURVE
-from pe_experiments.evaluation.summary import FARTHEST, SOLVED, lower_is_better
+from pe_experiments.drawing import render, style_indices
+from pe_experiments.evaluation.metrics import METRICS
+from pe_experiments.evaluation.summary import FARTHEST, SOLVED
 from pe_experiments.store.directory import COMPLETED
 from pe_experiments.tasks import DEPTHS
 
@@ -29,19 +28,22 @@ Json = dict[str, Any]
 
 def render_page(comparison: Comparison, title: str) -> str:
     """Return the HTML of the page."""
-    column = words.column_of(comparison.metric)
-    lower = lower_is_better(comparison.metric)
+    summary = comparison.summary
+    lower = summary.lower_is_better
     own = comparison.runs.own_labels
     style_of = style_indices(comparison.encodings, own)
     depths = [_depth(comparison, protocol) for protocol in comparison.protocols]
     data = {
         "metric": {
-            "column": comparison.metric,
-            "words": words.metric_name(comparison.metric),
+            "name": summary.metric.name,
+            "column": summary.column,
+            "words": summary.words,
             "lower": lower,
         },
-        "accuracy": column,
-        "names": METRIC_NAMES,
+        "metrics": {
+            metric.name: {"label": metric.label_with_unit, "bounds": metric.bounds}
+            for metric in comparison.runs.metrics
+        },
         "solved": SOLVED,
         "encodings": [{"name": name} | style_of[name] for name in comparison.encodings],
         "sections": [_protocol(comparison, protocol) for protocol in comparison.protocols],
@@ -51,12 +53,13 @@ def render_page(comparison: Comparison, title: str) -> str:
         data,
         own,
         title=title,
-        metric=words.metric_name(comparison.metric),
-        accuracy=words.WORDS[column],
+        metric=summary.words,
+        accuracy=summary.metric.label_with_unit,
         lower=lower,
-        chance=comparison.metric.endswith("extrapolation"),
+        bounds=summary.metric.bounds,
+        past=summary.span == "extrapolation",
+        chance=summary.span == "extrapolation" and summary.metric.bounds and summary.metric.guess,
         reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
-        interval_note="" if lower else words.interval_note(comparison.table["seeds"]),
         unlearned=not all(words.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
         depths=[depth for depth in depths if depth],
@@ -97,7 +100,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
     if len({protocol.model for protocol in comparison.protocols}) > 1:
         heading.insert(1, protocol.model)
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
-    drawn = protocol.drawn(comparison.metric)
+    drawn = [metric.name for metric in protocol.drawn(comparison.summary)]
     return {
         "heading": heading,
         "slug": protocol.slug,
@@ -113,8 +116,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         "table": _cells(pd.DataFrame(rows), index),
         "pairs": _cells(pd.DataFrame(pairs, columns=comparison.pairs.columns).dropna(subset=["p"]), index),
         "curves": {
-            column: _by_run(protocol.curves, "content_length", column, measured, index)
-            for column in dict.fromkeys((*ACCURACY_METRICS, *drawn))
+            column: _by_run(protocol.curves, "content_length", column, measured, index) for column in drawn
         },
         "parents": {column: _parents(protocol, column) for column in drawn},
         "training": _training(comparison.runs.training, protocol, index),
@@ -142,13 +144,15 @@ def _by_index(comparison: Comparison, protocol: Protocol, index: Mapping[str, in
 
 def _own_metrics(protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
     """Return a chart over input length of each metric of the user (``evaluation.metrics``)."""
-    known = {*CURVE, *KEYS, "in_summary"}
     charts = []
-    for metric in [column for column in protocol.curves if column not in known]:
-        measured = protocol.curves.dropna(subset=[metric])
-        if len(measured):
-            lines = _means(measured, "content_length", str(metric), index)
-            charts.append({"title": str(metric), "x": "input length", "lines": lines, "share": False})
+    for metric in protocol.metrics:
+        if metric not in METRICS and protocol.has(metric):
+            measured = protocol.curves.dropna(subset=[metric.name])
+            lines = _means(measured, "content_length", metric.name, index)
+            title = metric.label_with_unit
+            charts.append(
+                {"title": title, "x": "input length", "lines": lines, "share": metric.bounds == (0, 1)}
+            )
     return charts
 
 

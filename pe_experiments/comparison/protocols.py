@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.evaluation.summary import lower_is_better
+from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
+from pe_experiments.evaluation.summary import Summary
 from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
 
@@ -32,6 +33,7 @@ class Protocol:
     parents: pd.DataFrame  # the curves of the runs that these runs continue, within the same lengths
     settings: dict[str, str]  # values of all options by key
     timed: bool  # whether all runs used the same kind of machine, so that times are comparable
+    metrics: tuple[Metric, ...]  # `Runs.metrics`
 
     @property
     def title(self) -> str:
@@ -47,18 +49,24 @@ class Protocol:
     @property
     def exact(self) -> bool:
         """Return whether exact match was measured; it is not for language models."""
-        return bool(self.curves["exact_match"].notna().any())
+        return self.has(EXACT_MATCH)
+
+    def has(self, metric: Metric) -> bool:
+        """Return whether a metric was measured in some of the runs."""
+        return metric.name in self.curves and bool(self.curves[metric.name].notna().any())
 
     @property
     def has_tokens(self) -> bool:
         """Return whether this is a text whose lengths count tokens instead of bytes."""
         return self.settings.get("task.tokenizer", "null") != "null"
 
-    def drawn(self, metric: str) -> tuple[str, str]:
-        """Return the two columns of the curves that are drawn if encodings are compared in this metric."""
+    def drawn(self, summary: Summary) -> tuple[Metric, Metric]:
+        """Return the two metrics that are drawn if encodings are compared in this summary."""
         if not self.exact:
-            return "loss", "token_accuracy"
-        return ("loss", "exact_match") if lower_is_better(metric) else ("exact_match", "token_accuracy")
+            return LOSS, TOKEN_ACCURACY
+        if summary.metric == TOKEN_ACCURACY or not self.has(summary.metric):
+            return EXACT_MATCH, TOKEN_ACCURACY
+        return summary.metric, TOKEN_ACCURACY if summary.metric == EXACT_MATCH else EXACT_MATCH
 
     def lengths(self, shared: bool = True) -> list[int]:
         """Return the lengths that all runs share, or those that only some runs have."""
@@ -113,6 +121,7 @@ def protocols_of(runs: Runs) -> list[Protocol]:
                     parents=_parents(runs, curves),
                     settings=settings,
                     timed=None not in machines[0] and all(machine == machines[0] for machine in machines),
+                    metrics=runs.metrics,
                 )
             )
     return protocols

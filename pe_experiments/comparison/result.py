@@ -9,16 +9,18 @@ import pandas as pd
 
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
-from pe_experiments.comparison.table import encoding_table, pair_table
+from pe_experiments.comparison.table import encoding_table, pair_table, summary_of
 from pe_experiments.comparison.words import caveats, result_sentence, seeds_sentence
 from pe_experiments.drawing import Style, styles
+from pe_experiments.evaluation.summary import Summary
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks import DEPTHS
+from pe_experiments.terminal.errors import few
 
 DIFFERENCE = 0.1  # of two means: smaller ones seldom matter for a choice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """The result of `compare`.
 
@@ -27,7 +29,7 @@ class Comparison:
         pairs: one row per protocol and pair of encodings.
         runs: the tables of runs, curves and training, and the excluded runs.
         protocols: the groups of runs that were compared with each other.
-        metric: the metric in which encodings are compared, a column of ``table``.
+        summary: the metric, and the lengths, in which encodings are compared; `metric` is its column.
         baseline: the encoding against which the others are tested; None if all pairs are tested.
         difference: the difference of means for which `plans` says how many seeds it takes.
         files: the files that were written.
@@ -37,10 +39,19 @@ class Comparison:
     pairs: pd.DataFrame
     runs: Runs
     protocols: list[Protocol]
-    metric: str
+    summary: Summary
     baseline: str | None = None
     difference: float = DIFFERENCE
     files: list[Path] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        tasks = few([protocol.title for protocol in self.protocols])
+        return f"<Comparison of {few(self.encodings)} on {tasks}: {len(self.runs.runs)} runs, {self.metric}>"
+
+    @property
+    def metric(self) -> str:
+        """Return the column of ``table`` in which encodings are compared."""
+        return self.summary.column
 
     @property
     def encodings(self) -> list[str]:
@@ -77,7 +88,10 @@ class Comparison:
     @cached_property
     def sentences(self) -> dict[str, str]:
         """Return a sentence with the result of each protocol, by the title of the protocol."""
-        return {protocol.title: result_sentence(protocol, self.rows(protocol)) for protocol in self.protocols}
+        return {
+            protocol.title: result_sentence(protocol, self.rows(protocol), self.summary)
+            for protocol in self.protocols
+        }
 
     @cached_property
     def plans(self) -> dict[str, str]:
@@ -85,7 +99,7 @@ class Comparison:
         plans = {}
         for protocol in self.protocols:
             pairs = self.rows(protocol, pairs=True)
-            plans[protocol.title] = seeds_sentence(self.rows(protocol), pairs, self.difference)
+            plans[protocol.title] = seeds_sentence(self.rows(protocol), pairs, self.summary, self.difference)
         return {title: plan for title, plan in plans.items() if plan}
 
     @cached_property
@@ -107,10 +121,7 @@ def build_comparison(
 ) -> Comparison:
     """Return the comparison of these runs without writing files; see `compare` for the arguments."""
     protocols = protocols_of(runs)
-    if metric is None:
-        metric = "exact_match_extrapolation" if any(protocol.exact for protocol in protocols) else "loss"
-    if metric == "loss":
-        metric = "loss_extrapolation"
-    table = encoding_table(protocols, metric)
-    pairs = pair_table(protocols, table, metric, baseline)
-    return Comparison(table, pairs, runs, protocols, metric, baseline, difference)
+    summary = summary_of(protocols, metric)
+    table = encoding_table(protocols, summary)
+    pairs = pair_table(protocols, table, summary, baseline)
+    return Comparison(table, pairs, runs, protocols, summary, baseline, difference)

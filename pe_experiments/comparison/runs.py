@@ -14,7 +14,16 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
-from pe_experiments.evaluation.summary import guessing_loss, summarise
+from pe_experiments.evaluation.curve import CURVE_COLUMNS
+from pe_experiments.evaluation.metrics import (
+    EXACT_MATCH,
+    LOSS,
+    METRICS,
+    TOKEN_ACCURACY,
+    Metric,
+    described_metric,
+)
+from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import Row, read_curve, read_metrics
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.manifest import read_manifest
@@ -24,9 +33,8 @@ from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
 
-ACCURACY_METRICS = ("exact_match", "token_accuracy")
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
-TRAINING = ("step", "loss", "exact_match", "token_accuracy")
+TRAINING = ("step", LOSS.name, EXACT_MATCH.name, TOKEN_ACCURACY.name)
 # Keys of an evaluation that must be as in the run, with the words for messages.
 EVALUATION = {
     "pe": "encoding",
@@ -63,6 +71,7 @@ class Runs:
         text: the rows of ``text.csv`` of language models and their later evaluations, with the run's name.
         depth: the same of ``depth.csv`` of tasks with a depth.
         index: the same of ``index.csv``: accuracy by index in the answer at two lengths.
+        metrics: `METRICS` and those of the users who trained the runs.
     """
 
     runs: pd.DataFrame
@@ -75,6 +84,7 @@ class Runs:
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
     depth: pd.DataFrame = field(default_factory=pd.DataFrame)
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
+    metrics: tuple[Metric, ...] = METRICS
 
     @property
     def own_labels(self) -> set[str]:
@@ -94,6 +104,7 @@ class _Run:
     examples: int
     validation_loss: float
     evaluations: list[RunDirectory] = field(default_factory=list)  # later ones that extend the curve
+    metrics: dict[str, Any] = field(default_factory=dict)  # descriptions of the user's metrics by name
 
 
 def read_runs(
@@ -133,20 +144,22 @@ def read_runs(
     table = _with_unique_labels(_without_duplicates(finished, left_out), pe)
     by_name = {run.directory.name: run for run in finished}
     runs = {name: by_name[name] for name in table["name"]}
+    metrics = _metrics_of(list(runs.values()))
     for _, names in table.groupby("protocol")["name"]:
-        _fill_diverged([runs[name] for name in names])
+        _fill_diverged([runs[name] for name in names], metrics)
     curves = _with_keys(table, {name: list(run.curve.values()) for name, run in runs.items()})
     curves["in_summary"] = at_shared_lengths(curves)
     training = {name: _training(run.directory, left_out) for name, run in runs.items()}
     labels = set(table["label"])
     return Runs(
-        runs=with_summaries(table, curves),
+        runs=with_summaries(table, curves, metrics),
         curves=curves,
         training=_with_keys(table, training),
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
         tuning=[choice for choice in tuning if choice["encoding"] in labels],
         **{name: _further_table(name, list(runs.values()), left_out) for name in FURTHER},
+        metrics=metrics,
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -217,6 +230,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         return _Run(directory, row, unmeasured, saved, examples, validation_loss)
     curve = {point["content_length"]: point for point in _read_valid_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples, validation_loss)
+    run.metrics |= _described(result)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
@@ -282,6 +296,23 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     for length, point in points.items():  # the run's own values come first; further metrics are added
         run.curve[length] = {**point, **run.curve.get(length, {})}
     run.evaluations.append(later)
+    run.metrics = _described(result) | run.metrics
+
+
+def _described(result: Row) -> dict[str, Any]:
+    """Return the descriptions of the user's metrics that a result records, by name."""
+    metrics = result.get("metrics")
+    return dict(metrics) if isinstance(metrics, Mapping) else {}
+
+
+def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
+    """Return `METRICS` and the metrics of the runs' further columns; runs of earlier versions lack them."""
+    columns = dict.fromkeys(column for run in runs for point in run.curve.values() for column in point)
+    described = {name: description for run in reversed(runs) for name, description in run.metrics.items()}
+    further = [str(column) for column in columns if column not in CURVE_COLUMNS and column.isidentifier()]
+    metrics = [described_metric(name, described.get(name)) for name in further]
+    intervals = {column for metric in metrics for column in metric.columns[1:]}
+    return (*METRICS, *(metric for metric in metrics if metric.name not in intervals))
 
 
 def _read_valid_curve(directory: RunDirectory, result: Row) -> list[Row]:
@@ -313,7 +344,9 @@ def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) ->
             with _exclude_on_error(f"{run.directory.name}/{path.name}", left_out):
                 if path.exists():
                     table = pd.read_csv(io.StringIO(read_text(path))).drop_duplicates(keys)
-                    table[numbers].astype(float)
+                    values = table[numbers].astype(float)
+                    if file != "text" and values.isna().any(axis=None):  # a row was cut off
+                        raise ValueError("a number is missing")
                     tables.append(table.assign(name=run.directory.name)[["name", *table]])
     rows = pd.concat(tables, ignore_index=True)
     return rows.drop_duplicates(["name", *keys], ignore_index=True) if len(rows) else rows
@@ -359,28 +392,29 @@ def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> 
     return table.assign(label=table["label"].mask(ambiguous, with_hash))
 
 
-def _fill_diverged(runs: list[_Run]) -> None:
+def _fill_diverged(runs: list[_Run], metrics: Sequence[Metric]) -> None:
     """Give diverged runs a curve over the shared lengths: accuracy 0 and the loss of a uniform guess."""
     completed = [run for run in runs if run.row["status"] == COMPLETED]
     measured = {length: point for run in completed for length, point in run.curve.items()}
     lengths = sorted(set.intersection(*(set(run.curve) for run in completed or runs)))
     for run in runs:
         if run.row["status"] == DIVERGED:
-            run.curve = {length: _diverged_point(run, length, measured.get(length)) for length in lengths}
+            run.curve = {
+                length: _diverged_point(run, length, measured.get(length), metrics) for length in lengths
+            }
 
 
-def _diverged_point(run: _Run, length: int, measured: Row | None) -> Row:
+def _diverged_point(run: _Run, length: int, measured: Row | None, metrics: Sequence[Metric]) -> Row:
     """Return the row of a diverged run at a length; ``measured`` is the row of a completed run, if any."""
-    has_exact_match = measured is None or measured["exact_match"] is not None
+    has_exact_match = measured is None or measured[EXACT_MATCH.name] is not None
+    values = {metric.name: metric.diverged(measured or {}) for metric in metrics}
     return {
         "length": length,
         "content_length": length,
         "split": "in_distribution" if length <= run.row["max_length"] else "extrapolation",
         "examples": run.examples,
-        "exact_match": 0.0 if has_exact_match else None,
-        "token_accuracy": 0.0,
         **({} if measured is None else {key: measured[key] for key in OF_THE_TASK}),
-        "loss": guessing_loss(measured or {}),
+        **(values if has_exact_match else values | {EXACT_MATCH.name: None}),
     }
 
 
@@ -390,23 +424,25 @@ def at_shared_lengths(curves: pd.DataFrame) -> pd.Series:
     return runs_with_length == curves.groupby("protocol")["name"].transform("nunique")
 
 
-def with_summaries(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+def with_summaries(
+    runs: pd.DataFrame, curves: pd.DataFrame, metrics: Sequence[Metric] = METRICS
+) -> pd.DataFrame:
     """Return the runs with summaries of their curves over the lengths that all runs share."""
     shared_rows = curves[curves["in_summary"]].astype(object).where(curves.notna(), None)
     points: dict[str, list[Any]] = {name: [] for name in runs["name"]}
     for point in shared_rows.to_dict("records"):
         points[point["name"]].append(point)
     rows = runs[["name", "max_length", "status"]].itertuples(index=False)
-    summaries = [_summary(points[name], int(longest), status) for name, longest, status in rows]
+    summaries = [_summary(points[name], int(longest), status, metrics) for name, longest, status in rows]
     return runs.assign(**pd.DataFrame(summaries, index=runs.index))
 
 
-def _summary(points: Sequence[Row], max_length: int, status: str) -> Row:
+def _summary(points: Sequence[Row], max_length: int, status: str, metrics: Sequence[Metric]) -> Row:
     """Return the summary of a curve, with NaN for unknown values and 0 past training for a diverged run."""
-    metrics = summarise(points, max_length)
-    summary = {key: math.nan if value is None else value for key, value in metrics.items()}
-    for accuracy in ACCURACY_METRICS:
-        metric = f"{accuracy}_extrapolation"
-        if status == DIVERGED and not math.isnan(summary[metric]):
-            summary[metric] = 0.0
+    values = summarise(points, max_length, metrics)
+    summary = {key: math.nan if value is None else value for key, value in values.items()}
+    for metric in metrics:
+        column = f"{metric.name}_extrapolation"
+        if status == DIVERGED and metric.bounds and not math.isnan(summary[column]):
+            summary[column] = metric.diverged({})  # not below, where guessing counts as 0
     return summary

@@ -1,7 +1,9 @@
 """Statistics for few seeds, whose outcomes past the training lengths are often all or nothing.
 
-The seed is the unit of replication. Intervals and tests do not assume normal errors, because a nominal 95 % t
-interval of five seeds with values 0 or 0.5 covers only 23 to 94 %.
+The seed is the unit of replication. Tests assume no distribution. Comparisons show Student's interval, which
+says how far the seeds scatter around their mean. It cannot know of outcomes that no seed has had: of five
+seeds with values 0 or 0.5 it covers the true mean in 23 to 94 % of studies. The interval of Gaffke covers it
+in 95 %, and is so wide that five seeds of value 1 have [0.48, 1].
 """
 
 import itertools
@@ -49,6 +51,22 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
     with_lowest = tuple(sorted([*sample.tolist(), lowest]))
     with_highest = tuple(sorted([*sample.tolist(), 1.0]))
     return Interval(mean, _quantile(with_lowest, ALPHA / 2), _quantile(with_highest, 1 - ALPHA / 2))
+
+
+def seed_interval(
+    values: Sequence[float] | np.ndarray, bounds: tuple[float, float] | None = None
+) -> Interval:
+    """Return the mean over seeds with Student's interval, cut at the bounds of the metric.
+
+    Seeds that all have the same value have no interval: they say nothing about how far seeds scatter.
+    """
+    interval = t_interval(values)
+    if np.ptp(values) <= ROUNDING:
+        return Interval(interval.estimate)
+    if bounds is None:
+        return interval
+    lowest = min(bounds[0], float(np.min(values)))  # a chance level makes it negative past training
+    return Interval(interval.estimate, max(interval.low, lowest), min(interval.high, bounds[1]))
 
 
 def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:

@@ -3,29 +3,48 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import pe_experiments.comparison.statistics as statistics
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, finite
-from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, Interval
-from pe_experiments.drawing import BOUNDS
-from pe_experiments.evaluation.summary import LOSSES, SOLVED, chance_of, lower_is_better
+from pe_experiments.comparison.runs import Row, finite
+from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, Interval, seed_interval
+from pe_experiments.drawing import CEILINGS
+from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY
+from pe_experiments.evaluation.summary import SOLVED, Summary, summaries_of
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError, allowed, nearest
 
-SPANS = ("in_distribution", "at_2x", "extrapolation")
-METRICS = tuple(f"{accuracy}_{span}" for accuracy in ACCURACY_METRICS for span in SPANS)
 LEAST = 0.005  # smaller means are shown as 0.00
 SAME = "all seeds of both have the same value"
 PAIRS = ["section", "protocol", "metric", "encoding", "other", "seeds", "other_seeds", "not_tested",
          "difference", "p", "p_holm", "separated"]  # fmt: skip
 
 
-def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
+def summary_of(protocols: Sequence[Protocol], metric: str | None) -> Summary:
+    """Return the summary that ``metric`` names: its column, or a metric, which is taken past training.
+
+    None means exact match past training, or the loss if no run has an exact match.
+
+    Raises:
+        UserError: no run has such a metric.
+    """
+    metrics = protocols[0].metrics
+    if metric is None:
+        exact = any(protocol.exact for protocol in protocols)
+        return Summary(EXACT_MATCH if exact else LOSS, "extrapolation")
+    summaries = summaries_of(metrics)
+    for metric_of_runs in metrics:
+        if metric_of_runs.name == metric:
+            return Summary(metric_of_runs, "extrapolation")
+    if metric not in summaries:
+        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, summaries)}")
+    return summaries[metric]
+
+
+def encoding_table(protocols: Sequence[Protocol], summary: Summary) -> pd.DataFrame:
     """Return one row per protocol and encoding, the best past training first.
 
     * A mean over seeds ``X``, such as ``exact_match@20`` (at length 20), has the interval ``X_low`` to
@@ -38,38 +57,39 @@ def encoding_table(protocols: Sequence[Protocol], metric: str) -> pd.DataFrame:
     * Losses have columns if encodings are compared in a loss or if exact match was not measured.
     * ``seconds_per_step`` is the median over runs, if all runs of the protocol used the same kind of machine.
     """
-    metrics = (*METRICS, *LOSSES)
-    if metric not in metrics:
-        raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, metrics)}")
     rows = []
     for protocol in protocols:
-        rows += sorted(_encoding_rows(protocol, metric), key=_sort_key)
+        rows += sorted(_encoding_rows(protocol, summary), key=lambda row: _sort_key(row, summary))
     table = pd.DataFrame(rows).fillna(math.nan)  # also replaces None
     by_length = [str(column) for column in table if "@" in str(column)]
     by_length.sort(key=lambda column: (int(column.partition("@")[2].partition("_")[0]), column))
     return table[[column for column in table if column not in by_length] + by_length]
 
 
-def _values(protocol: Protocol, metric: str) -> dict[str, np.ndarray]:
-    """Return the values of a metric by encoding, one per seed."""
-    return {str(label): values.to_numpy(float) for label, values in protocol.runs.groupby("label")[metric]}
+def _values(protocol: Protocol, summary: Summary) -> dict[str, np.ndarray]:
+    """Return the values of a summary by encoding, one per seed."""
+    by_label = protocol.runs.groupby("label")[summary.column]
+    return {str(label): values.to_numpy(float) for label, values in by_label}
 
 
-def _sort_key(row: Row) -> tuple[float, str]:
+def _sort_key(row: Row, summary: Summary) -> tuple[float, str]:
     """Return the key that sorts the best encoding past training first."""
-    score = -row["exact_match_extrapolation"]
-    if math.isnan(score) or lower_is_better(row["metric"]):
-        score = row.get("loss_extrapolation", math.nan)
+    metric = LOSS if math.isnan(row["exact_match_extrapolation"]) else EXACT_MATCH
+    if summary.metric not in (EXACT_MATCH, TOKEN_ACCURACY):
+        metric = summary.metric
+    score = row.get(f"{metric.name}_extrapolation", math.nan)
+    if metric.higher_is_better:
+        score = -score
     return math.inf if math.isnan(score) else score, row["encoding"]
 
 
-def _encoding_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
+def _encoding_rows(protocol: Protocol, summary: Summary) -> Iterator[Row]:
     """Yield the row of each encoding of a protocol, see `encoding_table`."""
-    lowest = {name: _lowest_value(protocol, name) for name in METRICS}
-    bound_columns = protocol.curves.reindex(columns=["content_length", *BOUNDS]).astype(float)
-    bounds = bound_columns.groupby("content_length").mean()  # NaN where unknown
+    ceiling_columns = protocol.curves.reindex(columns=["content_length", *CEILINGS]).astype(float)
+    ceilings = ceiling_columns.groupby("content_length").mean()  # NaN where unknown
     shared = protocol.curves[protocol.curves["in_summary"]]
-    with_loss = not protocol.exact or lower_is_better(metric)
+    with_loss = not protocol.exact or summary.metric == LOSS
+    metrics = [metric for metric in protocol.metrics if with_loss or metric != LOSS]
     for label, runs in protocol.runs.groupby("label"):
         solved = runs["solved_in_distribution"].eq(True)
         timed = protocol.timed and len(runs) > 1
@@ -84,28 +104,22 @@ def _encoding_rows(protocol: Protocol, metric: str) -> Iterator[Row]:
             "seeds": len(runs),
             "diverged": int(runs["status"].eq(DIVERGED).sum()),
             **_count_columns("solved", solved),
-            "metric": metric,
-            "compared": unmeasured or metric.endswith("in_distribution") or bool(solved.mean() >= 0.5),
+            "metric": summary.column,
+            "compared": unmeasured or summary.span == "in_distribution" or bool(solved.mean() >= 0.5),
             "horizon": runs["horizon"].astype(float).mean(),
             "horizon_censored": int(runs["horizon_censored"].eq(True).sum()),
             **{key: runs[key].astype(float).mean() for key in ("parameters", "encoding_parameters")},
             "seconds_per_step": runs["seconds_per_step"].astype(float).median() if timed else math.nan,
         }
-        for name in METRICS:
-            row |= _interval_columns(name, statistics.mean_interval(runs[name].to_numpy(float), lowest[name]))
-        row[f"{metric}_sd"] = runs[metric].astype(float).std()  # NaN with one seed
-        for name in LOSSES if with_loss else ():
-            row |= _interval_columns(name, statistics.t_interval(runs[name].to_numpy(float)))
+        for column, one in summaries_of(metrics).items():
+            row |= _interval_columns(column, seed_interval(runs[column].to_numpy(float), one.metric.bounds))
+        row[f"{summary.column}_sd"] = runs[summary.column].astype(float).std()  # NaN with one seed
         for length, points in shared[shared["label"] == label].groupby("content_length"):
-            for accuracy in ACCURACY_METRICS:
-                mean = statistics.mean_interval(points[accuracy].to_numpy(float))
-                row |= _interval_columns(f"{accuracy}@{length}", mean)
-            if with_loss:
-                row |= _interval_columns(
-                    f"loss@{length}", statistics.t_interval(points["loss"].to_numpy(float))
-                )
+            for metric in metrics:
+                interval = seed_interval(points[metric.name].to_numpy(float), metric.bounds)
+                row |= _interval_columns(f"{metric.name}@{length}", interval)
             row |= _count_columns(f"reached@{length}", points["exact_match"].astype(float) >= SOLVED)
-            row |= {f"{bound}@{length}": bounds.at[length, bound] for bound in BOUNDS}
+            row |= {f"{name}@{length}": ceilings.at[length, name] for name in CEILINGS}
         if not protocol.exact:  # without exact match no length counts as solved
             row |= {key: math.nan for key in row if key.startswith("reached")}
         if not protocol.exact or unmeasured:
@@ -124,18 +138,8 @@ def _count_columns(name: str, holds: pd.Series) -> Row:
     return _interval_columns(name, statistics.share_interval(count, len(holds))) | {name: count}
 
 
-def _lowest_value(protocol: Protocol, metric: str) -> float:
-    """Return the lowest value of a metric; a chance level above 0 makes it negative past training."""
-    if not metric.endswith("extrapolation"):
-        return 0.0
-    past = protocol.curves[protocol.curves["content_length"] > protocol.max_length]
-    rows: list[Any] = past.reindex(columns=["chance", "answer_tokens"]).drop_duplicates().to_dict("records")
-    chances = [chance_of(row, metric.removesuffix("_extrapolation")) for row in rows]
-    return min((-chance / (1 - chance) for chance in chances if chance < 1), default=0.0)
-
-
 def pair_table(
-    protocols: Sequence[Protocol], table: pd.DataFrame, metric: str, baseline: str | None = None
+    protocols: Sequence[Protocol], table: pd.DataFrame, summary: Summary, baseline: str | None = None
 ) -> pd.DataFrame:
     """Return one row per protocol and pair of encodings, or only the pairs with ``baseline``.
 
@@ -152,37 +156,42 @@ def pair_table(
         learned = dict(
             zip(of_protocol["encoding"].astype(str), of_protocol["compared"].astype(bool), strict=True)
         )
-        values = _values(protocol, metric)
+        values = _values(protocol, summary)
         pairs = [pair for pair in itertools.combinations(learned, 2) if baseline is None or baseline in pair]
         tests = [_test(first, second, values, learned) for first, second in pairs]
-        common = {"section": protocol.slug, "protocol": protocol.hash, "metric": metric}
+        common = {"section": protocol.slug, "protocol": protocol.hash, "metric": summary.column}
         for test, adjusted in zip(tests, statistics.holm([test["p"] for test in tests]), strict=True):
             rows.append(common | test | {"p_holm": adjusted, "separated": adjusted <= ALPHA})
     return pd.DataFrame(rows, columns=PAIRS)
 
 
-def best_encodings(protocol: Protocol, rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+def best_encodings(protocol: Protocol, rows: Sequence[Row], summary: Summary) -> tuple[list[str], list[str]]:
     """Return the best encoding followed by the encodings tied with it, and the significantly different ones.
 
     The best is tested against each other encoding that learned the task, with Holm's adjustment over these
     tests. Both lists are empty if the best mean is 0 or has too few seeds. ``rows`` are the rows of the
     protocol in the table.
     """
-    metric = str(rows[0]["metric"])
-    lower = lower_is_better(metric)
-    values = _values(protocol, metric)
-    means = {str(row["encoding"]): row[metric] for row in rows if row["compared"] and finite(row[metric])}
-    ordered = sorted(means, key=lambda encoding: means[encoding] if lower else -means[encoding])
+    values = _values(protocol, summary)
+    column = summary.column
+    means = {str(row["encoding"]): row[column] for row in rows if row["compared"] and finite(row[column])}
+    ordered = sorted(means, key=means.__getitem__, reverse=not summary.lower_is_better)
     if not ordered:
         return [], []
     best, *others = ordered
-    if len(values[best]) < FEWEST or (means[best] < LEAST and not lower):
+    if len(values[best]) < FEWEST or at_floor(means[best], summary):
         return [], []
     tests = [_test(best, encoding, values, dict.fromkeys(means, True)) for encoding in others]
     adjusted = dict(zip(others, statistics.holm([test["p"] for test in tests]), strict=True))
     separated = [encoding for encoding in others if adjusted[encoding] <= ALPHA]
     testable = [test["other"] for test in tests if test["not_tested"] in (None, SAME)]
     return [best, *(encoding for encoding in testable if encoding not in separated)], separated
+
+
+def at_floor(mean: float, summary: Summary) -> bool:
+    """Return whether a mean is not above the lowest value, which says nothing about encodings."""
+    bounds = summary.metric.bounds
+    return bounds is not None and not summary.lower_is_better and mean < bounds[0] + LEAST
 
 
 def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Mapping[str, bool]) -> Row:

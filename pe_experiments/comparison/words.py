@@ -5,29 +5,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pe_experiments.comparison.protocols import Protocol
-from pe_experiments.comparison.runs import ACCURACY_METRICS, Row, Runs, finite
+from pe_experiments.comparison.runs import Row, Runs, finite
 from pe_experiments.comparison.statistics import (
     ALPHA,
     FEWEST,
     MOST_SEEDS,
     POWER,
     ROUNDING,
-    mean_interval,
     seeds_needed,
     smallest_p,
 )
-from pe_experiments.comparison.table import LEAST, best_encodings
+from pe_experiments.comparison.table import at_floor, best_encodings
 from pe_experiments.comparison.tuning import Choice, at_an_end
-from pe_experiments.drawing import METRIC_NAMES
-from pe_experiments.evaluation.summary import lower_is_better
+from pe_experiments.evaluation.summary import Summary, mostly_seen
 
 NO_NUMBER = "–"
-WORDS = {
-    **METRIC_NAMES,
-    "in_distribution": "within the training lengths",
-    "at_2x": "at twice the training length",
-    "extrapolation": "past the training lengths",
-}
+AT_AN_END = 0.05  # of the range of a metric: means closer to a bound leave no difference to find
 BEST = "{best} {have} the {highest} mean {metric}, {mean}"
 FEW_SEEDS = BEST + "; with fewer than three seeds differences are not tested."
 TOO_FEW_SEEDS = BEST + "; with {seeds} no difference from the {others} can become significant."
@@ -44,17 +37,6 @@ SEEDS_NEEDED = (
 )
 
 
-def column_of(metric: str) -> str:
-    """Return the column of the curves that a metric summarises."""
-    return next(name for name in (*ACCURACY_METRICS, "loss") if metric.startswith(name))
-
-
-def metric_name(metric: str) -> str:
-    """Return a metric in words, such as ``exact match past the training lengths``."""
-    column = column_of(metric)
-    return f"{WORDS[column]} {WORDS[metric.removeprefix(f'{column}_')]}"
-
-
 def number(value: Any, style: str = ".2f") -> str:
     """Return a number as text, without the sign of -0.00; a dash for anything but a finite number."""
     if not finite(value):
@@ -63,42 +45,37 @@ def number(value: Any, style: str = ".2f") -> str:
     return text if float(text) else text.lstrip("-")
 
 
-def mean(row: Mapping[Any, Any], column: str) -> str:
-    """Return a mean with its interval, such as ``0.32 [0.08, 0.70]``, or alone if it has none."""
-    estimate, low, high = (number(row.get(column + end), digits(column)) for end in ("", "_low", "_high"))
-    return estimate if low == NO_NUMBER else f"{estimate} [{low}, {high}]"
+def mean(row: Mapping[Any, Any], summary: Summary) -> str:
+    """Return a mean with its interval, such as ``0.32 [0.08, 0.56]``, or alone if it has none."""
+    digits = summary.metric.digits
+    estimate, low, high = (number(row.get(summary.column + end), digits) for end in ("", "_low", "_high"))
+    return estimate if low in (NO_NUMBER, high) else f"{estimate} [{low}, {high}]"
 
 
-def mean_of_seeds(row: Mapping[Any, Any], column: str) -> str:
+def mean_of_seeds(row: Mapping[Any, Any], summary: Summary) -> str:
     """Return a mean with its interval and what the interval is, for a sentence."""
-    text = mean(row, column)
-    return f"{text} (95 % interval from {format_seeds([row['seeds']])})" if " [" in text else text
+    text = mean(row, summary)
+    if " [" in text:
+        return f"{text} (95 % interval from {format_seeds([row['seeds']])})"
+    return f"{text} in all {format_seeds([row['seeds']])}" if row["seeds"] >= FEWEST else text
 
 
-def interval_note(seed_counts: Iterable[int]) -> str:
-    """Return why intervals of means between 0 and 1 are wide, or an empty string if there are none."""
-    counts = [count for count in seed_counts if count >= FEWEST]
-    if not counts:
-        return ""
-    zeros = mean_interval([0.0] * min(counts))
-    return (
-        "The 95 % interval of a mean holds for all distributions between 0 and 1. With few seeds it is wide "
-        f"even if they agree: {format_seeds([min(counts)])} at 0.00 have [0.00, {number(zeros.high)}]."
-    )
+def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], summary: Summary, difference: float) -> str:
+    """Return how many seeds a difference takes.
 
-
-def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], difference: float) -> str:
-    """Return how many seeds a difference takes, or an empty string if too few seeds show their spread.
+    The string is empty if too few seeds show their spread, or if all means are at the floor or the ceiling of
+    the metric, where more seeds would show no difference.
 
     Args:
         rows: the rows of a protocol in the table of encodings.
         pairs: its rows in the table of pairs.
+        summary: in which encodings are compared.
         difference: of two means, in the unit of the metric.
     """
-    metric = str(rows[0]["metric"])
+    column = summary.column
     compared = [row for row in rows if row["compared"] and row["seeds"] >= FEWEST]
-    variances = [row[f"{metric}_sd"] ** 2 for row in compared if finite(row[f"{metric}_sd"])]
-    if not variances:
+    variances = [row[f"{column}_sd"] ** 2 for row in compared if finite(row[f"{column}_sd"])]
+    if not variances or all(_at_an_end(row[column], summary) for row in compared):
         return ""
     deviation = math.sqrt(sum(variances) / len(variances))
     tests = max(1, sum(finite(pair["p"]) for pair in pairs))
@@ -113,9 +90,12 @@ def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], difference: float)
     )
 
 
-def digits(metric: str) -> str:
-    """Return the number format of a metric; good encodings differ in the third digit of the loss."""
-    return ".3f" if lower_is_better(metric) else ".2f"
+def _at_an_end(mean: float, summary: Summary) -> bool:
+    """Return whether a mean is as low or as high as the metric gets."""
+    if summary.metric.bounds is None:
+        return False
+    low, high = summary.metric.bounds
+    return not low + AT_AN_END * (high - low) < mean < high - AT_AN_END * (high - low)
 
 
 def format_counts(counts: Iterable[int]) -> str:
@@ -142,25 +122,24 @@ def learned(row: Mapping[Any, Any]) -> bool:
     return row["solved"] >= row["seeds"] / 2
 
 
-def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
+def result_sentence(protocol: Protocol, rows: Sequence[Row], summary: Summary) -> str:
     """Return a sentence about the best encoding and the encodings that differ significantly from it."""
-    metric = str(rows[0]["metric"])
-    metric_words = metric_name(metric)
-    lower = lower_is_better(metric)
+    metric, metric_words, digits = summary.column, summary.words, summary.metric.digits
+    lower = summary.lower_is_better
     compared = [row for row in rows if row["compared"] and finite(row[metric])]
     if not any(row["compared"] for row in rows):
         return "No encoding learned the task."
     if not compared:
         return f"Not measured: {metric_words}."
     best = min(compared, key=lambda row: row[metric] if lower else -row[metric])
-    if abs(best[metric]) < LEAST and not lower:
+    if at_floor(best[metric], summary):
         return f"No encoding that learned the task exceeds {number(best[metric])} in mean {metric_words}."
     if len(compared) == 1:
-        return f"{best['encoding']}: {metric_words} {mean_of_seeds(best, metric)}."
+        return f"{best['encoding']}: {metric_words} {mean_of_seeds(best, summary)}."
     if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
         subject = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
-        return f"{subject} have the same mean {metric_words}, {number(best[metric], digits(metric))}."
-    tied, separated = best_encodings(protocol, rows)
+        return f"{subject} have the same mean {metric_words}, {number(best[metric], digits)}."
+    tied, separated = best_encodings(protocol, rows, summary)
     others = [row for row in compared if row is not best]
     seed_counts = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
     smallest_adjusted_p = 1.0
@@ -180,7 +159,7 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row]) -> str:
         have="has" if len(equal) == 1 else "have",
         highest="lowest" if lower else "highest",
         metric=metric_words,
-        mean=mean_of_seeds(best, metric),
+        mean=mean_of_seeds(best, summary),
         seeds=format_seeds(row["seeds"] for row in compared),
         others="other" if len(others) == 1 else f"{len(others)} others",
         separated=join_names(separated)
@@ -204,6 +183,15 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Choice] = 
     if few:
         names = "every encoding" if len(few) == len(rows) else join_names(few)
         notes.append(f"No intervals or tests, because of fewer than three seeds: {names}.")
+    within = protocol.curves[protocol.curves["content_length"] <= protocol.max_length]
+    points: list[Any] = within.to_dict("records")
+    seen = {point["content_length"] for point in points if mostly_seen(point)}
+    lengths = {*within["content_length"]}
+    if seen and seen < lengths:
+        names = join_names([str(int(length)) for length in sorted(seen)])
+        notes.append(
+            f"Means within the training lengths leave out {names}, where most inputs occurred in training."
+        )
     unshared = [str(length) for length in protocol.lengths(shared=False)]
     if not protocol.lengths():
         notes.append("The runs share no evaluated length; add the missing lengths with evaluate.py.")

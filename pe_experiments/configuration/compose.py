@@ -90,9 +90,13 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
 def _plain(value: Any, functions: bool) -> Any:
     """Return a value given from Python as YAML could hold it: a class becomes its section.
 
-    With ``functions`` (``evaluation.metrics``) a function becomes its name. Both are looked up in
-    `FROM_PYTHON`, because they may not be importable, for example in a notebook.
+    With ``functions`` (``evaluation.metrics``) a function or a `Metric` becomes its name. These are looked up
+    in `FROM_PYTHON`, because they may not be importable, for example in a notebook.
     """
+    if functions and isinstance(function := getattr(value, "of", None), FunctionType):
+        name = f"{function.__module__}.{value.name}"
+        FROM_PYTHON[name] = value
+        return name
     if isinstance(value, type) or (functions and isinstance(value, FunctionType)):
         name = f"{value.__module__}.{value.__qualname__}"
         FROM_PYTHON[name] = value

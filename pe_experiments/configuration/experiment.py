@@ -73,7 +73,7 @@ class Experiment:
         longest_ids_1P: position ids of the longest evaluation; None if they follow from the task.
         callbacks: the user's Lightning callbacks.
         training_callbacks: those that may change training.
-        metrics: the user's metrics, by the name of their column.
+        metrics: the user's functions and metrics (`evaluation.metrics.Metric`), by the name of their column.
 
     Raises:
         UserError: a part cannot be built, or the parts do not fit together.
@@ -280,14 +280,14 @@ def _refuse_window(config: Config, positions: PositionPolicy) -> None:
 
 
 def _metrics(evaluation: EvaluationConfig, task: Task) -> dict[str, Callable[..., Any]]:
-    """Return the functions of ``evaluation.metrics`` by name."""
+    """Return the functions and metrics of ``evaluation.metrics`` by name."""
     if not task.exact:
         option = "evaluation.save" if evaluation.save else "evaluation.metrics"
         raise NotApplicable(f"{option}: {type(task).__name__} has no answers to keep or measure")
     functions = [load_function("evaluation.metrics", name) for name in evaluation.metrics]
-    metrics = {function.__name__: function for function in functions}
+    metrics = {getattr(function, "name", None) or function.__name__: function for function in functions}
     if len(metrics) < len(functions):
-        raise UserError(f"evaluation.metrics={shown(evaluation.metrics)}: two functions have the same name")
+        raise UserError(f"evaluation.metrics={shown(evaluation.metrics)}: two metrics have the same name")
     return metrics
 
 

@@ -129,7 +129,10 @@ def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
     """Return the error for a choice that no config file has."""
     hint = nearest(name, [*options, *(ALIASES if group == "pe" else ())])
     if group.startswith("hydra/"):
-        hint += f" Others come with a package such as hydra-{name}-{group.rpartition('/')[2]}."
+        package = f"a package such as hydra-{name}-{group.rpartition('/')[2]}"
+        if name == "optuna":
+            package = 'pip install --pre -e ".[tune]" in an environment of its own (docs/training.md)'
+        hint += f" Others come with {package}."
     return f"{group}={shown(name)} is not a choice.{hint}"
 
 

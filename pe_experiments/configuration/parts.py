@@ -248,14 +248,19 @@ def shipped(group: str) -> Mapping[str, dict[str, Any]]:
 
 
 def load_function(option: str, target: str) -> Callable[..., Any]:
-    """Import the function that an option names, such as ``mine.first_error``.
+    """Import the function or `evaluation.metrics.Metric` that an option names, such as ``mine.first_error``.
 
     Raises:
         UserError: the module cannot be imported or has no such function.
     """
     if target in FROM_PYTHON:
         return FROM_PYTHON[target]
-    return _imported(f"{option}={target}", target, "function", inspect.isfunction)
+    return _imported(f"{option}={target}", target, "function", is_metric)
+
+
+def is_metric(value: Any) -> bool:
+    """Return whether a value is a function or a `Metric`, whose module imports this one."""
+    return inspect.isfunction(value) or inspect.isfunction(getattr(value, "of", None))
 
 
 def _import_class(group: str, target: str) -> type:

@@ -149,41 +149,24 @@ class TrainerConfig(Section):
     matmul: Literal["auto", "default", "onednn"]
 
 
-class WandbConfig(Section):
-    """Options of Weights & Biases (`logger.wandb`); without a mode, nothing is logged."""
-
-    mode: Literal["offline", "online"] | None = None
-    project: Words = "pe_experiments"
-    entity: Words | None = None
-    tags: list[Words] = Field(default_factory=list)
-
-
-class MlflowConfig(Section):
-    """Options of MLflow (`logger.mlflow`)."""
-
-    tracking_uri: Words | None
-    experiment_name: Words
+def _check_loggers(sections: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a logger whose section is not a mapping with a ``_target_``; without, it is not used."""
+    for name, section in sections.items():
+        target = (section or {}).get("_target_", "a.b")
+        if not isinstance(target, str) or "." not in target:
+            raise ValueError(
+                f"logger.{name}._target_={shown(target)}: expected the path of a class of Lightning"
+            )
+    return sections
 
 
-class TrackioConfig(Section):
-    """Options of Trackio (`logger.trackio`)."""
-
-    project: Words
+# The arguments of Lightning's loggers by name (`tracking`).
+LoggerSections = Annotated[dict[str, dict[str, Any] | None], AfterValidator(_check_loggers)]
 
 
-class LoggerConfig(Section):
-    """The loggers by name (`tracking`); each present section is used."""
-
-    wandb: WandbConfig | None = None
-    csv: Section | None = None
-    tensorboard: Section | None = None
-    mlflow: MlflowConfig | None = None
-    trackio: TrackioConfig | None = None
-
-    @property
-    def used(self) -> list[str]:
-        """Return the names of the loggers that are used, W&B first: if it cannot start, none writes."""
-        return [name for name, section in self if section is not None and getattr(section, "mode", True)]
+def used_loggers(sections: LoggerSections) -> dict[str, dict[str, Any]]:
+    """Return the sections of the loggers that are used; `configs/local` may have options of others."""
+    return {name: section for name, section in sections.items() if section and "_target_" in section}
 
 
 class LauncherConfig(Section):
@@ -247,7 +230,7 @@ class Config(Section):
     optimizer: dict[str, Any]
     evaluation: EvaluationConfig
     trainer: TrainerConfig
-    logger: LoggerConfig = LoggerConfig()
+    logger: LoggerSections = Field(default_factory=dict)
     seed: Seed
     study: Study | None
     label: Label | None

@@ -20,6 +20,14 @@ from torch.nn import functional as F
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
 from pe_experiments.evaluation.details import Details
+from pe_experiments.evaluation.metrics import (
+    EXACT_MATCH,
+    LOSS,
+    TOKEN_ACCURACY,
+    all_correct,
+    exact_match,
+    wilson_interval,
+)
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 from pe_experiments.terminal.console import Display, Row
@@ -30,10 +38,12 @@ NUMBERS_AT_ONCE = 1 << 24  # in the hidden states of these rows; a forward pass 
 
 Decoding = Literal["teacher_forcing", "greedy"]
 Keep = Callable[[Batch, Tensor], None]  # is given batches and their answers [B, T]
-CURVE = ("length", "content_length", "split", "examples", "seen", "token_accuracy", "exact_match",
-         "exact_match_low", "exact_match_high", "loss", "chance", "bag_ceiling", "input_blind",
-         "answer_tokens", "tokens", "largest_position", "untrained_positions",
-         "exact_match_without_end")  # columns of ``extrapolation.csv``  # fmt: skip
+COUNTED = (TOKEN_ACCURACY, EXACT_MATCH, LOSS)  # what a `Tally` measures
+# Columns of ``extrapolation.csv``. Those of further metrics, the user's included, follow.
+CURVE_COLUMNS = ("length", "content_length", "split", "examples", "seen",
+                 *(column for metric in COUNTED for column in metric.columns),
+                 "chance", "bag_ceiling", "input_blind", "answer_tokens", "tokens", "largest_position",
+                 "untrained_positions", "exact_match_without_end")  # fmt: skip
 
 
 @dataclass
@@ -184,11 +194,6 @@ def last_tokens_hidden(
     return torch.cat(hidden)
 
 
-def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
-    """Return the exact match of each example [B]: the answer equals the label at every scored token."""
-    return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
-
-
 def _count(
     model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: int | None
 ) -> tuple[Tally, Tensor]:
@@ -201,7 +206,7 @@ def _count(
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
-    exact_B = all_correct(batch.labels_BT, answers_BT)
+    exact_B = exact_match(batch, answers_BT)
     count = Tally(
         examples=len(scored_BT),
         exact=int(exact_B.sum()),
@@ -245,7 +250,7 @@ def extrapolation_curve(
         examples: number of examples per length.
         max_length: longest input length in training.
         display: shows the progress at each length.
-        details: collects further tables, and columns for own metrics.
+        details: collects further tables, and the columns of further metrics.
         window: number of tokens that the model reads for each prediction (`last_tokens_hidden`); None: all.
     """
     model.eval()
@@ -338,17 +343,3 @@ def point(source: Source, length: int, content_length: int, max_length: int, lar
         "largest_position": largest_id,
         "untrained_positions": max(0, math.ceil(largest_id - largest_trained_id)),
     }
-
-
-def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Return Wilson's 95 % interval (1927) for a proportion.
-
-    It measures the error of sampling examples, not the variation between runs.
-    """
-    share = successes / trials
-    centre = share + z * z / (2 * trials)
-    half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    low = (centre - half) / scale
-    high = (centre + half) / scale
-    return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)

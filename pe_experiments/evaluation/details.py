@@ -1,4 +1,4 @@
-"""Collect what an evaluation keeps beside the curve: predictions, the user's metrics, accuracy by index.
+"""Collect what an evaluation keeps beside the curve: predictions, further metrics, accuracy by index.
 
 Shapes: B rows, T tokens, M targets.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +15,11 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import Batch, Source
 from pe_experiments.data.formats import Format
+from pe_experiments.evaluation.metrics import Metric, wilson_interval
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError
 
-Metric = Callable[[Batch, Tensor], Any]  # of a batch and its answers [B, T]; one number per row
 END, NOTHING = "E", "-"  # the end mark and a missing symbol in ``predictions.csv``
 
 
@@ -29,8 +28,7 @@ class Details:
 
     Args:
         source: of the examples.
-        metrics: functions of a batch and its answers by the name of their column. They return a number for
-            each row; the mean leaves out NaN.
+        metrics: those that are functions of a batch and its answers.
         save: whether to keep inputs, targets and answers.
         indexed: lengths at which accuracy by index in the answer is kept.
 
@@ -41,12 +39,12 @@ class Details:
     def __init__(
         self,
         source: Source,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Sequence[Metric] = (),
         save: bool = False,
         indexed: Collection[int] = (),
     ):
         self.source = source
-        self.metrics = metrics or {}
+        self.metrics = metrics
         self.save = save
         self.indexed = indexed
         self.tables: defaultdict[str, list[Row]] = defaultdict(list)
@@ -54,27 +52,37 @@ class Details:
     def begin(self, length: int) -> None:
         """Begin with the examples of a length."""
         self._length = length
-        self._values: dict[str, list[Tensor]] = {name: [] for name in self.metrics}
+        self._values: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
         self._counts_M2 = torch.zeros(self.source.task.target_length(length), 2, dtype=torch.long)
 
     def add(self, batch: Batch, answers_BT: Tensor) -> None:
         """Add a batch and its answers."""
-        for name, metric in self.metrics.items():
-            self._values[name].append(metric_values(name, metric, batch, answers_BT))
+        for metric in self.metrics:
+            self._values[metric.name].append(metric_values(metric, batch, answers_BT))
         if self.save:
             self.tables["predictions"] += self._predictions(batch, answers_BT)
         first = self.source.format.first_target(self.source.task.input_length(self._length))
         self._counts_M2 += counts_by_index(batch, answers_BT, first, len(self._counts_M2), self.source.format)
 
     def end(self) -> Row:
-        """End with a length and return the means of the metrics; None if no value is defined."""
+        """End with a length and return the columns of the metrics; None if no value is defined."""
         if self._length in self.indexed and len(self._counts_M2) > 1:
             for index, (right, scored) in enumerate(self._counts_M2.tolist()):
                 if scored:
                     row = {"length": self._length, "index": index, "tokens": scored}
                     self.tables["index"].append(row | {"token_accuracy": right / scored})
-        means = {name: float(torch.cat(values).nanmean()) for name, values in self._values.items()}
-        return {name: None if math.isnan(mean) else mean for name, mean in means.items()}
+        columns: Row = {}
+        for metric in self.metrics:
+            values = torch.cat(self._values[metric.name])
+            values = values[~values.isnan()]
+            columns |= dict.fromkeys(metric.columns)
+            if len(values):
+                columns[metric.name] = float(values.mean())
+                if metric.binary:
+                    columns |= zip(
+                        metric.columns[1:], wilson_interval(int(values.sum()), len(values)), strict=True
+                    )
+        return columns
 
     def _predictions(self, batch: Batch, answers_BT: Tensor) -> list[Row]:
         """Return the rows of ``predictions.csv``; symbols are separated by blanks."""
@@ -108,18 +116,26 @@ def counts_by_index(batch: Batch, answers_BT: Tensor, first: int, targets: int, 
     return F.pad(counts_M2, (0, 0, 0, targets - len(counts_M2)))
 
 
-def metric_values(name: str, metric: Metric, batch: Batch, answers_BT: Tensor) -> Tensor:
+def metric_values(metric: Metric, batch: Batch, answers_BT: Tensor) -> Tensor:
     """Return the values [B] of a metric in float64.
 
     Raises:
-        UserError: it does not return a number for each row.
+        UserError: it does not return a number within its bounds for each row.
     """
     values = torch.as_tensor(metric(batch, answers_BT))
     if values.shape != (len(batch.tokens_BT),):
         shape = tuple(values.shape)
         expected = f"one number for each of the {len(batch.tokens_BT)} rows"
-        raise UserError(f"evaluation.metrics: {name} returns the shape {shape}; expected {expected}")
-    return values.detach().cpu().double()
+        raise UserError(f"evaluation.metrics: {metric.name} returns the shape {shape}; expected {expected}")
+    values_B = values.detach().cpu().double()
+    low, high = (0.0, 1.0) if metric.binary else metric.bounds or (-math.inf, math.inf)
+    wrong_B = (values_B < low) | (values_B > high)
+    if metric.binary:
+        wrong_B |= (values_B > low) & (values_B < high)
+    if wrong_B.any():
+        value, expected = float(values_B[wrong_B][0]), "0 or 1" if metric.binary else f"{low:g} to {high:g}"
+        raise UserError(f"evaluation.metrics: {metric.name} returns {value:g}; expected {expected}")
+    return values_B
 
 
 def indexed_lengths(lengths: Collection[int], max_length: int) -> list[int]:

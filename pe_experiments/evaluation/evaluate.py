@@ -8,8 +8,9 @@ from torch import nn
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.seen import seen_in_training
-from pe_experiments.evaluation.curve import Row, extrapolation_curve
+from pe_experiments.evaluation.curve import COUNTED, Row, extrapolation_curve
 from pe_experiments.evaluation.details import Details, indexed_lengths
+from pe_experiments.evaluation.metrics import all_metrics
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
 from pe_experiments.tasks.text import Text
@@ -45,7 +46,7 @@ def evaluate_model(
     else:
         details = Details(
             source,
-            experiment.metrics,
+            [metric for metric in all_metrics(experiment.metrics) if metric not in COUNTED],
             experiment.config.evaluation.save,
             indexed_lengths([source.task.nearest_length(length) or length for length in lengths], longest),
         )

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, METRICS, TOKEN_ACCURACY, Metric, unknown
 from pe_experiments.terminal.console import Row
 
 SOLVED = 0.9  # exact match that counts as solving a length (horizon) or the training lengths
 FARTHEST = 8.0  # end of the area past training, in training lengths
-LOSSES = ("loss_in_distribution", "loss_at_2x", "loss_extrapolation")
+SPAN_WORDS = {  # the lengths over which a metric is summarised
+    "in_distribution": "within the training lengths",
+    "at_2x": "at twice the training length",
+    "extrapolation": "past the training lengths",
+}
 
 
-def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
+def summarise(rows: Sequence[Row], max_length: int, metrics: Sequence[Metric] = METRICS) -> dict[str, Any]:
     """Return the metrics that summarise a curve; None if the evaluated lengths do not determine one.
 
     * ``exact_match_in_distribution``: mean over the lengths up to the longest training length. Lengths at
@@ -36,87 +42,84 @@ def summarise(rows: Sequence[Row], max_length: int) -> dict[str, Any]:
       training. If it never falls below, the horizon is the longest evaluated length and
       ``horizon_censored`` is true. ``horizon_ratio``: the horizon divided by the training length.
 
-    Metrics based on exact match are None if it was not measured, as for language models. The rows have the
+    Metrics based on exact match are None if it was not measured, as for language models. A summary is None if
+    the metric is unknown at one of its lengths, such as the loss under greedy decoding. The rows have the
     columns of ``extrapolation.csv``; a missing ``seen``, ``chance`` or ``answer_tokens`` counts as 0.
+
+    Args:
+        rows: of the curve.
+        max_length: longest training length.
+        metrics: the registry of the run; the user's have the same three summaries.
     """
     by_length = {row["content_length"]: row for row in rows}  # requested lengths may coincide
     within = [row for length, row in by_length.items() if length <= max_length]
-    unseen = [row for row in within if not _mostly_seen(row)] or within
-    summary: dict[str, Any] = {}
-    exact = not any(unknown(row["exact_match"]) for row in rows)
-    if exact:
-        summary |= _metric_summary(rows, unseen, "exact_match", max_length)
-    else:
-        summary |= _metric_summary((), (), "exact_match", max_length)
-    summary |= _metric_summary(rows, unseen, "token_accuracy", max_length)
+    unseen = [row for row in within if not mostly_seen(row)] or within
+    past = [row for length, row in by_length.items() if length > max_length]
+    # The accuracies come first, as in the tables of published studies.
+    summary = _spans(EXACT_MATCH, unseen, past, max_length) | _spans(TOKEN_ACCURACY, unseen, past, max_length)
     in_distribution = summary["exact_match_in_distribution"]
     summary["solved_in_distribution"] = None if in_distribution is None else in_distribution >= SOLVED
+    exact = not any(unknown(row["exact_match"]) for row in rows)
     horizon, censored = _horizon(rows, max_length) if exact else (None, None)
     summary |= {"horizon": horizon, "horizon_censored": censored}
     summary["horizon_ratio"] = None if horizon is None else horizon / max_length
-    return summary | _loss_summary(by_length, max_length)
+    for metric in metrics:
+        summary |= _spans(metric, within if metric == LOSS else unseen, past, max_length)
+    return summary
 
 
-def _mostly_seen(row: Row) -> bool:
+def mostly_seen(row: Row) -> bool:
     """Return whether at least half of the evaluated inputs occurred in training."""
     return 2 * (row.get("seen") or 0) >= row.get("examples", 1)
 
 
-def _loss_summary(by_length: Mapping[int, Row], max_length: int) -> dict[str, Any]:
-    """Return the loss metrics of the rows by length; a metric is None if one of its losses is unknown."""
-    rows = {n: {**row, "chance": 0.0} for n, row in by_length.items() if not unknown(row.get("loss"))}
-    within = [row for n, row in rows.items() if n <= max_length]
-    losses = _metric_summary([*rows.values()], within, "loss", max_length)
-    unmeasured = by_length.keys() - rows  # under greedy decoding, or where the loss is not finite
-    if any(n <= max_length for n in unmeasured):
-        losses["loss_in_distribution"] = None
-    if unmeasured:
-        losses["loss_extrapolation"] = None
-    return losses
-
-
-def _metric_summary(
-    rows: Sequence[Row], within: Sequence[Row], metric: str, max_length: int
-) -> dict[str, Any]:
+def _spans(metric: Metric, within: Sequence[Row], past: Sequence[Row], max_length: int) -> dict[str, Any]:
     """Return the three summaries of a metric: its mean over rows ``within``, at 2x, and past training."""
-    twice = [row[metric] for row in rows if row["content_length"] == 2 * max_length]
-    return {
-        f"{metric}_in_distribution": float(np.mean([row[metric] for row in within])) if within else None,
-        f"{metric}_at_2x": twice[0] if twice else None,
-        f"{metric}_extrapolation": _area_beyond(rows, metric, max_length),
-    }
+    summary: dict[str, Any] = {}
+    twice = [row for row in past if row["content_length"] == 2 * max_length]
+    for span, rows in zip(SPAN_WORDS, (within, twice, past), strict=True):
+        values: list[Any] = [row.get(metric.name) for row in rows]
+        value = None
+        if values and not any(map(unknown, values)):
+            value = _area_beyond(past, metric, max_length) if rows is past else float(np.mean(values))
+        summary[f"{metric.name}_{span}"] = value
+    return summary
 
 
-def lower_is_better(metric: str) -> bool:
-    """Return whether a metric is a loss."""
-    return metric.startswith("loss")
+@dataclass(frozen=True)
+class Summary:
+    """A metric over some of the lengths: a column of ``runs.csv``, in which encodings are compared."""
+
+    metric: Metric
+    span: str  # a key of `SPAN_WORDS`
+
+    @property
+    def column(self) -> str:
+        return f"{self.metric.name}_{self.span}"
+
+    @property
+    def lower_is_better(self) -> bool:
+        return not self.metric.higher_is_better
+
+    @property
+    def words(self) -> str:
+        """Return what it is, such as ``exact match past the training lengths``."""
+        return f"{self.metric.label_with_unit} {SPAN_WORDS[self.span]}"
 
 
-def unknown(value: Any) -> bool:
-    """Return whether a value is None or NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def summaries_of(metrics: Sequence[Metric]) -> dict[str, Summary]:
+    """Return the summaries of metrics by column."""
+    summaries = [Summary(metric, span) for metric in metrics for span in SPAN_WORDS]
+    return {summary.column: summary for summary in summaries}
 
 
-def guessing_loss(point: Row) -> float:
-    """Return the loss of a uniform guess in nats; NaN if its accuracy is unknown."""
-    chance = point.get("chance")
-    return math.nan if unknown(chance) or not chance else -math.log(chance)
-
-
-def chance_of(row: Row, metric: str) -> float:
-    """Return the value of the metric for guessing, at the length of a row."""
-    if metric == "token_accuracy" or row.get("answer_tokens") == 1:
-        return row.get("chance") or 0.0
-    return 0.0
-
-
-def _area_beyond(rows: Sequence[Row], metric: str, max_length: int) -> float | None:
+def _area_beyond(past: Sequence[Row], metric: Metric, max_length: int) -> float | None:
     """Return the area past training over log2 length, divided by its width; see `summarise`."""
     curve = {}  # by log2 length in training lengths
-    for row in rows:
-        chance = chance_of(row, metric)
-        if row["content_length"] > max_length and chance != 1:  # at 1 there is only one possible answer
-            curve[math.log2(row["content_length"] / max_length)] = (row[metric] - chance) / (1 - chance)
+    for row in past:
+        value = metric.above_guess(row)
+        if value is not None:
+            curve[math.log2(row["content_length"] / max_length)] = value
     x = np.array(sorted(curve))
     y = np.array([curve[key] for key in sorted(curve)])
     if not curve or x[0] > math.log2(FARTHEST):

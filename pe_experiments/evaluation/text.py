@@ -40,6 +40,7 @@ from pe_experiments.data.batches import BLOCK_EXAMPLES, Source
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32, to_device
 from pe_experiments.evaluation.curve import Row, Tally, point, rows_at_once
+from pe_experiments.evaluation.metrics import EXACT_MATCH
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display
@@ -262,8 +263,7 @@ def _curve_row(
 ) -> Row:
     total = sums[content_length, "non_overlapping", "all", None, None]
     # Exact match is not informative, because a whole window of text is never predicted correctly.
-    exact = ("exact_match", "exact_match_low", "exact_match_high", "exact_match_without_end")
-    unmeasured = (*exact, "bag_ceiling", "input_blind")
+    unmeasured = (*EXACT_MATCH.columns, "exact_match_without_end", "bag_ceiling", "input_blind")
     row = point(scorer.source, length, content_length, max_length, scorer.largest_id[content_length])
     measured = {"examples": examples, "token_accuracy": total.token_accuracy, "loss": total.loss}
     return row | measured | dict.fromkeys(unmeasured)

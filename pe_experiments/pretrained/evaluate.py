@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from pydantic import Field
 
-from pe_experiments.configuration.schema import Count, Folder, LoggerConfig, Section
+from pe_experiments.configuration.schema import Count, Folder, LoggerSections, Section
 from pe_experiments.pretrained import report
 from pe_experiments.pretrained.finetune import FinetuneSettings, finetune
 from pe_experiments.pretrained.loss import Loss
@@ -53,7 +53,7 @@ class PretrainedSettings(Section):
     trust: bool
     out: Folder | None
     results_dir: Folder
-    logger: LoggerConfig
+    logger: LoggerSections
 
 
 class Cell(NamedTuple):

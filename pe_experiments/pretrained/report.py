@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
-from pe_experiments.configuration.schema import LoggerConfig
+from pe_experiments.configuration.schema import LoggerSections
 from pe_experiments.drawing import GREY, depth_heatmap, drawing, render, styles, text, write_figure
 from pe_experiments.store.csv_files import to_csv
 from pe_experiments.store.tracking import LoggedRun, Loggers
@@ -140,7 +140,7 @@ def _draw_depths(figure: Any, by_depth: pd.DataFrame, facts: dict[str, Any]) -> 
 
 
 def log(
-    config: LoggerConfig, folder: Path, results_dir: Path, table: pd.DataFrame, facts: dict[str, Any]
+    config: LoggerSections, folder: Path, results_dir: Path, table: pd.DataFrame, facts: dict[str, Any]
 ) -> None:
     """Log the settings, the value of each rescaling at each context length, and the figure."""
     value = _value(facts)

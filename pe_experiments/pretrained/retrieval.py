@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pe_experiments.evaluation.curve import wilson_interval
+from pe_experiments.evaluation.metrics import wilson_interval
 from pe_experiments.pretrained.loss import cut_stretches
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.tasks import DEPTHS

@@ -8,22 +8,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pe_experiments.evaluation.curve import CURVE
+from pe_experiments.evaluation.curve import CURVE_COLUMNS
+from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, METRICS, TOKEN_ACCURACY
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError, shown
 from pe_experiments.terminal.files import read_text, write_atomically
 
-METRICS = ("step", "loss", "learning_rate", "gradient_norm", "validation_loss", "exact_match",
-           "token_accuracy")  # fmt: skip
-BOUNDED_COLUMNS = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy")
+# Columns of ``metrics.csv``; the last three are of the validation.
+TRAINING_COLUMNS = ("step", LOSS.name, "learning_rate", "gradient_norm", "validation_loss",
+                    EXACT_MATCH.name, TOKEN_ACCURACY.name)  # fmt: skip
 MOST_ROWS = 300_000  # largest accepted CSV file, enough for three million steps
 
 
 def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
     """Write ``extrapolation.csv`` and one CSV file for each table."""
-    own_metrics = [key for key in curve[0] if key not in CURVE]
-    write_atomically(run.curve, to_csv([*CURVE, *own_metrics], curve))
+    further_columns = [key for key in curve[0] if key not in CURVE_COLUMNS]
+    write_atomically(run.curve, to_csv([*CURVE_COLUMNS, *further_columns], curve))
     for name, rows in tables.items():
         columns = dict.fromkeys(key for row in rows for key in row)
         write_atomically(run.path / f"{name}.csv", to_csv(list(columns), rows))
@@ -57,7 +58,7 @@ def read_metrics(path: Path) -> list[Row]:
     """Return the rows of a ``metrics.csv`` as numbers, without empty cells."""
     try:
         rows = read_csv(path)
-        if rows and not set(rows[0]) <= set(METRICS):
+        if rows and not set(rows[0]) <= set(TRAINING_COLUMNS):
             raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
         metrics = [{key: _number(text) for key, text in row.items() if text} for row in rows]
         steps: list[Any] = [row.get("step") for row in metrics]
@@ -70,31 +71,39 @@ def read_metrics(path: Path) -> list[Row]:
 
 
 def read_curve(path: Path) -> list[Row]:
-    """Return the rows of an ``extrapolation.csv`` as numbers, own metrics included; None for empty cells."""
+    """Return the rows of an ``extrapolation.csv`` as numbers; None for empty cells."""
     try:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
         curve: list[Row] = [
-            {key: row[key] if key == "split" else _number(row[key]) for key in dict.fromkeys((*CURVE, *row))}
+            {
+                key: row[key] if key == "split" else _number(row[key])
+                for key in dict.fromkeys((*CURVE_COLUMNS, *row))
+            }
             for row in rows
         ]
         counts = [row[key] for row in curve for key in ("length", "content_length", "examples")]
         if not all(isinstance(count, int) and count > 0 for count in counts):
             raise ValueError("a length or a number of examples is not valid")
-        without_exact_match = [row["exact_match"] is None for row in curve]  # all of a language model's rows
-        some_missing = any(without_exact_match) and not all(without_exact_match)
-        if some_missing or any(row["token_accuracy"] is None for row in curve):
+        unmeasured = [row[EXACT_MATCH.name] is None for row in curve]  # all of a language model's rows
+        some_missing = any(unmeasured) and not all(unmeasured)
+        if some_missing or any(row[TOKEN_ACCURACY.name] is None for row in curve):
             raise ValueError("an accuracy is missing")
-        for key in BOUNDED_COLUMNS:
+        for key, (low, high) in bounded_columns().items():
             for row in curve:
                 value = row[key]
-                if value is not None and not 0 <= value <= 1:
-                    raise ValueError(f"{key}={value:g}: expected a number from 0 to 1")
+                if value is not None and not low <= value <= high:
+                    raise ValueError(f"{key}={value:g}: expected a number from {low:g} to {high:g}")
         return curve
     except (KeyError, ValueError, csv.Error) as error:
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error
+
+
+def bounded_columns() -> dict[str, tuple[float, float]]:
+    """Return the bounds of the columns of the shipped metrics that have bounds."""
+    return {column: metric.bounds for metric in METRICS if metric.bounds for column in metric.columns}
 
 
 def _number(text: str) -> int | float | None:

@@ -77,7 +77,7 @@ def _requested_config(
     """
     config = {key: value for key, value in saved.items() if key not in DERIVED}
     logger = saved.get("logger")
-    had_none = isinstance(logger, Mapping) and all(section is None for section in logger.values())
+    had_none = isinstance(logger, Mapping) and not any(logger.values())
     here = resolved(compose_config(["logger=none"] if had_none else []))
     # The folder may have been moved since.
     place = {"study": None, "results_dir": str(directory.results_dir)}

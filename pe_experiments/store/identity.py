@@ -142,7 +142,8 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
         key["save"] = True
     if experiment.metrics:
         key["metrics"] = evaluation.metrics
-        key["metrics_code"] = code_digests(experiment.metrics.values())
+        functions = [getattr(metric, "of", metric) for metric in experiment.metrics.values()]
+        key["metrics_code"] = code_digests(functions)
     key["pe"] = encoding.section
     if files := data_digests([], [encoding]):
         key["files"] = files

@@ -1,7 +1,8 @@
-"""Log the values in the CSV files of a run with Lightning's loggers, under the same names in each.
+"""Log a run with Lightning's loggers, which ``configs/logger`` names by ``_target_``.
 
-Each logger shows a run as one run with its whole history, even after interruptions: when training resumes, a
-new run replaces the earlier one and gets the earlier rows of ``metrics.csv``.
+Each logger gets the values of the run's CSV files under the same names, and shows a run as one run with its
+whole history, even after interruptions: when training resumes, a new run replaces the earlier one and gets
+the earlier rows of ``metrics.csv``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,244 +20,263 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from pe_experiments.configuration.schema import (
-    LoggerConfig,
-    MlflowConfig,
-    Section,
-    TrackioConfig,
-    WandbConfig,
-)
-from pe_experiments.store.csv_files import METRICS, Row
+from pe_experiments.configuration.schema import LoggerSections, used_loggers
+from pe_experiments.drawing import markdown_table
+from pe_experiments.evaluation.metrics import METRICS, Metric
+from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable, short_hash
 from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError, sentence
 
-if TYPE_CHECKING:  # imported where a logger is made, because Lightning takes seconds
+if TYPE_CHECKING:  # imported where a logger is built, because Lightning takes seconds
     from pytorch_lightning.loggers import Logger
 
-# Columns of the curve that are logged over length. The others, which describe the task, are only in the CSV.
-MEASURED = ("exact_match", "exact_match_low", "exact_match_high", "token_accuracy", "loss")
-FIGURE = "extrapolation/figure"
-OVER_LENGTH: dict[str, Any] = {"step_metric": "extrapolation/length", "summary": "none"}  # W&B options
-MOST_NAME, MOST_TAG = 128, 64  # limits of Weights & Biases, in characters
+CURVE, FIGURE, TABLE = "extrapolation", "extrapolation/figure", "extrapolation/table"
+EXTRAS = ("tensorboard", "mlflow")  # loggers whose package is an extra of the same name
+FOLDERS = ("wandb", "tensorboard", "csv")  # of loggers that write to a folder of their name
+LONGEST = 64  # characters of a tag; Weights & Biases refuses longer ones
+DATA_DIR = "WANDB_DATA_DIR"  # where tables of an offline run wait for `wandb sync`
+USER_HAS_DATA_DIR = DATA_DIR in os.environ
 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What loggers show of a run, of one of its evaluations, or of the evaluation of a pretrained model."""
+    """What loggers show of a run, of one of its evaluations, or of the evaluation of a pretrained model.
 
-    name: str  # MLflow and Trackio replace an earlier run of this name
+    The texts replace ``{id}``, ``{name}`` and so on in the arguments of a logger.
+    """
+
+    id: str  # a logger replaces an earlier run of this name
     folder: Path  # for the loggers' files
     results_dir: Path
     config: dict[str, Any]
-    label: str = ""
+    name: str = ""
+    group: str = ""
+    job: str = "evaluation"
     study: str = ""
-    wandb: dict[str, Any] = field(default_factory=dict)  # further arguments of `wandb.init`
+    label: str = ""
+    tags: list[str] = field(default_factory=list)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Return the values of the placeholders in ``configs/logger``."""
+        texts = {key: str(getattr(self, key)) for key in ("id", "group", "job", "study", "label", "folder")}
+        results_dir = self.results_dir.absolute()
+        texts |= {"results_dir": str(results_dir), "results_uri": results_dir.as_uri()}
+        return texts | {"name": self.name or self.id}
 
 
 class Loggers:
-    """The started loggers of a run by the names of ``configs/logger``; without arguments, none."""
+    """The started loggers of a run; without arguments, none.
 
-    def __init__(self, config: LoggerConfig | None = None, run: LoggedRun | None = None):
-        self.by_name: dict[str, Logger] = {}
-        if config is None or run is None:
+    Args:
+        sections: of ``configs/logger`` by name.
+        run: what the loggers show.
+        metrics: the registry of the run.
+    """
+
+    def __init__(
+        self,
+        sections: LoggerSections | None = None,
+        run: LoggedRun | None = None,
+        metrics: Sequence[Metric] = METRICS,
+    ):
+        self.loggers: list[Logger] = []
+        self.metrics = metrics
+        self.measured = [column for metric in metrics for column in metric.columns]
+        if not sections or run is None:
             return
         self.config = run.config
-        require_installed(config)
+        require_installed(sections)
         try:
-            for name in config.used:
-                self.by_name[name] = START[name](getattr(config, name), run)
-                if name != "wandb":
-                    self.by_name[name].log_hyperparams(run.config)
+            for name, section in used_loggers(sections).items():
+                logger = _start(name, section, run)
+                self.loggers.append(logger)
+                logger.log_hyperparams(run.config)
+                _define_axes(logger, self.measured)
         except BaseException:
             self.close(succeeded=False)  # else the next run of this process would log to the started ones
             raise
 
-    @property
-    def wandb(self) -> Any:
-        """Return the run of Weights & Biases."""
-        return self.by_name["wandb"].experiment  # type: ignore[attr-defined]
-
-    def metrics(self, row: Row) -> None:
+    def training(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
-        values = {f"training/{key}": value for key, value in row.items()}
-        self.log(values, row["step"])
+        self.log({f"training/{key}": value for key, value in row.items()}, row["step"])
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
-        """Log the curve over input length, and for a language model the rows of ``text.csv``."""
+        """Log the curve over input length and as a table, with the rows of ``text.csv`` if there are any."""
         for row in rows:
-            values = {f"extrapolation/{key}": row[key] for key in MEASURED if row[key] is not None}
+            values = {f"{CURVE}/{key}": row[key] for key in self.measured if row.get(key) is not None}
             for text in texts:
                 if text["length"] == row["content_length"] and text["slice"] != "index":
                     prefix = f"text/{text['windows']}_{text['slice']}"
                     measured = {"bits_per_byte", "accuracy"} & text.keys()
                     values |= {f"{prefix}_{key}": text[key] for key in measured}
-            values["extrapolation/length"] = row["length"]
+            values[f"{CURVE}/length"] = row["length"]
             self.log(values, row["length"])
+        columns = ["length", *(key for key in self.measured if any(row.get(key) is not None for row in rows))]
+        for logger in self.loggers:
+            _log_table(logger, TABLE, columns, [[row[column] for column in columns] for row in rows])
 
     def log(self, values: dict[str, Any], step: int) -> None:
         """Log values with every logger; W&B takes the step from the values."""
-        for name, logger in self.by_name.items():
-            logger.log_metrics(values, None if name == "wandb" else step)
+        for logger in self.loggers:
+            logger.log_metrics(values, None if _has_axes(logger) else step)
 
     def summary(self, summary: Row, figure: Path) -> None:
         """Log the figure, and the summary under the same names as in ``result.json``."""
         numbers = {key: value for key, value in summary.items() if isinstance(value, int | float)}
-        for name, logger in self.by_name.items():
-            self._log_figure(name, logger, figure)
-            if name == "wandb":
-                self.wandb.summary.update(summary)
-            elif name == "tensorboard":
-                logger.log_hyperparams(self.config, numbers)
+        for logger in self.loggers:
+            _log_image(logger, FIGURE, figure)
+            if _has_axes(logger):
+                logger.experiment.summary.update(numbers)  # type: ignore[attr-defined]
+            elif hasattr(logger.experiment, "add_hparams"):  # type: ignore[attr-defined]
+                logger.log_hyperparams(self.config, numbers)  # of TensorBoard, on a page of its own
             elif numbers:
                 logger.log_metrics(numbers)
 
-    def _log_figure(self, name: str, logger: Any, figure: Path) -> None:
-        """Log a figure, except to Lightning's CSV file."""
-        if name == "wandb":
-            import wandb
-
-            logger.experiment.log({FIGURE: wandb.Image(str(figure))})
-        elif name == "tensorboard":
-            from matplotlib.pyplot import imread
-
-            logger.experiment.add_image(FIGURE, imread(figure), dataformats="HWC")
-        elif name == "mlflow":
-            logger.experiment.log_artifact(logger.run_id, str(figure))
-        elif name == "trackio":
-            import trackio
-
-            logger.log_metrics({FIGURE: trackio.Image(figure)})
-
     def close(self, succeeded: bool) -> None:
         """End the loggers' runs."""
-        for logger in self.by_name.values():
+        for logger in self.loggers:
             logger.finalize("success" if succeeded else "failed")
-        if "wandb" in self.by_name:
-            self.wandb.finish(exit_code=int(not succeeded))
-        if "trackio" in self.by_name:
-            self.by_name["trackio"].close()  # type: ignore[attr-defined]
+            if _has_axes(logger):  # `finalize` leaves the run open for the next trainer
+                logger.experiment.finish(exit_code=int(not succeeded))  # type: ignore[attr-defined]
 
 
-def run_loggers(run: Run, directory: RunDirectory, config: dict[str, Any]) -> Loggers:
+def run_loggers(
+    run: Run, directory: RunDirectory, config: dict[str, Any], metrics: Sequence[Metric]
+) -> Loggers:
     """Start the loggers of a run, or of one of its evaluations in a directory of its own."""
     experiment = run.experiment
-    label, model = experiment.label[:MOST_TAG], experiment.model_choice[:MOST_TAG]
-    task = experiment.components["task"].choice[:MOST_TAG]
+    label, model = experiment.label, experiment.model_choice
+    task = experiment.components["task"].choice
     study = run.config.study or ""
     hash_without_seed = short_hash(jsonable(experiment.trained | {"seed": None}))
     group = f"{label}, {task} [{hash_without_seed[:4]}]"
-    name, shown_name, job = run.name, f"{label}, {task}, seed {run.config.seed}", "training"
+    run_id, name, job = run.name, f"{label}, {task}, seed {run.config.seed}", "training"
     if directory is not run.directory:
-        name, shown_name, job = f"{name}-e{directory.name}", f"{shown_name}, evaluated again", "evaluation"
-    settings = run.config.logger.wandb
-    tags = [*(settings.tags if settings else ()), label, task, model]
-    wandb = {
-        "name": shown_name[:MOST_NAME],
-        "id": name,  # W&B replaces an earlier run of this id
-        "job_type": job,
-        "group": (f"{study}: {group}" if study else group)[-MOST_NAME:],
-        "tags": list(dict.fromkeys(tag[:MOST_TAG] for tag in tags)),
-    }
-    results_dir = Path(run.config.results_dir)
-    logged = LoggedRun(name, directory.path, results_dir, config, experiment.label, study, wandb)
-    return Loggers(run.config.logger, logged)
+        run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
+    logged = LoggedRun(
+        id=run_id,
+        folder=directory.path,
+        results_dir=Path(run.config.results_dir),
+        config=config,
+        name=name[: 2 * LONGEST],
+        group=(f"{study}: {group}" if study else group)[-2 * LONGEST :],
+        job=job,
+        study=study,
+        label=label,
+        tags=[label[:LONGEST], task[:LONGEST], model[:LONGEST]],
+    )
+    return Loggers(run.config.logger, logged, metrics)
 
 
-def _wandb(settings: WandbConfig, run: LoggedRun) -> Logger:
-    """Start a quiet W&B run; an offline run replaces earlier offline runs in the folder."""
+def _start(name: str, section: Mapping[str, Any], run: LoggedRun) -> Logger:
+    """Build a logger and start its run, which replaces earlier runs of this id."""
+    from hydra.utils import instantiate
+    from pytorch_lightning.loggers import Logger
+
     # Error reporting is the only thing for which wandb uses the network in offline mode.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    import wandb
-    from pytorch_lightning.loggers import WandbLogger
-
-    if settings.mode == "offline":
-        for earlier_run in run.folder.glob("wandb/offline-run-*"):
-            shutil.rmtree(earlier_run)
-    quiet: dict[str, Any] = dict.fromkeys(("silent", "x_disable_stats", "disable_git", "disable_code"), True)
-    quiet["console"] = "off"
-    arguments = {"name": run.name[:MOST_NAME], **settings.model_dump(), **run.wandb}
-    try:
-        wandb_run = wandb.init(dir=run.folder, config=run.config, settings=quiet, **arguments)
-    except Exception as error:
-        alternative = "allowed without an account: logger.wandb.mode=offline, or another logger"
-        why = f"Weights & Biases could not start ({sentence(error)}); {alternative}"
-        raise UserError(f"logger.wandb.mode={settings.mode}: {why}") from error
-    for key in METRICS:
-        wandb_run.define_metric(f"training/{key}", step_metric="training/step", hidden=key == "step")
-    for key in ("length", *MEASURED):  # without a summary, which would be the value at the longest length
-        wandb_run.define_metric(f"extrapolation/{key}", **OVER_LENGTH, hidden=key == "length")
-    wandb_run.define_metric("text/*", **OVER_LENGTH)
-    return WandbLogger(experiment=wandb_run)
-
-
-def _csv(settings: Section, run: LoggedRun) -> Logger:
-    from pytorch_lightning.loggers import CSVLogger
-
-    shutil.rmtree(run.folder / "csv", ignore_errors=True)
-    return CSVLogger(run.folder, "csv", version="", flush_logs_every_n_steps=1)
-
-
-def _tensorboard(settings: Section, run: LoggedRun) -> Logger:
-    from pytorch_lightning.loggers import TensorBoardLogger
-
-    shutil.rmtree(run.folder / "tensorboard", ignore_errors=True)
-    return TensorBoardLogger(run.folder, "tensorboard", version="", default_hp_metric=False)
-
-
-def _trackio(settings: TrackioConfig, run: LoggedRun) -> Logger:
-    from pe_experiments.store.trackio_logger import TrackioLogger
-
-    return TrackioLogger(settings.project, run.name, run.label or None, run.config)
-
-
-def _mlflow(settings: MlflowConfig, run: LoggedRun) -> Logger:
-    """Return the logger of an MLflow run that replaces earlier runs of that name and results folder."""
-    from pytorch_lightning.loggers import MLFlowLogger
-
-    results = run.results_dir.absolute()
-    tags = {"study": run.study, "label": run.label, "results_dir": str(results)}
+    if not USER_HAS_DATA_DIR:
+        os.environ[DATA_DIR] = str(run.folder / "wandb")  # instead of the home directory
     for package in ("alembic", "mlflow"):
         logging.getLogger(package).setLevel(logging.WARNING)
-    with FileLock(results / ".mlflow.lock"):  # so that only one process creates the tables
-        logger = MLFlowLogger(
-            settings.experiment_name,
-            run.name,
-            settings.tracking_uri or f"sqlite:///{results / 'mlflow.db'}",
-            tags=tags,
-            artifact_location=None if settings.tracking_uri else (results / "mlflow").as_uri(),
-        )
+    if name in FOLDERS:
+        shutil.rmtree(run.folder / name, ignore_errors=True)
+    arguments = _filled(section, run.texts)
+    has_database = "tracking_uri" in section
+    # Only one process at a time creates MLflow's tables.
+    with FileLock(run.results_dir / ".mlflow.lock") if has_database else nullcontext():
         try:
-            client = logger.experiment
-            run_id = logger.run_id
+            logger = instantiate(arguments, _convert_="all")
+            if not isinstance(logger, Logger):
+                raise TypeError(f"{type(logger).__name__} is no logger of Lightning")
+            # wandb warns of this argument, which Lightning passes as None.
+            vars(logger).get("_wandb_init", {}).pop("anonymous", None)
+            experiment = logger.experiment  # type: ignore[attr-defined]  # starts its run
         except Exception as error:
-            why = f"MLflow could not start ({sentence(error)})"
-            raise UserError(f"logger.mlflow.tracking_uri={settings.tracking_uri}: {why}") from error
-        same_name = f"attributes.run_name = '{run.name}'"
-        for earlier_run in client.search_runs([str(logger.experiment_id)], same_name):
-            # A server may hold runs of others.
-            is_own = earlier_run.data.tags.get("results_dir") == str(results)
-            if is_own and earlier_run.info.run_id != run_id:
-                client.delete_run(earlier_run.info.run_id)
+            reason = sentence(error.__cause__ or error)
+            options = "logger.wandb.mode=offline, which needs no account, another logger, or logger=none"
+            raise UserError(f"logger={name} could not start ({reason}); allowed: {options}") from error
+        if hasattr(experiment, "search_runs"):
+            _delete_earlier(logger, run)
+    if _has_axes(logger):
+        experiment.tags = [*dict.fromkeys([*(experiment.tags or ()), *run.tags])]
     return logger
 
 
-START: dict[str, Callable[[Any, LoggedRun], Logger]] = {
-    "wandb": _wandb,
-    "csv": _csv,
-    "tensorboard": _tensorboard,
-    "mlflow": _mlflow,
-    "trackio": _trackio,
-}
+def _filled(value: Any, texts: Mapping[str, str]) -> Any:
+    """Return the arguments of a logger with ``{folder}``, ``{name}`` and so on replaced."""
+    if isinstance(value, Mapping):
+        return {key: _filled(item, texts) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, texts) for item in value]
+    if isinstance(value, str):
+        for key, text in texts.items():
+            value = value.replace(f"{{{key}}}", text)
+    return value
 
 
-def require_installed(config: LoggerConfig) -> None:
+def _delete_earlier(logger: Any, run: LoggedRun) -> None:
+    """Delete earlier MLflow runs of this name and results folder; a server may hold runs of others."""
+    same_name = f"attributes.run_name = '{run.id}'"
+    for earlier in logger.experiment.search_runs([str(logger.experiment_id)], same_name):
+        is_own = earlier.data.tags.get("results_dir") == str(run.results_dir.absolute())
+        if is_own and earlier.info.run_id != logger.run_id:
+            logger.experiment.delete_run(earlier.info.run_id)
+
+
+# What loggers can do beside logging numbers, which Lightning has no common method for. A logger that has none
+# of these, such as Lightning's CSV file, gets the numbers alone.
+def _has_axes(logger: Any) -> bool:
+    """Return whether a logger has axes of its own for its curves, as W&B, instead of one count of steps."""
+    return hasattr(logger.experiment, "define_metric")
+
+
+def _define_axes(logger: Any, measured: Sequence[str]) -> None:
+    """Define the axis of every curve; the summary has no value of the curve's last point."""
+    if not _has_axes(logger):
+        return
+    define = logger.experiment.define_metric
+    for key in TRAINING_COLUMNS:
+        define(f"training/{key}", step_metric="training/step", hidden=key == "step")
+    for key in ("length", *measured):
+        define(f"{CURVE}/{key}", step_metric=f"{CURVE}/length", summary="none", hidden=key == "length")
+    define("text/*", step_metric=f"{CURVE}/length", summary="none")
+
+
+def _log_image(logger: Any, key: str, path: Path) -> None:
+    experiment = logger.experiment
+    if hasattr(logger, "log_image"):  # W&B
+        logger.log_image(key, [str(path)])
+    elif hasattr(experiment, "add_image"):  # TensorBoard
+        from matplotlib.pyplot import imread
+
+        experiment.add_image(key, imread(path), dataformats="HWC")
+    elif hasattr(experiment, "log_artifact"):  # MLflow
+        experiment.log_artifact(logger.run_id, str(path))
+    elif hasattr(experiment, "log_image"):  # Comet
+        experiment.log_image(str(path), key)
+
+
+def _log_table(logger: Any, key: str, columns: list[str], rows: list[list[Any]]) -> None:
+    experiment = logger.experiment
+    if hasattr(logger, "log_table"):  # W&B
+        logger.log_table(key, columns, rows)
+    elif hasattr(experiment, "add_text"):  # TensorBoard
+        experiment.add_text(key, markdown_table(columns, [[f"{cell}" for cell in row] for row in rows]))
+    elif hasattr(experiment, "log_table"):  # MLflow
+        by_column = {column: [row[n] for row in rows] for n, column in enumerate(columns)}
+        experiment.log_table(logger.run_id, by_column, f"{key}.json")
+
+
+def require_installed(sections: LoggerSections) -> None:
     """Raise an error if a logger of the configuration is not installed."""
-    for package in config.used:
-        if package != "csv" and not find_spec(package):
-            how = f'install it with pip install -e ".[{package}]"'
-            raise UserError(f"logger={package}: {package} is not installed; {how}")
+    for name in used_loggers(sections):
+        if name in EXTRAS and not find_spec(name):
+            how = f'install it with pip install -c constraints.txt -e ".[{name}]"'
+            raise UserError(f"logger={name}: {name} is not installed; {how}")
 
 
 def upload_command(directory: RunDirectory) -> str | None:

@@ -11,9 +11,11 @@ from typing import Any, Self
 
 import yaml  # type: ignore[import-untyped]
 
+from pe_experiments.configuration.schema import used_loggers
 from pe_experiments.evaluation.evaluate import Curve, Tables
+from pe_experiments.evaluation.metrics import METRICS, all_metrics
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.csv_files import METRICS, Row, read_metrics, to_csv, write_curve
+from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row, read_metrics, to_csv, write_curve
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
 from pe_experiments.store.environment import describe_environment, environment_changes
 from pe_experiments.store.manifest import list_in_study
@@ -54,9 +56,10 @@ class RunWriter(Observer):
         """Write the configuration and start the loggers."""
         config = jsonable(self.run.saved_config)
         write_atomically(self.directory.config, yaml.safe_dump(config, sort_keys=False))
-        if self.run.config.logger.used:
-            self.tracking = run_loggers(self.run, self.directory, config)
-            self.loggers = list(self.tracking.by_name.values())
+        if used_loggers(self.run.config.logger):
+            metrics = all_metrics(self.run.experiment.metrics)
+            self.tracking = run_loggers(self.run, self.directory, config, metrics)
+            self.loggers = self.tracking.loggers
 
     def begin_training(self, device: str, first_step: int) -> None:
         """Begin, or resume at a step: drop later rows, record the environment, list the run in its study."""
@@ -67,7 +70,7 @@ class RunWriter(Observer):
             self.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
         self.begin()
-        write_atomically(directory.metrics, to_csv(METRICS, rows))
+        write_atomically(directory.metrics, to_csv(TRAINING_COLUMNS, rows))
         for row in rows:
             self._log(row)
         environment = describe_environment(device)
@@ -90,13 +93,13 @@ class RunWriter(Observer):
     def metrics(self, row: Row) -> None:
         """Append a row to ``metrics.csv``, log it and show it."""
         with self.directory.metrics.open("a", newline="") as file:
-            file.write(to_csv(METRICS, [row], header=False))
+            file.write(to_csv(TRAINING_COLUMNS, [row], header=False))
         self._log(row)
         self.display.row(row)
 
     def _log(self, row: Row) -> None:
         self.validation_loss = row.get("validation_loss", self.validation_loss)
-        self.tracking.metrics(row)
+        self.tracking.training(row)
 
     def step(self, number: int) -> None:
         """Show the number of finished steps."""
@@ -121,7 +124,11 @@ class RunWriter(Observer):
         if depths := tables.get("depth"):
             path = self.directory.path / "depth.png"
             run_depth_figure(depths, label, task, experiment.max_length, path)
-        return summarise(curve, experiment.max_length)
+        metrics = all_metrics(experiment.metrics)
+        summary = summarise(curve, experiment.max_length, metrics)
+        if experiment.metrics:  # so that a comparison need not import them
+            summary["metrics"] = {metric.name: metric.description for metric in metrics[len(METRICS) :]}
+        return summary
 
     def log_summary(self, summary: Row) -> None:
         """Log the summary and the figure, which ends a training or an evaluation with success."""

@@ -24,7 +24,7 @@ from pandas.api.types import is_numeric_dtype
 from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
-from pe_experiments.store.csv_files import BOUNDED_COLUMNS
+from pe_experiments.store.csv_files import bounded_columns
 from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TUNING, read_table, valid_study
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
@@ -36,7 +36,7 @@ OPTIONAL = ("text", "depth")  # attributes of `Runs`, written to NAME.csv if the
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
 NUMBERS = {  # columns that must have numbers only
     "runs.csv": ("seed", "max_length", "parameters"),
-    "curves.csv": ("length", "content_length", "loss", *BOUNDED_COLUMNS),
+    "curves.csv": ("length", "content_length", "loss", *bounded_columns()),
 }
 DIGITS = 6  # decimal places of a recorded loss
 
@@ -141,7 +141,7 @@ def read_archive(folder: Path) -> Runs:
             tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         _refuse_inconsistent(tables)
         runs, curves, training, provenance = (tables[file] for file in FILES)
-        optional = {file.removesuffix(".csv"): tables[file] for file in optional_files}
+        optional: dict[str, Any] = {file.removesuffix(".csv"): tables[file] for file in optional_files}
         saved: dict[str, Record] = {}
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
@@ -180,9 +180,9 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
     curves = tables["curves.csv"]
     if not (curves["in_summary"] == at_shared_lengths(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
-    for column in BOUNDED_COLUMNS:
-        if not curves[column].dropna().between(0, 1).all():
-            raise ValueError(f"curves.csv has a value of {column} outside 0 to 1")
+    for column, (low, high) in bounded_columns().items():
+        if not curves[column].dropna().between(low, high).all():
+            raise ValueError(f"curves.csv has a value of {column} outside {low:g} to {high:g}")
 
 
 def _choices(grid: pd.DataFrame) -> list[Choice]:

@@ -112,6 +112,9 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
             executor = executor_for(launcher.kind, settings, pending[0].run.config)
             _execute(pending, executor, title, reports)
         _say_outcome(jobs)
+        if "GridSweeper" not in config.hydra.sweeper._target_:  # which chooses the next runs by these
+            for job in jobs:
+                say(f"{' '.join(job.overrides)}: validation loss {job.loss:.4g}")
     process.exit_code |= any(job.state is State.FAILED and not (dry_run and job.pending) for job in jobs)
     # Sweepers of Hydra minimise the loss.
     return [JobReturn(job.overrides, status=JobStatus.COMPLETED, _return_value=job.loss) for job in jobs]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_experiments.store.csv_files import METRICS, to_csv
+from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from tests.conftest import ROOT, TINY, Script, Tiny
 from tests.processes import Started, wait_for
 from tests.synthetic import fading, write_run
@@ -151,7 +151,9 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(
         loss = 0.5 if rate == "0.003" else 2.5
         experiment = tiny(f"pe={pe}", f"seed={seed}", f"training.learning_rate={rate}")
         run = write_run(experiment, fading(1, 0.1), result={"validation_loss": loss})
-        run.metrics.write_text(to_csv(METRICS, [{"step": 12, "loss": loss, "validation_loss": loss}]))
+        run.metrics.write_text(
+            to_csv(TRAINING_COLUMNS, [{"step": 12, "loss": loss, "validation_loss": loss}])
+        )
     arguments = (
         "-m", *TINY, f"results_dir={results}", "training.learning_rate=0.00001,0.003",
         "pe=none,sinusoidal", "seed=0,1,2",

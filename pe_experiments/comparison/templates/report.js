@@ -1,6 +1,6 @@
 /* The page: a matrix that sorts and selects, charts of the selected task, small multiples, and folded tables. */
 const DATA = JSON.parse($("data").textContent);
-const BOUNDS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
+const CEILINGS = [["bag_ceiling", "order-blind", "6 3"], ["chance", "chance", "2 3"]];
 const WIDE = 4; // tasks beside which intervals fit
 const tip = $("tip");
 const records = ({ columns, data }) => data.map((row) => Object.fromEntries(columns.map((column, n) => [column, row[n]])));
@@ -14,20 +14,28 @@ const state = { section: DATA.sections[0], pinned: null, sorted: 0, falling: tru
 
 /* Numbers as they are read: 0.32 [0.20, 0.48], 3 of 5. */
 const number = (value, digits = 2) => (known(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1") : "–");
+/* Good encodings differ in the third digit of a metric without bounds, as the loss. */
+const digitsOf = (column) => (DATA.metrics[metricOf(column)].bounds ? 2 : 3);
+const metricOf = (column) => Object.keys(DATA.metrics).find((name) => column === name || new RegExp(`^${name}(@\\d+|_in_distribution|_at_2x|_extrapolation)$`).test(column));
 function mean(row, column) {
-  const digits = column.startsWith("loss") ? 3 : 2;
-  const interval = known(row[column + "_low"]) ? ` [${number(row[column + "_low"], digits)}, ${number(row[column + "_high"], digits)}]` : "";
+  const digits = digitsOf(column);
+  const [low, high] = ["_low", "_high"].map((end) => number(row[column + end], digits));
+  const interval = known(row[column + "_low"]) && low !== high ? ` [${low}, ${high}]` : "";
   return number(row[column], digits) + interval;
 }
 const count = (row, column) => (known(row[column]) ? `${row[column]} of ${row.seeds}` : "–");
 const p = (value) => (known(value) ? (value < 0.001 ? "<0.001" : String(Number(value.toPrecision(2)))) : "–");
 const unlearned = (row) => known(row.solved) && row.solved < row.seeds / 2; // of a language model nothing is known
-/* How good a value is, from 0 to 1: a loss between the highest and the lowest of the task. */
+/* How good a value is, from 0 to 1: within the bounds of the metric, or else between the worst and the best of the task. */
 function goodness(section, value) {
-  if (!DATA.metric.lower) return Math.max(0, Math.min(1, value ?? 0));
+  const { bounds } = DATA.metrics[DATA.metric.name];
+  if (bounds) {
+    const share = known(value) ? Math.max(0, Math.min(1, (value - bounds[0]) / (bounds[1] - bounds[0]))) : 0;
+    return known(value) && DATA.metric.lower ? 1 - share : share;
+  }
   const all = section.rows.map((row) => row[DATA.metric.column]).filter(known);
   const [low, high] = [Math.min(...all), Math.max(...all)];
-  return known(value) && high > low ? (high - value) / (high - low) : 0;
+  return known(value) && high > low ? (DATA.metric.lower ? high - value : value - low) / (high - low) : 0;
 }
 const plural = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
@@ -88,7 +96,7 @@ function matrixCell(section, n, encoding) {
   const cell = make("td", { tabindex: -1, "data-column": n, title: about.join("; "), "aria-label": about.join("; ") });
   cell.className = (share > 0.5 ? "high" : "") + (unlearned(row) ? " unlearned" : "");
   if (known(value)) cell.style.setProperty("--share", `${Math.round(share * 100)}%`);
-  cell.append(make("span", {}, number(value, DATA.metric.lower ? 3 : 2)));
+  cell.append(make("span", {}, number(value, digitsOf(DATA.metric.column))));
   const ends = mean(row, DATA.metric.column).split(" [")[1];
   if (ends && DATA.sections.length <= WIDE) cell.append(make("small", { class: "wide" }, `[${ends}`));
   if (known(row[section.reached])) cell.append(make("small", {}, `${row[section.reached]}/${row.seeds}`));
@@ -188,7 +196,7 @@ function boundsOf(section, accuracy) {
 
 function orderBlind(section, accuracy) {
   if (accuracy !== "token_accuracy") return [];
-  const bounds = BOUNDS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
+  const bounds = CEILINGS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
   return bounds.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
 }
 
@@ -197,9 +205,13 @@ function lengthAxis(section, label) {
   return { kind: "log", domain: [first / 1.06, last * 1.06], ticks: section.measured, first: [section.max_length, last], label };
 }
 
-/* An accuracy is from 0 to 1, a loss as far as its curves reach. */
+/* A metric with bounds is drawn between them, another as far as its curves reach. */
 function valueAxis(section, series, accuracy, ticks) {
-  if (accuracy !== "loss") return { kind: "linear", domain: [0, 1], ticks, format: (v) => v.toFixed(2) };
+  const { bounds } = DATA.metrics[accuracy];
+  if (bounds) {
+    const marks = ticks.map((share) => bounds[0] + share * (bounds[1] - bounds[0]));
+    return { kind: "linear", domain: bounds, ticks: marks, format: (v) => v.toFixed(2) };
+  }
   const lines = [...series.flatMap((one) => [one.points, ...one.seeds]), ...(section.parents[accuracy] || []).map((one) => one.points)];
   const all = lines.flat().map((point) => point[1]);
   const [low, high] = all.length ? [Math.min(...all), Math.max(...all)] : [0, 1];
@@ -216,9 +228,9 @@ function curveChart(section, accuracy, place, charts) {
   const chart = lineChart({
     width, height, series, bounds: boundsOf(section, accuracy), marks: 3.4,
     x: lengthAxis(section, "input length"),
-    y: { ...valueAxis(section, series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: DATA.names[accuracy] },
+    y: { ...valueAxis(section, series, accuracy, [0, 0.25, 0.5, 0.75, 1]), label: DATA.metrics[accuracy].label },
     shade: { to: section.max_length, words: phone ? "" : "training lengths" }, labels: labelRoom(section),
-    name: `${DATA.names[accuracy]} over input length, ${section.title}; the tables below hold the same values`,
+    name: `${DATA.metrics[accuracy].label} over input length, ${section.title}; the tables below hold the same values`,
   });
   explain(chart, tip, (spot, near) => aboutPoint(section, accuracy, spot, near), focusEncoding);
   return chart;
@@ -240,19 +252,19 @@ function aboutPoint(section, accuracy, spot, near) {
     return make("div", {}, swatch(other.encoding), make("b", {}, other.encoding.name), ` ${words}`);
   });
   const more = near.length > 8 ? [make("div", {}, `and ${near.length - 8} more`)] : [];
-  return [make("div", { class: "note" }, `${DATA.names[accuracy]}, length ${length}`), ...lines, ...more];
+  return [make("div", { class: "note" }, `${DATA.metrics[accuracy].label}, length ${length}`), ...lines, ...more];
 }
 
 /* All tasks at one glance. */
 function buildMultiples() {
   const panels = DATA.sections.map((section, n) => {
-    const accuracy = section.drawn.includes(DATA.accuracy) ? DATA.accuracy : section.drawn[0];
+    const accuracy = section.drawn.includes(DATA.metric.name) ? DATA.metric.name : section.drawn[0];
     const series = seriesOf(section, accuracy, false);
     const chart = lineChart({
       width: 200, height: 130, series, bounds: boundsOf(section, accuracy),
       x: { ...lengthAxis(section), ticks: [section.measured[0]] },
       y: valueAxis(section, series, accuracy, [0, 0.5, 1]),
-      shade: { to: section.max_length }, name: `${DATA.names[accuracy]} over input length, ${section.title}`,
+      shade: { to: section.max_length }, name: `${DATA.metrics[accuracy].label} over input length, ${section.title}`,
     });
     const button = make("button", { type: "button", class: "panel", "data-section": n, "aria-pressed": "false" });
     button.append(make("span", {}, section.title), chart.root);

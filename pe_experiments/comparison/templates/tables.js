@@ -12,17 +12,15 @@ const nameOf = (row) => [swatch(DATA.encodings[row.encoding]), DATA.encodings[ro
 
 function showTables(section) {
   const { rows, lengths } = section;
-  const seeds = rows.some((row) => known(row.solved_low)) ? ", with Gaffke's 95 % intervals" : "";
+  const seeds = rows.some((row) => row.seeds > 2) ? ", with Student's 95 % intervals" : "";
   const by = (accuracy) => tableOf(
-    `Mean ${DATA.names[accuracy]} by input length${accuracy === "loss" ? "" : seeds}`,
+    `Mean ${DATA.metrics[accuracy].label} by input length${seeds}`,
     ["encoding", ...lengths.map(String)],
     rows.map((row) => [nameOf(row), ...lengths.map((length) => mean(row, `${accuracy}@${length}`))]),
   );
   const parts = [...section.notes.map((note) => make("p", {}, note)), resultTable(section, seeds)];
   if (lengths.length) {
-    if (section.exact) parts.push(by("exact_match"));
-    parts.push(by("token_accuracy"));
-    if (section.drawn.includes("loss")) parts.push(by("loss"));
+    parts.push(...Object.keys(DATA.metrics).filter((name) => rows.some((row) => known(row[`${name}@${lengths.at(-1)}`]))).map(by));
     const reached = rows.map((row) => [nameOf(row), ...lengths.map((length) => count(row, `reached@${length}`))]);
     if (section.exact) parts.push(tableOf(`Seeds with an exact match of at least ${DATA.solved}, by input length`, ["encoding", ...lengths.map(String)], reached));
   }
@@ -33,18 +31,18 @@ function showTables(section) {
 /* Results of each encoding, without empty columns. */
 function resultTable(section, seeds) {
   const { rows } = section;
+  const summaries = Object.entries(DATA.metrics).flatMap(([name, { label }]) => [
+    [`${label} within the training lengths`, `${name}_in_distribution`],
+    [`${label} at 2x`, `${name}_at_2x`],
+    [`${label} past training`, `${name}_extrapolation`],
+  ]).filter(([, column]) => rows.some((row) => known(row[column])));
   const columns = [
     ["encoding", nameOf, true],
     ["seeds", (row) => String(row.seeds), true],
     ["diverged", (row) => String(row.diverged), rows.some((row) => row.diverged)],
     ["solved the training lengths", (row) => count(row, "solved"), section.exact],
-    ["exact match within the training lengths", (row) => mean(row, "exact_match_in_distribution"), section.exact],
-    ["at 2x", (row) => mean(row, "exact_match_at_2x"), rows.some((row) => known(row.exact_match_at_2x))],
     [`at least ${DATA.solved} at 2x`, (row) => count(row, section.reached), rows.some((row) => known(row[section.reached]))],
-    ["exact match past training", (row) => mean(row, "exact_match_extrapolation"), section.exact],
-    ["loss within the training lengths", (row) => mean(row, "loss_in_distribution"), section.drawn.includes("loss")],
-    ["loss past training", (row) => mean(row, "loss_extrapolation"), section.drawn.includes("loss")],
-    ["token accuracy past training", (row) => mean(row, "token_accuracy_extrapolation"), true],
+    ...summaries.map(([heading, column]) => [heading, (row) => mean(row, column), true]),
     ["horizon", (row) => (row.horizon_censored ? "≥ " : "") + number(row.horizon, 1), section.exact],
   ].filter(([, , applies]) => applies);
   const cells = rows.map((row) => columns.map(([, show]) => show(row)));
@@ -56,7 +54,7 @@ function showPairs(section) {
   $("statistics").hidden = !tested.length;
   const headings = ["pair", "difference", "p (permutation)", "after Holm", "significant"];
   const rows = tested.map((row) => [
-    `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, DATA.metric.lower ? 3 : 2), p(row.p), p(row.p_holm),
+    `${DATA.encodings[row.encoding].name} − ${DATA.encodings[row.other].name}`, number(row.difference, digitsOf(DATA.metric.column)), p(row.p), p(row.p_holm),
     row.separated ? "yes" : "no",
   ]);
   const parts = section.limits.map((note) => make("p", {}, note));

@@ -19,7 +19,7 @@ from pe_experiments.comparison.latex import printed_name
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
-from pe_experiments.comparison.table import encoding_table
+from pe_experiments.comparison.table import encoding_table, summary_of
 from pe_experiments.comparison.words import caveats
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.store.manifest import write_manifest
@@ -59,7 +59,8 @@ def _without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 def table_of(folder: Path) -> pd.DataFrame:
-    return encoding_table(protocols_of(read_runs(folder)), "exact_match_extrapolation")
+    protocols = protocols_of(read_runs(folder))
+    return encoding_table(protocols, summary_of(protocols, None))
 
 
 def caveats_of(folder: Path) -> str:
@@ -96,7 +97,7 @@ def test_the_sentence_names_the_best_and_its_significant_differences(tiny: Tiny,
     assert all(value == ("t5" not in pair) for pair, value in separated.items())
     (sentence,) = comparison.sentences.values()
     assert sentence.startswith(
-        "alibi has the highest mean exact match past the training lengths, 1.00 [0.48, 1.00]"
+        "alibi has the highest mean exact match past the training lengths, 1.00 in all 5 seeds"
     )
     assert sentence.endswith("significantly different from rope and none.")
     assert by_encoding(comparison.table)["t5"]["reached@12"] == 3
@@ -123,6 +124,20 @@ def test_the_sentence_says_when_three_seeds_cannot_be_significant(tiny: Tiny, re
     (sentence,) = compare(results).sentences.values()
     assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
     assert sentence.endswith("; with 3 seeds no difference from the 2 others can become significant.")
+
+
+def test_no_seeds_are_advised_where_all_means_are_at_the_floor_or_the_ceiling(
+    tiny: Tiny, results: Path
+) -> None:
+    for seed in range(3):
+        for encoding, value in (("alibi", 1.0 - 0.001 * seed), ("rope", 0.01 * seed)):
+            experiment = tiny(f"pe={encoding}", f"seed={seed}", "evaluation.lengths=[6,12]")
+            write_run(experiment, past_training(value))
+    comparison = compare(results)
+    assert not comparison.plans
+    assert "1.00 in all 3 seeds" in next(iter(comparison.sentences.values()))
+    shown = "alibi, rope on copy, decoder: 6 runs, exact_match_extrapolation"
+    assert repr(comparison) == f"<Comparison of {shown}>"
 
 
 def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results: Path) -> None:

@@ -15,6 +15,7 @@ from pe_experiments.comparison.statistics import (
     mean_interval,
     permutation_p,
     rank_correlation,
+    seed_interval,
     seeds_needed,
     share_interval,
 )
@@ -96,3 +97,14 @@ def test_a_rank_correlation_counts_all_orders() -> None:
     assert p == np.mean(np.abs(orders) >= abs(expected) - 1e-9)
     assert rank_correlation(first, first) == pytest.approx((1, 2 / 120))  # the least p of five pairs
     assert np.isnan(rank_correlation(first, [1, 1, 1, 1, 1])).all()
+
+
+def test_an_interval_of_seeds_is_students_within_the_bounds_and_perfect_seeds_have_none() -> None:
+    values = [0.9, 0.95, 1.0, 1.0, 0.97]
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    interval = seed_interval(values, (0.0, 1.0))
+    assert (interval.low, interval.high) == (pytest.approx(expected.low), 1.0)
+    unbounded = seed_interval(values)
+    assert (unbounded.low, unbounded.high) == pytest.approx((expected.low, expected.high))
+    assert np.isnan(seed_interval([1.0] * 5, (0.0, 1.0)).low)
+    assert seed_interval([-0.2, 0.0, 0.1], (0.0, 1.0)).low == -0.2  # below guessing

@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import compare, evaluate_run, load_model, run_experiment
 from pe_experiments.comparison.page import render_page
+from pe_experiments.evaluation.metrics import Metric, exact_match
 from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY, Script, Tiny, assert_one_sentence
@@ -28,6 +29,9 @@ def first_error(batch, answers_BT):
     index_BT = (batch.labels_BT != -100).cumsum(dim=1) - 1
     first_B = index_BT.gather(1, wrong_BT.long().argmax(dim=1, keepdim=True))[:, 0]
     return first_B.double().where(wrong_BT.any(dim=1), torch.nan)
+
+
+WRONG = Metric("wrong", lambda *answers: ~exact_match(*answers), "wrong answers", (0, 1), False, binary=True)
 
 
 def mean_over_the_batch(batch, answers_BT):
@@ -85,14 +89,35 @@ def test_a_later_evaluation_adds_a_metric_to_the_comparison(tiny: Tiny, results:
     assert identify(tiny(METRIC, "evaluation.save=true")) == identify(experiment)
     evaluation = {**experiment.config.evaluation.model_dump(), "metrics": [f"{HERE}.first_error"]}
     later = evaluate_run(run.path, {"evaluation": evaluation})
+    directory = later.directory.path
     assert later.done == "evaluated"
     assert later.directory.path != run.path
     compared = compare(results)
     expected = [row["first_error"] for row in later.curve]
     assert compared.protocols[0].curves["first_error"].tolist() == expected
     page = render_page(compared, "title")
-    assert '"title":"first_error"' in page
+    assert '"title":"first error"' in page
     assert "token accuracy by index in the answer, length 6" in page
+    by_metric = compare(results, metric="first_error_in_distribution")
+    (row,) = by_metric.table.to_dict("records")
+    assert row["first_error_in_distribution"] == later.result["first_error_in_distribution"]
+    assert row["first_error@9"] == later.curve[-1]["first_error"]
+    (directory / "index.csv").write_text("length,index,tokens,token_accuracy\n6,0,20,0.5\n6,1,2")
+    compared = compare(results)  # without that file
+    assert any("index.csv" in name for name in compared.runs.left_out)
+    render_page(compared, "title")
+
+
+def test_a_metric_says_its_bounds_and_its_direction(tiny: Tiny, results: Path) -> None:
+    for seed in range(3):
+        result = run_experiment(tiny(f"evaluation.metrics=[{HERE}.WRONG]", f"seed={seed}").config)
+        assert {*WRONG.columns} <= result.curve[0].keys()
+    comparison = compare(results, metric="wrong")
+    assert comparison.summary.lower_is_better
+    assert "lowest" not in next(iter(comparison.sentences.values()))
+    row = result.curve[-1]
+    assert row["wrong"] == pytest.approx(1 - row["exact_match"])
+    assert row["wrong_low"] == pytest.approx(1 - row["exact_match_high"])
 
 
 def test_an_edited_metric_is_evaluated_again(

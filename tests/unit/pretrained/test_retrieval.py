@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.evaluation.curve import wilson_interval
+from pe_experiments.evaluation.metrics import wilson_interval
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.pretrained.retrieval import Retrieval
 from pe_experiments.tasks import DEPTHS

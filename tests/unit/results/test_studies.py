@@ -8,7 +8,7 @@ import pytest
 
 from pe_experiments.comparison import Runs, compare, load_runs
 from pe_experiments.comparison.compare import output_of
-from pe_experiments.store.csv_files import METRICS, to_csv
+from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 from pe_experiments.store.published import published_keys
@@ -41,7 +41,7 @@ def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(tiny: 
         for seed in (0, 1):
             experiment = tiny(f"task={task}", f"seed={seed}", f"training.learning_rate={rate}")
             run = write_run(experiment, fading(1, 0), result={"validation_loss": loss})
-            run.metrics.write_text(to_csv(METRICS, [{"step": 12, "validation_loss": loss}]))
+            run.metrics.write_text(to_csv(TRAINING_COLUMNS, [{"step": 12, "validation_loss": loss}]))
             list_in_study(results, "s", run.name)
         manifest = read_manifest(results / "s" / "manifest.json")
         write_manifest(results, "s", manifest["runs"], tuned=["training.learning_rate"])
