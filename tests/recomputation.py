@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -128,47 +129,99 @@ Bank = dict[str, dict[str, dict[int, Measures]]]  # by task, encoding and config
 Values = dict[str, dict[int, float]]  # one measure by encoding and configuration
 
 
-def measured_runs(
-    *folders: Path, floors_of: Path | None = None, without: tuple[str, ...] = ()
-) -> list[tuple[dict[str, str], Measures]]:
-    """Return the rows of ``runs.csv`` with their measures.
+def chance_of_majority(row: Sequence[int], answers: Sequence[int], write: int) -> float:
+    """Return the chance that the bit written more often so far answers every read; ties are guessed."""
+    counts, chance = [0, 0], 1.0
+    for place in range(0, len(row), 2):
+        if row[place] == write:
+            counts[row[place + 1]] += 1
+        elif answers[place] >= 0 and counts[0] == counts[1]:
+            chance *= 0.5
+        elif answers[place] >= 0:
+            chance *= answers[place] == (counts[1] > counts[0])
+    return chance
 
-    Args:
-        folders: of ``runs.csv`` and ``curves.csv``.
-        floors_of: folder of ``floors.csv``, the first of `folders` if None.
-        without: runs with one of these words in their command are left out.
+
+@cache
+def flip_flop_floor(ignore: float, length: int) -> float:
+    """Return the exact match of the majority of bits, summed over leads of ones and the bit written last."""
+    pairs, p_other = (
+        length // 2,
+        (1 - ignore) / 2,
+    )  # of writing, and of reading
+    chances = {(1, 1): 0.5, (-1, 0): 0.5}  # after the first write
+    for pair in range(1, pairs):
+        p_write, p_read = (0.0, 1.0) if pair == pairs - 1 else (p_other, p_other)
+        following: dict[tuple[int, int], float] = defaultdict(float)
+        for (lead, last), chance in chances.items():
+            right = 0.5 if lead == 0 else float((lead > 0) == last)
+            following[lead, last] += chance * (1 - p_write - p_read + p_read * right)
+            following[lead + 1, 1] += chance * p_write / 2
+            following[lead - 1, 0] += chance * p_write / 2
+        chances = following
+    return sum(chances.values())
+
+
+def trained_configs(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the trained configuration of each run of a study; an empty cell has the value above it."""
+    configs, trained = {}, ""
+    for row in read_csv(folder / "provenance.csv"):
+        trained = row["trained"] or trained
+        configs[row["name"]] = json.loads(trained)
+    return configs
+
+
+def bank_halves(folder: Path, tasks: Sequence[str]) -> tuple[Bank, Bank]:
+    """Return the measures in configurations 0 to 11 and 12 to 23, of the encodings that have all runs there.
+
+    These are the runs at rates of 0.003 and 0.001 with the usual steps, which are the fewest of a task.
     """
-    runs = [row for folder in folders for row in read_csv(folder / "runs.csv")]
-    runs = [row for row in runs if not any(words in row["command"] for words in without)]
-    floors: dict[tuple[str, int, int], float] = defaultdict(float)
-    for row in read_csv((floors_of or folders[0]) / "floors.csv"):
-        floors[row["task"], int(row["setting"]), int(row["content_length"])] = float(row["floor"])
-    curves: dict[str, dict[int, float]] = defaultdict(dict)
-    for folder in folders:
-        for row in read_csv(folder / "curves.csv"):
-            curves[row["name"]][int(row["content_length"])] = float(row["exact_match"])
-    measured = []
+    runs, configs = read_csv(folder / "runs.csv"), trained_configs(folder)
+    steps = {
+        task: min(configs[r["name"]]["training"]["steps"] for r in runs if r["task"] == task)
+        for task in tasks
+    }
+    names: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
     for run in runs:
-        curve = curves[run["name"]]
-        floor = {n: floors[run["task"], int(run["seed"]), n] for n in curve}
-        measured.append((run, measures_of(run, curve, floor)))
-    return measured
+        config, seed = configs[run["name"]], int(run["seed"])
+        training = config["training"]
+        compares_sizes = (run["model"], training["max_length"]) == ("decoder", 24) and seed in (0, 1)
+        is_usual = training["learning_rate"] in (0.003, 0.001) and training["steps"] == steps.get(run["task"])
+        if is_usual and not compares_sizes:
+            names[seed >= 12][run["label"]].append(run["name"])
+    halves = []
+    curves = read_csv(folder / "curves.csv")
+    for half in names:
+        complete = {name for runs in half.values() if len(runs) == len(tasks) * 24 for name in runs}
+        halves.append(with_curves(folder, [row for row in curves if row["name"] in complete]))
+    return halves[0], halves[1]
 
 
-def bank_runs(*folders: Path, rates: int = 2, **options: Any) -> Bank:
-    """Return the measures in those configurations that all encodings have run at so many rates or more.
+def with_curves(folder: Path, curves: list[dict[str, str]]) -> Bank:
+    """Return the measures of the runs that have ``curves``, by task, encoding and configuration.
 
-    Of the rates the one with the lowest loss in distribution counts. See `measured_runs` for the others.
+    If a configuration has several runs, the one with the lowest loss in distribution counts.
     """
-    configurations: dict[tuple[str, int], dict[str, list[Measures]]] = defaultdict(lambda: defaultdict(list))
-    for run, measures in measured_runs(*folders, **options):
-        configurations[run["task"], int(run["seed"])][run["label"]].append(measures)
-    encodings = {label for by_label in configurations.values() for label in by_label}
+    runs, configs = {row["name"]: row for row in read_csv(folder / "runs.csv")}, trained_configs(folder)
+    full = {(row["name"], row["content_length"]): row for row in read_csv(folder / "curves.csv")}
+    by_run: dict[str, dict[int, float]] = defaultdict(dict)
+    floors: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in curves:
+        name, length = row["name"], int(row["content_length"])
+        point = full[name, row["content_length"]]
+        floor = 0.0
+        if runs[name]["task"] == "flip_flop":
+            floor = flip_flop_floor(configs[name]["task"]["ignore"], length)
+        elif float(point["answer_tokens"]) == 1 and float(point["bag_ceiling"]) < 1:
+            floor = float(point["bag_ceiling"])
+        by_run[name][length], floors[name][length] = float(row["exact_match"]), floor
     bank: Bank = defaultdict(lambda: defaultdict(dict))
-    for (task, setting), by_label in configurations.items():
-        if set(by_label) == encodings and min(map(len, by_label.values())) >= rates:
-            for label, at_rates in by_label.items():
-                bank[task][label][setting] = min(at_rates, key=lambda measures: measures["loss"])
+    for name, curve in sorted(by_run.items()):
+        run, measures = runs[name], measures_of(runs[name], curve, floors[name])
+        by_configuration = bank[run["task"]][run["label"]]
+        earlier = by_configuration.get(int(run["seed"]))
+        if earlier is None or measures["loss"] < earlier["loss"]:
+            by_configuration[int(run["seed"])] = measures
     return bank
 
 

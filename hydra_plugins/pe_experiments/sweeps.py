@@ -5,7 +5,8 @@ The launchers skip finished runs, resume interrupted ones and isolate runs from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -45,23 +46,75 @@ class RunLauncher(Launcher):
 
 
 class GridSweeper(BasicSweeper):
-    """Hydra's basic sweeper, except that it neither composes every run beforehand nor writes multirun.yaml.
+    """Hydra's basic sweeper for one grid or several, without a second composition and multirun.yaml.
 
     The launcher composes each run once and reports its mistakes.
+
+    Args:
+        max_batch_size: number of runs that are launched together, as in Hydra's basic sweeper.
+        params: the values of each option, as in Hydra's basic sweeper; all grids share them.
+        grids: further options of each grid. Options typed on the command line select the grids that have
+            their values, or replace the values if no grid has all of them.
     """
+
+    def __init__(
+        self,
+        max_batch_size: int | None,
+        params: dict[str, str] | None = None,
+        grids: Sequence[dict[str, str]] = (),
+    ):
+        super().__init__(max_batch_size, params)
+        self.grids = grids
 
     def sweep(self, arguments: list[str]) -> Any:
         assert self.hydra_context
         assert self.launcher
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
-        overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        jobs = grid_runs(self.params, self.grids, arguments, parser)
         batches: list[Sequence[JobReturn]] = []
-        for jobs in self.split_arguments(overrides, self.max_batch_size):
-            first_job = sum(len(batch) for batch in batches)
-            batches.append(self.launcher.launch(jobs, initial_job_idx=first_job))
+        for batch in self.split_overrides_to_chunks(jobs, self.max_batch_size or max(1, len(jobs))):
+            first_job = sum(len(earlier) for earlier in batches)
+            batches.append(self.launcher.launch(batch, initial_job_idx=first_job))
             for job_return in batches[-1]:
                 _ = job_return.return_value  # raises the error of a failed job, as in Hydra's sweeper
         return batches
+
+
+def grid_runs(
+    params: Mapping[str, Any],
+    grids: Sequence[Mapping[str, Any]],
+    arguments: Sequence[str] = (),
+    parser: OverridesParser | None = None,
+) -> list[list[str]]:
+    """Return the overrides of each run of a sweep: all combinations of each grid, without repeats.
+
+    Args:
+        params, grids, arguments: see `GridSweeper`.
+        parser: Hydra's parser of overrides; needed for ``pe=glob(*)``.
+    """
+    parser = parser or OverridesParser.create()
+
+    def values_by_key(texts: Iterable[str]) -> dict[str, list[str]]:
+        overrides = parser.parse_overrides([*texts])
+        batches = [BasicSweeper.split_arguments([override], None) for override in overrides]
+        return {
+            str(override.get_key_element()): [text for [text] in runs]
+            for override, [runs] in zip(overrides, batches, strict=True)
+        }
+
+    axes = [
+        values_by_key(f"{key}={value}" for key, value in {**params, **grid}.items()) for grid in grids or [{}]
+    ]
+    for key, typed in values_by_key(arguments).items():
+        available = {text for grid in axes for text in grid.get(key, ())}
+        if available.issuperset(typed):
+            axes = [
+                {**grid, key: [text for text in typed if text in grid[key]]} for grid in axes if key in grid
+            ]
+        else:
+            axes = [{**grid, key: typed} for grid in axes]
+    runs = {run: None for grid in axes for run in itertools.product(*grid.values())}
+    return [list(run) for run in runs]
 
 
 def _store(group: str, name: str, cls: type, **options: Any) -> None:
@@ -69,6 +122,6 @@ def _store(group: str, name: str, cls: type, **options: Any) -> None:
     ConfigStore.instance().store(name, node, f"hydra/{group}", provider="pe_experiments")
 
 
-_store("sweeper", "grid", GridSweeper, max_batch_size=None, params={})
+_store("sweeper", "grid", GridSweeper, max_batch_size=None, params={}, grids=[])
 for kind, settings in LAUNCHERS.items():
     _store("launcher", kind, RunLauncher, _convert_="all", kind=kind, **settings, max_runs=20_000)

@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.hydra_errors import key_of, refuse_two_encodings
+from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Config
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, one_line
@@ -25,8 +25,6 @@ def run(cfg: DictConfig) -> float:
     """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
     is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
     overrides = HydraConfig.get().overrides.task
-    if cfg.bank:
-        refuse_two_encodings(overrides)
     if cfg.get("init_from") is not None:
         from pe_experiments.store.parent import inherited  # imports torch
 

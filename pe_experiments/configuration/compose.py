@@ -23,12 +23,15 @@ DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are co
 FROM_PYTHON: dict[str, Any] = {}  # classes and functions by their name in ``_target_`` and ``metrics``
 
 
-def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictConfig:
+def compose_config(
+    overrides: Iterable[str] = (), name: str = "config", with_hydra: bool = False
+) -> DictConfig:
     """Return the configuration of a command with these overrides, composed by Hydra and not yet checked.
 
     Args:
         overrides: as on the command line, such as ``pe=rope`` or ``training.steps=100``.
         name: of the primary configuration.
+        with_hydra: keep Hydra's own section, ``hydra``.
 
     Raises:
         UserError: Hydra cannot compose the configuration.
@@ -39,7 +42,7 @@ def compose_config(overrides: Iterable[str] = (), name: str = "config") -> DictC
     GlobalHydra.instance().hydra = None
     try:
         with hydra.initialize_config_dir(str(CONFIG_DIR), **VERSION_BASE):
-            return hydra.compose(name, overrides=overrides)
+            return hydra.compose(name, overrides=overrides, return_hydra_config=with_hydra)
     except Exception as error:
         raise explain_error(error, overrides, name) from error
     finally:
@@ -58,7 +61,7 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
     groups = groups_of("config")
     choices = []
     for key, value in list(settings.items()):
-        if key.partition(".")[0] in ("dry_run", "bank", "sweep"):
+        if key.partition(".")[0] in ("dry_run", "sweep"):
             raise UserError(f"{key} is an option of train.py; from Python each call makes one run")
         if key in groups and isinstance(value, str):
             choices.append(f"{key}={settings.pop(key)}")

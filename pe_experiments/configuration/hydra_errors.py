@@ -76,16 +76,6 @@ def refuse_ignored(overrides: Iterable[str]) -> None:
             raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
 
 
-def refuse_two_encodings(overrides: Iterable[str]) -> None:
-    """Raise an error for ``pe=rope`` together with ``bank/encoding``, which sets pe."""
-    values = dict(text.partition("=")[::2] for text in overrides)
-    encoding = values.get("bank/encoding", "own")
-    if encoding not in ("own", "null") and ("pe" in values or "positions" in values):
-        key = "pe" if "pe" in values else "positions"
-        hint = "choose it there, or add bank/encoding=own to use pe and positions"
-        raise UserError(f"{key}={values[key]}: bank/encoding={encoding} sets the encoding; {hint}")
-
-
 def key_of(text: str) -> str:
     """Return the key of an override's text, without ``+``."""
     return text.partition("=")[0].lstrip("+~")

@@ -13,7 +13,6 @@ from pydantic_core import ValidationError
 
 from pe_experiments.configuration.hints import keys_of, unknown_key
 from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, shown
-from pe_experiments.terminal.files import CONFIG_DIR
 
 _NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]*"
 # A text with a visible character and without control characters.
@@ -41,7 +40,7 @@ def _study_name(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-# A name becomes part of paths and commands. The name of a study may contain one slash, as in bank/v2.
+# A name becomes part of paths and commands. The name of a study may contain one slash, as in text/rope.
 STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
 Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
@@ -241,7 +240,6 @@ class Config(Section):
     # Options of a command, which are not saved with a run.
     dry_run: bool = Field(default=False, exclude=True)
     trust: bool = Field(default=False, exclude=True)
-    bank: dict[str, Any] = Field(default_factory=dict, exclude=True)  # values of a configuration of the bank
 
     @classmethod
     def checked(cls, config: DictConfig | dict[str, Any]) -> Config:
@@ -257,12 +255,6 @@ class Config(Section):
                 f"results_dir={self.results_dir} is an address, or has a ~ that the shell did not expand"
             )
             raise ValueError(f"{problem}; allowed: a path without them")
-        if self.bank and "task" not in self.bank:
-            tasks = sorted(path.stem for path in (CONFIG_DIR / "bank" / "task").glob("*/*.yaml"))
-            name = self.task.get("_target_", "?").rpartition(".")[2]
-            raise ValueError(
-                f"task: {name} is not in the bank; allowed beside bank/setting: {allowed(tasks)}"
-            )
         return self
 
 

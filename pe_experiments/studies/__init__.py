@@ -1,14 +1,8 @@
 """Published evidence: write finished runs to CSVs, and regenerate pages from CSVs byte for byte.
 
 A study is a folder with the CSVs of `archive`. Its page, ``README.md``, is written by hand; `blocks` fills in
-tables and numbers. A study may have a module ``study.py``, which can import other modules of its folder
-(``from .other import ...``) and may define these functions:
-
-measure(folder, runs, results_dir)  write more CSVs from the runs when the study is published
-pages(folder)                       draw figures from the CSVs
-blocks(folder) -> {name: value}     return the tables (as text) and numbers of the page by name
-
-A study that defines neither ``pages`` nor ``blocks`` gets the files of a comparison.
+tables and numbers. Its module ``study.py`` declares a `study.Study`, named ``STUDY``. A study without it gets
+the files of a comparison.
 """
 
 from pe_experiments.drawing import markdown_table as markdown_table
@@ -21,3 +15,4 @@ from pe_experiments.studies.blocks import format_rate as format_rate
 from pe_experiments.studies.blocks import table as table
 from pe_experiments.studies.blocks import with_settings as with_settings
 from pe_experiments.studies.pages import compare_archived as compare_archived
+from pe_experiments.studies.study import Study as Study

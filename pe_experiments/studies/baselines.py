@@ -14,11 +14,11 @@ from pe_experiments.store.names import safe_name
 from pe_experiments.store.published import PROVENANCE
 from pe_experiments.store.run import Run
 from pe_experiments.studies.archive import SHIPPED, read_archive, select_runs
-from pe_experiments.studies.scores import FLOORS, SCORE, score_table, scores_by_setting
+from pe_experiments.studies.scores import SCORE, score_table, scores_by_configuration
 from pe_experiments.terminal.errors import UserError, allowed, few
 
-MOST_SETTINGS = 16  # per task, because the test enumerates all combinations of signs
-SECTIONS = ("task", "model", "training")  # sections of the configuration that a setting of the bank fixes
+MOST_CONFIGURATIONS = 16  # per task, because the test enumerates all combinations of signs
+SECTIONS = ("task", "model", "training")  # sections of the configuration that compared runs share
 STUDY = "versus"  # the folder that holds one study per encoding
 
 # Scores [configurations, encodings] by task, NaN where the encoding did not learn the task.
@@ -34,9 +34,8 @@ class BankComparison:
         label: of the user's encoding.
         metric: ``score``, or exact match at a multiple of the training length.
         results_dir: contains the user's runs.
-        baselines: labels of the encodings of the bank.
-        bank_runs: their runs, in configurations that all of them have run.
-        floors: scores of simple baselines, if the bank has them.
+        bank_runs: of the encodings of the bank that have run the tasks of the user's runs in the same
+            configurations at the same learning rates.
         task_by_run: the name in the bank of the task of each of the user's runs.
     """
 
@@ -44,9 +43,7 @@ class BankComparison:
     label: str
     metric: str
     results_dir: Path
-    baselines: list[str]
     bank_runs: Runs
-    floors: pd.DataFrame | None
     task_by_run: dict[str, str]
 
     @property
@@ -78,8 +75,8 @@ class BankComparison:
         metrics = list(dict.fromkeys((SCORE, self.metric)))
         is_new = runs.runs["label"] == self.label
         # Only in configurations that the encoding has run.
-        all_scores = score_table(runs, self.floors, metrics)
-        bank_scores = score_table(select_runs(runs, ~is_new), self.floors, metrics)
+        all_scores = score_table(runs, metrics)
+        bank_scores = score_table(select_runs(runs, ~is_new), metrics)
         new_scores = all_scores[all_scores["label"] == self.label]
         return pd.concat([bank_scores, new_scores], ignore_index=True)
 
@@ -87,9 +84,9 @@ class BankComparison:
         """Return the scores of every task in the configurations that the encoding has run."""
         scores = {}
         for task, rows in self.scores().groupby("task"):
-            settings = rows.loc[rows["label"] == self.label, "setting"]
-            if len(settings):
-                scores[str(task)] = scores_by_setting(rows, self.metric).loc[settings]
+            configurations = rows.loc[rows["label"] == self.label, "configuration"]
+            if len(configurations):
+                scores[str(task)] = scores_by_configuration(rows, self.metric).loc[configurations]
         return scores
 
 
@@ -124,11 +121,16 @@ def compare_with_bank(
     if unknown:
         key = "hydra.callbacks.report.baselines"
         raise UserError(f"{key}: {few(unknown)} is not in the bank; allowed: {allowed(available)}")
-    chosen = list(baselines or available)
-    floors = pd.read_csv(folder / FLOORS) if (folder / FLOORS).exists() else None
-    bank_runs = _complete(bank, select_runs(bank_runs, bank_runs.runs["label"].isin(chosen)), floors, metric)
-    tasks = tasks_in_bank(bank, bank_runs, runs)
-    return BankComparison(bank, label, metric, results_dir, chosen, bank_runs, floors, tasks)
+    bank_runs = select_runs(bank_runs, bank_runs.runs["label"].isin(baselines or available))
+    tasks, names = _matching_runs(bank, bank_runs, runs)
+    bank_runs = select_runs(bank_runs, bank_runs.runs["name"].isin(names))
+    if bank_runs.runs.empty:
+        raise UserError(f"{bank}: no encoding has run all of these configurations")
+    most = bank_runs.runs.groupby("task")["seed"].nunique().max()
+    if most > MOST_CONFIGURATIONS:
+        problem = f"a task has {most} configurations; at most {MOST_CONFIGURATIONS} are allowed"
+        raise UserError(f"sweep=versus: {problem}")
+    return BankComparison(bank, label, metric, results_dir, bank_runs, tasks)
 
 
 def _only_label(runs: Sequence[Run]) -> str:
@@ -139,21 +141,10 @@ def _only_label(runs: Sequence[Run]) -> str:
     return labels.pop()
 
 
-def _complete(bank: str, bank_runs: Runs, floors: pd.DataFrame | None, metric: str) -> Runs:
-    """Return the runs in configurations that all baselines have run."""
-    settings = score_table(bank_runs, floors, [metric])[["task", "setting"]].drop_duplicates()
-    if settings.empty:
-        raise UserError(f"{bank}: no configuration has runs of all encodings at all learning rates")
-    complete = set(settings.itertuples(index=False, name=None))
-    most = settings.groupby("task").size().max()
-    if most > MOST_SETTINGS:
-        raise UserError(f"{bank}: a task has {most} seeds; at most {MOST_SETTINGS} are allowed")
-    pairs = zip(bank_runs.runs["task"], bank_runs.runs["seed"], strict=True)
-    return select_runs(bank_runs, pd.Series([pair in complete for pair in pairs]))
+def _matching_runs(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> tuple[dict[str, str], set[str]]:
+    """Return the bank's name of the task of each run, and the names of the bank's runs to compare with.
 
-
-def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, str]:
-    """Return the name in the bank of the task of each run.
+    These are the runs of the encodings that have one in the configuration of each of the ``runs`` of a task.
 
     Raises:
         UserError: a run has a configuration that the bank does not have.
@@ -161,13 +152,14 @@ def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, 
     evaluations = bank_runs.curves.groupby("name").agg(
         examples=("examples", "first"), lengths=("content_length", list)
     )
-    by_class: dict[str, list[tuple[str, dict[str, Any]]]] = {}  # task and configuration by class of the task
-    for name, task in bank_runs.runs[["name", "task"]].itertuples(index=False):
+    by_class: dict[str, list[tuple[str, str, str, dict[str, Any]]]] = {}  # of the task
+    for name, task, label in bank_runs.runs[["name", "task", "label"]].itertuples(index=False):
         record = bank_runs.saved[name]
         examples, lengths = evaluations.loc[name]
         config = _compared_config(record.identity.config, int(examples), lengths)
-        by_class.setdefault(record.trained["task"]["_target_"], []).append((task, config))
-    tasks = {}
+        by_class.setdefault(record.trained["task"]["_target_"], []).append((task, label, name, config))
+    tasks: dict[str, str] = {}
+    matches: dict[str, list[dict[str, str]]] = {}  # by task and run: the name of the bank's run by label
     for run in runs:
         experiment = run.experiment
         component = experiment.components["task"]
@@ -175,14 +167,20 @@ def tasks_in_bank(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> dict[str, 
             shipped_tasks = allowed(sorted(set(bank_runs.runs["task"])))
             raise UserError(f"task={component.choice} is not in {bank}; allowed: {shipped_tasks}")
         lengths = {experiment.evaluation_task.nearest_length(n) or n for n in experiment.evaluation_lengths}
-        examples = run.config.evaluation.examples
-        config = _compared_config(run.identity.config, examples, lengths)
-        differences = [(_differing_keys(config, other), task) for task, other in by_class[component.target]]
-        fewest_differences, tasks[run.name] = min(differences, key=lambda pair: len(pair[0]))
-        if fewest_differences:
-            problem = f"{', '.join(fewest_differences)} must be as in {bank}"
+        config = _compared_config(run.identity.config, run.config.evaluation.examples, lengths)
+        candidates = by_class[component.target]
+        same = [(task, label, name) for task, label, name, other in candidates if other == config]
+        if not same:
+            nearest = min((_differing_keys(config, other) for *_, other in candidates), key=len)
+            problem = f"{', '.join(nearest)} must be as in {bank}"
             raise UserError(f"sweep=versus, task={component.choice}: {problem}")
-    return tasks
+        tasks[run.name] = same[0][0]
+        matches.setdefault(same[0][0], []).append({label: name for _, label, name in same})
+    names: set[str] = set()
+    for matches_of_task in matches.values():
+        everywhere = set.intersection(*(set(by_label) for by_label in matches_of_task))
+        names |= {by_label[label] for by_label in matches_of_task for label in everywhere}
+    return tasks, names
 
 
 def _compared_config(hashed: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:

@@ -1,15 +1,13 @@
 """Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
 
 import filecmp
-import importlib.util
-import re
+import importlib
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 
 from PIL import Image
 
@@ -18,6 +16,7 @@ from pe_experiments.drawing import drawing
 from pe_experiments.store.published import PROVENANCE
 from pe_experiments.studies.archive import FILES, SHIPPED, read_archive
 from pe_experiments.studies.blocks import fill_page
+from pe_experiments.studies.study import PROGRESS, Study, progress
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import consistent_files, make_folder, replace_together
@@ -25,7 +24,7 @@ from pe_experiments.terminal.files import consistent_files, make_folder, replace
 DATA = (".csv", ".json")
 PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
 WRITTEN_BY_HAND = ("plan.md",)
-DEPTHS = ("*", "*/*")  # where studies are in the results directory, such as text and bank/v2
+DEPTHS = ("*", "*/*")  # where studies are in the results directory, such as text and text/rope
 COLOURS = 128  # in a published image; the reduced palette makes files three times smaller
 
 
@@ -58,7 +57,7 @@ def _regenerated(folder: Path) -> Iterator[Path]:
         for path in folder.iterdir():
             if _is_published(path) and path.suffix in DATA:
                 shutil.copy(path, fresh)
-        make_pages(fresh, load_study(folder))
+        make_pages(fresh, load_study(folder), folder)
         yield fresh
 
 
@@ -82,40 +81,48 @@ def list_studies(results_dir: Path) -> list[Path]:
     return studies
 
 
-def load_study(folder: Path) -> ModuleType:
-    """Import the ``study.py`` of the shipped study of this name; return an empty module if there is none.
+def load_study(folder: Path) -> Study:
+    """Return the declaration ``STUDY`` in the ``study.py`` of the shipped study of this name.
 
-    Code in other results directories is never executed.
+    A study without that file has the tables, figures and page of a comparison. Code in other results
+    directories is never executed.
     """
-    name = re.sub(r"\W", "_", f"study_{folder.parent.name}_{folder.name}")
-    candidates = [SHIPPED / folder.name, SHIPPED / folder.parent.name / folder.name]
+    names = [folder.name, f"{folder.parent.name}/{folder.name}"]
     if folder.resolve().is_relative_to(SHIPPED):
-        candidates = [folder]
-    path = next((base / "study.py" for base in candidates if (base / "study.py").exists()), None)
-    if path is None:
-        return ModuleType(name)
-    # Imported as a package, so that ``from .other import ...`` works.
-    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
-    assert spec
-    assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+        names = [folder.resolve().relative_to(SHIPPED).as_posix()]
+    name = next((name for name in names if (SHIPPED / name / "study.py").exists()), None)
+    if name is None:
+        return Study(compare=True)
+    checkout = str(SHIPPED.parent)
+    if checkout not in sys.path:  # studies import each other as ``results.bank.study``
+        sys.path.append(checkout)
+    study: Study = importlib.import_module(f"results.{name.replace('/', '.')}.study").STUDY
+    return study
 
 
-def make_pages(folder: Path, study: ModuleType) -> None:
-    """Add figures, tables and the page to a folder with the CSVs of a study, using the study's code."""
+def make_pages(folder: Path, study: Study, source: Path) -> None:
+    """Add figures, tables and the page to a folder with the CSVs of a study.
+
+    Args:
+        folder: holds the CSVs.
+        study: declares what is added.
+        source: the study's folder in the results directory, with the ``README.md`` that is filled in.
+    """
     (folder / "figures").mkdir(exist_ok=True)
+    data = study.load(folder)
+    for name, make_table in study.tables.items():
+        make_table(data).to_csv(folder / f"{name}.csv", index=False)
     with drawing(["png"]):  # other formats are not published, and drawing PDF takes most of the time
-        if hasattr(study, "pages"):
-            study.pages(folder)
-        elif not hasattr(study, "blocks"):
+        if study.compare:
             compare_archived(folder)
-    if hasattr(study, "blocks"):
-        page = Path(str(study.__file__)).with_name("README.md")
-        if page.exists():
-            filled = fill_page(page.read_text("utf-8"), study.blocks(folder))
-            (folder / page.name).write_text(filled, "utf-8")
+        for draw in study.figures:
+            draw(data, folder / "figures")
+    page = source / "README.md"
+    if page.exists():
+        values = dict(study.values(data))
+        if study.sweep:
+            values[PROGRESS] = progress(folder, study.sweep)
+        (folder / page.name).write_text(fill_page(page.read_text("utf-8"), values), "utf-8")
     for path in sorted(folder.rglob("*.png")):
         with Image.open(path) as image:
             quantized = image.convert("RGB").quantize(COLOURS, method=Image.Quantize.MEDIANCUT)

@@ -28,16 +28,13 @@ def publish(name: str, results_dir: Path) -> None:
 
     Raises:
         UserError: no run has finished, or a run was not trained with committed code of this project or
-            evaluated in a window although its sweep has none.
+            evaluated in a window.
     """
     study = name
-    has_windows = False
     if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
-        preset = compose_config([f"sweep={name}"])
-        study = str(preset.study or name)
-        has_windows = preset.evaluation.window is not None
+        study = str(compose_config([f"sweep={name}"]).study or name)
     folder = results_dir / study
-    code = load_study(folder)
+    declared = load_study(folder)
     finished = read_runs(results_dir, study)
     if not finished.saved:
         reasons = [f"{name}: {reason}" for name, reason in finished.left_out.items()]
@@ -48,8 +45,7 @@ def publish(name: str, results_dir: Path) -> None:
         reason = finished.left_out[damaged[0]]
         raise UserError(f"publish={study}: {few(damaged)} would be published without its curve: {reason}")
     require_committed_code(study, finished)
-    if not has_windows:
-        _refuse_windows(study, finished, results_dir)
+    _refuse_windows(study, finished, results_dir)
     published = finished
     if (folder / PROVENANCE).exists():
         published = archive.merge_runs(archive.read_archive(folder), finished)
@@ -62,9 +58,9 @@ def publish(name: str, results_dir: Path) -> None:
     with TemporaryDirectory() as scratch:
         fresh = Path(scratch) / study
         archive.write_archive(published, fresh)
-        if hasattr(code, "measure"):
-            code.measure(fresh, published, results_dir)
-        make_pages(fresh, code)
+        for measure in declared.measures:
+            measure(fresh, published, results_dir)
+        make_pages(fresh, declared, folder)
         mirror(fresh, folder)
 
 

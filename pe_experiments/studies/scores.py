@@ -8,42 +8,66 @@ least halfway from the floor to 1.
 """
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.evaluation.summary import FARTHEST
+from pe_experiments.studies.archive import select_runs
 from pe_experiments.studies.blocks import with_settings
+from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
 
 RATE = "training.learning_rate"
-FLOORS = "floors.csv"  # accuracy of predictors without order or with a shortcut, by task, setting and length
 SCORE = "score"
+AT_2X, AT_4X = "exact_match_at_2x", "exact_match_at_4x"
+SAMPLES = 20_000  # sequences per estimated floor
 LEARNED_ABOVE_FLOOR = 0.5  # share of the way from floor to 1; on `flip_flop` a shortcut can exceed 0.9
 
 
-def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
+def score_table(runs: Runs, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
     """Return one row per task, encoding and configuration, with the score of the run that counts.
 
-    Configurations in which not all encodings have run at all learning rates are left out.
+    Configurations of a task in which not all of its encodings have run at all learning rates are left out.
 
     Args:
         runs: the runs of all encodings.
-        floors: the content of `FLOORS`; None sets all floors to 0.
         metrics: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
 
     Returns:
-        A table with the columns ``task, label, setting, name, rate, learned`` and one for each metric.
+        A table with the columns ``task, label, configuration, name, rate, loss, learned`` and one for each
+        metric. ``loss`` is that on fresh examples of the training lengths.
 
     Raises:
         UserError: a metric was not measured in all runs.
     """
-    table = _best_runs(runs)
-    columns = ["task", "label", "setting", "name", "rate", "learned", *metrics]
+    table = with_settings(runs, rate=RATE)
+    by_task = table.groupby("task")
+    complete = by_task["label"].transform("nunique") * by_task["rate"].transform("nunique")
+    is_complete = table.groupby(["task", "seed"])["name"].transform("size") == complete
+    return at_counted_rates(score_runs(select_runs(runs, is_complete), metrics))
+
+
+def at_counted_rates(scores: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `score_runs` with the lowest loss of each task, encoding and configuration."""
+    scores = scores.sort_values(["loss", "rate"], kind="stable")
+    scores = scores.drop_duplicates(["task", "label", "configuration"])
+    return scores.sort_values(["task", "label", "configuration"], ignore_index=True)
+
+
+def score_runs(runs: Runs, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
+    """Return one row per run with its score; arguments, columns and errors are those of `score_table`."""
+    table = with_settings(runs, rate=RATE).rename(
+        columns={"seed": "configuration", "loss_in_distribution": "loss"}
+    )
+    columns = ["task", "label", "configuration", "name", "rate", "loss", "learned", *metrics]
     if table.empty:
         return table.reindex(columns=columns)
-    points = _points_above_floors(runs, table, floors)
+    points = _points_above_floors(runs, table)
     counts = points["times"].value_counts()
     shared_times = sorted(counts[counts == len(table)].index)  # multiples at which all runs were evaluated
     times_of_metric = {f"exact_match_at_{times:g}x": times for times in shared_times if times % 1 == 0}
@@ -60,37 +84,48 @@ def score_table(runs: Runs, floors: pd.DataFrame | None, metrics: Sequence[str] 
     above_by_run = points[points["times"] == 1].set_index("name")["above"]
     is_near_floor = table["name"].map(above_by_run) < LEARNED_ABOVE_FLOOR
     table["learned"] = table["solved_in_distribution"].eq(True) & ~is_near_floor
-    return table[columns].sort_values(["task", "label", "setting"], ignore_index=True)
+    return table[columns].sort_values(["task", "label", "configuration"], ignore_index=True)
 
 
-def _best_runs(runs: Runs) -> pd.DataFrame:
-    """Return the run at the best rate of each task, encoding and configuration; see `score_table`."""
-    table = with_settings(runs, rate=RATE).rename(columns={"seed": "setting"})
-    counts = table.groupby(["task", "setting"])["name"].transform("size")
-    table = table[counts == table["label"].nunique() * table["rate"].nunique()]
-    table = table.sort_values(["loss_in_distribution", "rate"], kind="stable")
-    return table.drop_duplicates(["task", "label", "setting"])
-
-
-def _points_above_floors(runs: Runs, table: pd.DataFrame, floors: pd.DataFrame | None) -> pd.DataFrame:
+def _points_above_floors(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     """Return the curves of the runs with the columns ``times`` and ``above``.
 
     ``times`` is the length as a multiple of the training length, and ``above`` is exact match relative to the
     floor: ``max(0, (x - floor) / (1 - floor))``. Lengths at which only some runs of a configuration were
     evaluated are left out.
     """
-    points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "setting"})
-    if floors is None:
-        points["floor"] = 0.0
-    else:
-        points = points.merge(floors, on=["task", "setting", "content_length"], how="left", validate="m:1")
-    runs_at_length = points.groupby(["task", "setting", "content_length"])["name"].transform("nunique")
-    runs_in_setting = points.groupby(["task", "setting"])["name"].transform("nunique")
-    points = points[runs_at_length == runs_in_setting]
+    points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "configuration"})
+    ignored = with_settings(runs, ignore="task.ignore").set_index("name")["ignore"]
+    points["floor"] = [_floor(point, ignored[point.name]) for point in points.itertuples(index=False)]
+    runs_at_length = points.groupby(["task", "configuration", "content_length"])["name"].transform("nunique")
+    runs_in_configuration = points.groupby(["task", "configuration"])["name"].transform("nunique")
+    points = points[runs_at_length == runs_in_configuration]
     points = points.merge(table[["name", "max_length"]], on="name")
     points["times"] = points["content_length"] / points["max_length"]
     points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)
     return points
+
+
+def _floor(point: Any, ignore: float) -> float:
+    """Return the exact match at a length that needs no memory of order; see the module."""
+    if point.task == "flip_flop":
+        return majority_of_bits(ignore, point.content_length)
+    if point.answer_tokens == 1 and point.bag_ceiling < 1:  # a control is solvable without order
+        return float(point.bag_ceiling)
+    return 0.0
+
+
+@cache
+def majority_of_bits(ignore: float, length: int) -> float:
+    """Estimate the exact match of answering every read with the bit written more often; ties are guessed."""
+    task = FlipFlop(ignore)
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = (x.view(SAMPLES, -1, 2) for x in task.sample(length, SAMPLES, generator))
+    written = inputs[..., 0] == task.write
+    reads = targets[..., 0] >= 0
+    lead = ((2 * inputs[..., 1] - 1) * written).cumsum(dim=1)  # ones minus zeros
+    p_correct = torch.where(lead == 0, 0.5, ((lead > 0) == (targets[..., 0] == 1)).double())
+    return float(torch.where(reads, p_correct, 1.0).prod(dim=1).mean())
 
 
 def _area(points: pd.DataFrame) -> float:
@@ -100,7 +135,9 @@ def _area(points: pd.DataFrame) -> float:
     return float(np.trapezoid(points["above"], x) / (x.iloc[-1] - x.iloc[0]))
 
 
-def scores_by_setting(rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan) -> pd.DataFrame:
+def scores_by_configuration(
+    rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan
+) -> pd.DataFrame:
     """Return scores [configurations, encodings] of one task, ``unlearned`` where the task was not learned."""
     values = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
-    return values.pivot(index="setting", columns="label", values="value")
+    return values.pivot(index="configuration", columns="label", values="value")

@@ -1,6 +1,6 @@
 """Compare encodings on one task within shared configurations: better, worse or not separated (tied).
 
-``scores`` come from `scores.scores_by_setting`: [configurations, encodings], NaN where the task was not
+``scores`` come from `scores.scores_by_configuration`: [configurations, encodings], NaN where the task was not
 learned. An encoding is compared if it learned the task in at least the share `ENOUGH` of the configurations.
 Differences within configurations are tested by flipping their signs, with p-values adjusted by Holm's method.
 """
@@ -15,7 +15,7 @@ import pandas as pd
 from pe_experiments.comparison.statistics import ALPHA, ROUNDING, Interval, holm, paired_interval, paired_ps
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
-TOO_FEW = "too few settings"  # for p <= ALPHA, even if all differences had the same sign
+TOO_FEW = "too few configurations"  # for p <= ALPHA, even if all differences had the same sign
 # The encoding ("yours"), the other or neither learned the task in the share `ENOUGH` of the configurations.
 ONLY_YOURS, ONLY_OTHER = "only yours often enough", "only the other often enough"
 NEITHER = "neither often enough"
@@ -31,7 +31,7 @@ class Difference:
     """An encoding minus another encoding, over the configurations in which both learned the task."""
 
     verdict: str
-    settings: int  # number of these configurations; 0 without a test
+    configurations: int  # number of these configurations; 0 without a test
     interval: Interval  # at the level of the test, so that both agree; NaN without a test
     p: float  # adjusted by Holm's method
 
@@ -40,7 +40,7 @@ class Difference:
         """The columns of a published table of verdicts."""
         return {
             "verdict": self.verdict,
-            "settings": self.settings,
+            "configurations": self.configurations,
             "p": self.p,
             "difference": self.interval.estimate,
             "low": self.interval.low,
@@ -58,13 +58,13 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     tests_left = int(table["p"].notna().sum())  # the k-th smallest p is tested at ALPHA / (tests - k + 1)
     by_name: dict[str, Difference] = {}
     for name, verdict, _, p_holm in table.sort_values("p", kind="stable").itertuples():
-        settings = 0
+        configurations = 0
         interval = Interval(math.nan)
         if verdict in TESTED:
             paired_differences = differences[name].dropna().to_numpy(float)
-            settings = len(paired_differences)
+            configurations = len(paired_differences)
             interval = paired_interval(paired_differences, ALPHA / tests_left)
-        by_name[str(name)] = Difference(str(verdict), settings, interval, float(p_holm))
+        by_name[str(name)] = Difference(str(verdict), configurations, interval, float(p_holm))
         if verdict in (BETTER, WORSE):  # after the first tie the level stays the same
             tests_left -= 1
     return {str(name): by_name[str(name)] for name in others}
@@ -83,7 +83,7 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
     return best_encoding, verdicts_on(scores, best_encoding)
 
 
-def calibrated_p(p: float, encodings: int, settings: int) -> float:
+def calibrated_p(p: float, encodings: int, configurations: int) -> float:
     """Return the probability that `best` yields an adjusted p-value of at most ``p`` for equal encodings.
 
     `best` selects and tests with the same scores, so its p-values are too small.
@@ -91,23 +91,23 @@ def calibrated_p(p: float, encodings: int, settings: int) -> float:
     Args:
         p: the smallest adjusted p-value of `best`.
         encodings: number of compared encodings.
-        settings: number of configurations.
+        configurations: number of configurations.
     """
-    return float((_smallest_of_equals(encodings, settings) <= p + ROUNDING).mean())
+    return float((_smallest_of_equals(encodings, configurations) <= p + ROUNDING).mean())
 
 
 @cache
-def _smallest_of_equals(encodings: int, settings: int) -> np.ndarray:
+def _smallest_of_equals(encodings: int, configurations: int) -> np.ndarray:
     """Return the smallest adjusted p-value of the best encoding in each simulation with normal scores."""
     random = np.random.default_rng(0)
     differences = []
-    for scores in random.normal(size=(SIMULATIONS, settings, encodings)):
+    for scores in random.normal(size=(SIMULATIONS, configurations, encodings)):
         best_column = scores.mean(axis=0).argmax()
         differences.append(np.delete(scores[:, [best_column]] - scores, best_column, axis=1).T)
     smallest_ps: list[float] = []
     # In batches of a hundred: on a busy machine thousands of small products take NumPy's threads a minute.
     for batch in np.split(np.array(differences), SIMULATIONS // 100):
-        ps = paired_ps(batch.reshape(-1, settings)).reshape(len(batch), -1)
+        ps = paired_ps(batch.reshape(-1, configurations)).reshape(len(batch), -1)
         smallest_ps += [min(holm(row)) for row in ps.tolist()]
     return np.array(smallest_ps)
 

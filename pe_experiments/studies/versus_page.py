@@ -67,7 +67,7 @@ def verdict_rows(label: str, scores_by_task: ScoresByTask) -> pd.DataFrame:
                     "task": task,
                     "baseline": name,
                     "verdict": comparison.verdict,
-                    "settings": len(scores),
+                    "configurations": len(scores),
                     "learned": own_scores.count(),
                     "mean": own_scores.mean(),
                     "baseline_learned": scores[name].count(),
@@ -101,7 +101,7 @@ def _draw_curves(
     curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
     curves["times"] = curves["content_length"] / curves["max_length"]
     for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
-        rows = table[(table["task"] == task) & table["setting"].isin(scores.index)]
+        rows = table[(table["task"] == task) & table["configuration"].isin(scores.index)]
         points = curves[curves["name"].isin(rows["name"])]
         points = points[points.groupby("times")["name"].transform("size") == len(rows)]
         means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
@@ -122,7 +122,8 @@ def _draw_curves(
 
 def _draw_scores(versus: BankComparison, runs: Runs, scores_by_task: ScoresByTask, folder: Path) -> None:
     """Draw a row of points per encoding with a bar at the mean, the encoding with the highest mean on top."""
-    figure, panels = panel_grid(len(scores_by_task), 3, 0.6 + 0.15 * (1 + len(versus.baselines)))
+    most = max(scores.shape[1] for scores in scores_by_task.values())
+    figure, panels = panel_grid(len(scores_by_task), 3, 0.6 + 0.15 * most)
     colour, _ = styles([versus.label], runs.own_labels)[versus.label]
     for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
         order = scores.mean().sort_values(na_position="first").index

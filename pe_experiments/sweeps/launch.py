@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_two_encodings
+from pe_experiments.configuration.hydra_errors import explain_error, key_of
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State, validation_loss
 from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for
@@ -133,7 +133,6 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
         job = Job(list(overrides), flags)
         jobs.append(job)
         try:
-            refuse_two_encodings(overrides)
             composed = loader.load_sweep_config(launcher.config, list(overrides))
             job.run = Run(_checked(composed, overrides))
             _read_state(job, job.run, published)

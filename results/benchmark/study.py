@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from pe_experiments.studies import Study
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import read_json
 
@@ -19,7 +20,7 @@ RATIOS = {
 }
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the ratios and the description of the machine.
 
     Raises:
@@ -35,3 +36,6 @@ def blocks(folder: Path) -> dict[str, Any]:
             raise UserError(f"{folder}/table.csv has no {part}, {case}, {setting}; run scripts/benchmark.py")
         values[name] = rows["ratio"].item()
     return values
+
+
+STUDY = Study(values=values)

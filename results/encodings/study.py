@@ -23,6 +23,7 @@ from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.studies import Study
 from pe_experiments.terminal.files import read_json, write_atomically
 
 SHAPE = ModelShape(32, 4, 2, causal=True, train_length=32, train_positions=64)
@@ -35,7 +36,7 @@ HIDDEN_OVERRIDES = ("results_dir=", "logger.")  # not shown in the command of a 
 Json = dict[str, Any]
 
 
-def pages(folder: Path) -> None:
+def write_page(folder: Path, figures: Path) -> None:
     """Write the page from ``explorer.json``."""
     (folder / "explore.html").write_text(explorer_page(data=read_json(folder / "explorer.json")), "utf-8")
 
@@ -102,6 +103,9 @@ def write_data(folder: Path, runs: Sequence[Path]) -> None:
     model_answers = answers(runs) if runs else read_json(path)["answers"]
     data = {"encodings": encodings(), "sentences": sentences(), "answers": model_answers}
     write_atomically(path, json.dumps(data, separators=(",", ":")) + "\n")
+
+
+STUDY = Study(figures=(write_page,))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison.statistics import ALPHA, Interval, paired_t_tests, t_interval
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
 from pe_experiments.studies import (
+    Study,
     bits_per_byte,
     format_change,
     markdown_table,
@@ -267,7 +268,7 @@ def normalised_sentence(
     )
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the tables and the numbers in the text.
 
     Examples of numbers are ``rope_yarn_150_at_1024``, ``parent_at_1024``, ``seeds`` and ``rate``.
@@ -306,18 +307,12 @@ def blocks(folder: Path) -> dict[str, Any]:
     return values | normalised_values(bits) | task_values(Path(__file__).parent / "tasks")
 
 
-def pages(folder: Path) -> None:
-    """Draw bits per byte over further steps, and exact match on copy and needle."""
-    bits = bits_by_seed(read_models(folder))
-    draw_steps(bits, folder / "figures")
-    draw_tasks(Path(__file__).parent / "tasks", folder / "figures")
-
-
-def draw_steps(bits: pd.DataFrame, folder: Path) -> None:
+def draw_steps(folder: Path, figures: Path) -> None:
     """Draw bits per byte over further steps at two context lengths, with an enlarged panel in the middle.
 
     The dotted line is the parent that reads only its last `TRAINED` bytes.
     """
+    bits = bits_by_seed(read_models(folder))
     style_by_change = styles(WORDS)
     looks = {words: style_by_change[change] for change, words in WORDS.items()}
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
@@ -342,12 +337,12 @@ def draw_steps(bits: pd.DataFrame, folder: Path) -> None:
     panels[1].set(title=f"at {EXTENDED:,} bytes, enlarged", ylim=ENLARGED)
     panels[2].set(title=f"at {LONGEST:,} bytes")
     legend_below(figure, looks, looks)
-    save(figure, folder, "answer")
+    save(figure, figures, "answer")
 
 
 def draw_tasks(folder: Path, figures: Path) -> None:
     """Draw exact match over input length on copy and needle, without and with further training."""
-    rows = task_rows(folder)
+    rows = task_rows(Path(__file__).parent / "tasks")
     style_by_change = styles(WORDS)
     changes = [model for model, steps in TASK_MODELS if steps == 0]
     looks = {WORDS[change]: style_by_change[change] for change in changes}
@@ -362,3 +357,6 @@ def draw_tasks(folder: Path, figures: Path) -> None:
         axes.label_outer()
     legend_below(figure, looks, looks)
     save(figure, figures, "tasks")
+
+
+STUDY = Study(values=values, figures=(draw_steps, draw_tasks))

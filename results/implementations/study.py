@@ -29,7 +29,7 @@ from pe_experiments.checking.differences import where_they_differ
 from pe_experiments.checking.identify import known_mistakes
 from pe_experiments.checking.pair import SAME as ROUNDING
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.studies import table
+from pe_experiments.studies import Study, table
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
@@ -136,7 +136,7 @@ def write_table(folder: Path, packages: list[str]) -> None:
     write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the table of results, the table of reasons, and the numbers in the text of the page."""
     checks = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
     checks["library"] = checks["package"] + " " + checks["version"]
@@ -158,6 +158,9 @@ def blocks(folder: Path) -> dict[str, Any]:
         "some": len(failed[["package", "implementation"]].drop_duplicates()),
         "date": checks["date"].max(),
     }
+
+
+STUDY = Study(values=values)
 
 
 if __name__ == "__main__":

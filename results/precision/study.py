@@ -13,7 +13,7 @@ from scipy import stats
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA
-from pe_experiments.studies import format_mean, read_archive, table, with_settings
+from pe_experiments.studies import Study, format_mean, read_archive, table, with_settings
 
 MARGIN = 0.1
 
@@ -54,7 +54,7 @@ def can_change(pair: pd.DataFrame) -> bool:
     return set(pair[["float32", "bfloat16"]].to_numpy().ravel()) not in ({0.0}, {1.0})
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the table of the tasks and encodings that can change, and the numbers in the text."""
     runs = read_archive(folder)
     rows = []
@@ -80,3 +80,6 @@ def blocks(folder: Path) -> dict[str, Any]:
         "most": pairs(runs, "exact_match_in_distribution")["difference"].abs().max(),
         "margin": MARGIN,
     }
+
+
+STUDY = Study(sweep=("precision",), values=values)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.drawing import save, styles
-from pe_experiments.studies import markdown_table
+from pe_experiments.studies import Study, markdown_table
 
 TRUNCATED, TRAINED, LONGEST = 2048, 8192, 16384  # tokens
 # Each rescaling, and the encoding drawn in the same style.
@@ -39,7 +39,7 @@ def rescaling(block: str) -> str:
     return "as_is" if options["rope_theta"] == THETA else "ntk"
 
 
-def pages(folder: Path) -> None:
+def draw(folder: Path, figures: Path) -> None:
     """Draw the differences from the model that reads only its last tokens, a dot per stretch of text."""
     bits = by_stretch(folder)
     truncated = bits["as_is", TRUNCATED]
@@ -61,10 +61,10 @@ def pages(folder: Path) -> None:
     complete.set_title("all", fontsize=8)
     enlarged.set_title("enlarged", fontsize=8)
     figure.supxlabel(f"bits per byte minus those of the model on its last {TRUNCATED:,} tokens", fontsize=8)
-    save(figure, folder / "figures", "answer")
+    save(figure, figures, "answer")
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text, such as ``yarn_16384``."""
     table = pd.read_csv(folder / "bits_per_byte.csv").pivot(
         index="length", columns="rope", values="bits_per_byte"
@@ -89,3 +89,6 @@ def blocks(folder: Path) -> dict[str, Any]:
         "means": markdown_table(["context length", *names], means),
         "differences": markdown_table(["at 16,384 tokens", "minus on the last", *stretches], differences),
     }
+
+
+STUDY = Study(values=values, figures=(draw,))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.studies import read_table, table
+from pe_experiments.studies import Study, read_table, table
 
 from . import gu, kazemnejad, scan, statements
 
@@ -92,7 +92,7 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
     return OPEN if (ours.abs() <= TIED[unit]).any() else ORDER
 
 
-def pages(folder: Path) -> None:
+def draw(folder: Path, figures: Path) -> None:
     """Draw our errors over published errors, and the curves of Kazemnejad et al. and of Gu and Dao.
 
     Hollow markers stand for encodings that did not learn the task.
@@ -112,13 +112,13 @@ def pages(folder: Path) -> None:
     axes.set(xticks=ticks, xticklabels=ticks, yticks=ticks, yticklabels=ticks)
     axes.set(xlabel="published error (%)", ylabel="our error (%)")
     legend_below(figure, looks, looks)
-    save(figure, folder / "figures", "answer")
-    kazemnejad.draw(folder / "figures")
-    gu.draw(folder / "figures")
-    scan.draw(folder / "figures")
+    save(figure, figures, "answer")
+    kazemnejad.draw(figures)
+    gu.draw(figures)
+    scan.draw(figures)
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page, and the number of values by verdict."""
     rows = judge_ledger()
     tables = {str(arxiv): paper_table(group) for arxiv, group in rows.groupby("arxiv")}
@@ -172,3 +172,6 @@ def counts(rows: pd.DataFrame) -> dict[str, int]:
         "turned": contrary,
         "judged": value + order + contrary,
     }
+
+
+STUDY = Study(values=values, figures=(draw,))

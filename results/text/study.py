@@ -11,8 +11,8 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, rank_correlation, t_interval
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
 from pe_experiments.studies import (
+    Study,
     bits_per_byte,
-    compare_archived,
     format_change,
     format_rate,
     markdown_table,
@@ -51,21 +51,12 @@ def by_index(runs: Runs) -> pd.DataFrame:
     return rows.pivot_table("bits_per_byte", "label", "last_index")
 
 
-def pages(folder: Path) -> None:
-    """Write the comparison and draw the figures of the page."""
-    compare_archived(folder)
-    runs = read_archive(folder)
-    groups = by_encoding(runs)
-    draw_lengths(groups, folder / "figures")
-    draw_context(runs, folder / "figures", "context")
-    draw_context(read_archive(HERE / "rope"), folder / "figures", "rescaled")
-
-
-def draw_lengths(groups: dict[str, pd.DataFrame], folder: Path) -> None:
+def draw_lengths(folder: Path, figures: Path) -> None:
     """Draw bits per byte over context length: the low losses on a linear axis, and all on a logarithmic one.
 
     The dashed line is RoPE that reads only the last `TRAINED` bytes.
     """
+    groups = by_encoding(read_archive(folder))
     looks = styles(groups)
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     enlarged, complete = figure.subplots(1, 2)
@@ -80,7 +71,12 @@ def draw_lengths(groups: dict[str, pd.DataFrame], folder: Path) -> None:
     enlarged.set(ylim=ENLARGED, title="enlarged")
     complete.set(title="all")
     legend_below(figure, looks, looks)
-    save(figure, folder, "answer")
+    save(figure, figures, "answer")
+
+
+def draw_contexts(folder: Path, figures: Path) -> None:
+    draw_context(read_archive(folder), figures, "context")
+    draw_context(read_archive(HERE / "rope"), figures, "rescaled")
 
 
 def draw_context(runs: Runs, folder: Path, slug: str) -> None:
@@ -116,7 +112,7 @@ def draw_context(runs: Runs, folder: Path, slug: str) -> None:
     save(figure, folder, slug)
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     runs = read_archive(folder)
     groups = by_encoding(runs)
@@ -243,3 +239,6 @@ def extension_table(groups: dict[str, pd.DataFrame]) -> str:
         differences_with_p = [f"{format_change(interval)} (p {p:.2g})" for interval, p in results]
         rows.append([f"`{label}`", f"{length:,}", *differences_with_p, extends])
     return markdown_table(["encoding", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
+
+
+STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_contexts), compare=True)

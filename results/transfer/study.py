@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison.statistics import holm
 from pe_experiments.drawing import save
 from pe_experiments.store.directory import DIVERGED
-from pe_experiments.studies import markdown_table, read_archive
-from pe_experiments.studies.pages import load_study
-from pe_experiments.studies.scores import FLOORS, SCORE, score_table
+from pe_experiments.studies import Study, markdown_table, read_archive
+from pe_experiments.studies.scores import SCORE
+from results.bank import study as bank
+from results.text import study as text_study
 
 RESULTS = Path(__file__).parents[1]
 # Groups of related encodings, the units of the bootstrap, as fixed by the first plan.
@@ -72,9 +73,8 @@ def grid(rows: pd.DataFrame, value: str) -> np.ndarray:
 
 def bank_scores() -> Scores:
     """Return the scores of the bank on `TASKS`."""
-    folder = RESULTS / "bank" / "v2"
-    runs = read_archive(folder)
-    rows = score_table(runs, pd.read_csv(folder / FLOORS))
+    runs = read_archive(RESULTS / "bank")
+    rows = bank.early_scores(runs).rename(columns={"configuration": "setting"})
     rows = rows.merge(runs.runs[["name", "exact_match_in_distribution"]], on="name")
     rows = rows[rows["label"].isin(ENCODINGS)]
     in_distribution, past_training = [], []
@@ -91,7 +91,7 @@ def text_scores() -> Scores:
     A diverged run counts as the lowest mean of an encoding.
     """
     folder = RESULTS / "text"
-    rows = load_study(folder).scores(read_archive(folder))
+    rows = text_study.scores(read_archive(folder))
     rows = rows[rows["label"].isin(ENCODINGS)].rename(columns={"seed": "setting"})
     rows = rows.assign(**{IN: -rows[TRAINED], PAST: rows[TRAINED] - rows[LONGEST]})
     for part in (IN, PAST):
@@ -205,7 +205,7 @@ def _reliability(scores: np.ndarray, rng: np.random.Generator) -> float:
     return count / half * mean / (1 + (count / half - 1) * mean)
 
 
-def pages(folder: Path) -> None:
+def draw(folder: Path, figures: Path) -> None:
     """Draw the rise on text over the score in the bank, with bars over the range of seeds."""
     bank = overall(bank_scores()[PAST])
     by_seed = -text_scores()[PAST][:, 0]
@@ -218,7 +218,7 @@ def pages(folder: Path) -> None:
         axes.annotate(encoding, (x, y), offset, textcoords="offset points", fontsize=6)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
     axes.set_xlabel("bank: mean extrapolation score over five tasks")
-    save(figure, folder / "figures", "answer")
+    save(figure, figures, "answer")
 
 
 def mean_and_range(by_seed: pd.DataFrame) -> pd.DataFrame:
@@ -249,7 +249,7 @@ def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the tables of correlations and the numbers in the text of the page."""
     bank, text = bank_scores(), text_scores()
     past, rises = bank[PAST], text[PAST]
@@ -294,3 +294,6 @@ def blocks(folder: Path) -> dict[str, Any]:
 
 def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+STUDY = Study(values=values, figures=(draw,))

@@ -10,20 +10,18 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.studies import compare_archived, read_archive, read_table, table
-from pe_experiments.studies.scores import FLOORS, score_table
+from pe_experiments.studies import Study, read_archive, read_table, table
+from results.bank.study import early_scores
 
 from .audits import audit_all
 from .trained import Trained, judge_trained
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untrained
 
 HERE = Path(__file__).parent
-BANK = HERE.parent / "bank" / "v2"
+BANK = HERE.parent / "bank"
 OURS = "ours"  # the source of a claim that no document states
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
 HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
-
-pages = compare_archived
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -31,10 +29,10 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     audit_all().to_csv(folder / "audits.csv", index=False)
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the table of all claims, and the number of documented claims by verdict."""
     bank = read_archive(BANK)
-    scores = score_table(bank, read_table(BANK / FLOORS))
+    scores = early_scores(bank)
     bank_runs = bank.runs.merge(scores[["name", "learned"]], on="name")
     claims = judge(read_table(folder / "audits.csv"), Trained(read_archive(folder), bank_runs))
     return counts(claims) | {"claims": claim_table(claims)}
@@ -78,3 +76,6 @@ def quotation(row: dict[Any, Any]) -> str:
         return OURS
     words = row["quotation"]
     return f"`{words}` ({row['source']})" if set("$_\\=") & set(words) else f"“{words}” ({row['source']})"
+
+
+STUDY = Study(sweep=("tutorial_claims",), values=values, measures=(measure,), compare=True)

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from hydra_plugins.pe_experiments.sweeps import GridSweeper
+from hydra_plugins.pe_experiments.sweeps import grid_runs
 from pe_experiments.checking.own_classes import _check_model
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
@@ -73,9 +72,8 @@ class Sweep:
         with initialize_config_dir(str(CONFIG_DIR), **VERSION_BASE):
             self.loader = GlobalHydra.instance().config_loader()
         self.config = self.loader.load_configuration("config", command.split(), RunMode.MULTIRUN)
-        varied = [f"{key}={value}" for key, value in self.config.hydra.sweeper.params.items()]
-        parser = OverridesParser.create(config_loader=self.loader)
-        (self.runs,) = GridSweeper.split_arguments(parser.parse_overrides([*varied, *command.split()]), None)
+        sweeper = self.config.hydra.sweeper
+        self.runs = grid_runs(sweeper.params, sweeper.grids, command.split())
 
     def experiment(self, run: Sequence[str]) -> Experiment:
         return Experiment(_checked(self.loader.load_sweep_config(self.config, list(run)), run))

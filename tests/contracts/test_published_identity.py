@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 KEYS = Path(__file__).with_name("published_keys.json")
 STUDIES = sorted(path.parent for path in (ROOT / "results").rglob("provenance.csv"))
 # Studies whose runs were named by an earlier rule of the hash.
-EARLIER_NAMES = ("bank/v2", "precision", "replications", "text", "tutorial_claims")
+EARLIER_NAMES = ("bank", "precision", "replications", "text", "tutorial_claims")
 
 
 def rows(study: Path) -> pd.DataFrame:

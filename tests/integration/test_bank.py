@@ -24,18 +24,18 @@ from tests.synthetic import fading, write_run
 
 pytestmark = pytest.mark.slow
 TASKS = ("kth", "copy")
-SETTINGS = ("s0", "s1")
+SETTINGS = ("bank/s0", "bank/s1")
 RATES = (0.003, 0.001)
 LENGTHS = ("training.max_length=5", "training.check_every=5", "training.steps=10", "evaluation.lengths=null")
 TINY = (*conftest.TINY, *LENGTHS)
-SMALL = (*TINY, f"task={','.join(TASKS)}", f"bank/setting={','.join(SETTINGS)}")
+SMALL = (*TINY, f"task={','.join(TASKS)}", f"experiment={','.join(SETTINGS)}")
 USER_ENCODING = ("pe=custom", "pe._target_=tests.integration.user_encodings.Recency", "+pe.slope=0.2")
 
 
 def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
     """Every run of an encoding in the small bank, task by task."""
     for task, setting, rate in product(TASKS, SETTINGS, RATES):
-        varied = (f"task={task}", f"bank/setting={setting}", f"training.learning_rate={rate}")
+        varied = (f"task={task}", f"experiment={setting}", f"training.learning_rate={rate}")
         yield Experiment(
             Config.checked(compose_config([*TINY, *varied, *encoding, f"results_dir={results}"]))
         )
@@ -46,17 +46,17 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with the CSVs of a small bank of synthetic runs."""
     results = tmp_path_factory.mktemp("bank")
     for encoding in ("none", "alibi"):
-        for experiment in experiments(results, f"bank/encoding={encoding}"):
-            list_in_study(results, "bank/v2", write_run(experiment, fading(0.4, 0.1)).name)
-    runs = read_runs(results, "bank/v2")
+        for experiment in experiments(results, f"pe={encoding}"):
+            list_in_study(results, "bank", write_run(experiment, fading(0.4, 0.1)).name)
+    runs = read_runs(results, "bank")
     shutil.rmtree(results / "bank")
-    write_archive(runs, results / "bank" / "v2")
+    write_archive(runs, results / "bank")
     shutil.rmtree(results / "runs")
     return results
 
 
 def test_published_runs_of_the_bank_are_not_trained_again(bank: Path, script: Script) -> None:
-    typed = ("sweep=bank_v2", *SMALL, "bank/encoding=none,rope", "dry_run=true", f"results_dir={bank}")
+    typed = ("sweep=bank", *SMALL, "pe=none,rope", "dry_run=true", f"results_dir={bank}")
     out = script("train", *typed).succeeded()
     assert "16 runs: 8 published, 8 new" in out
     for other in ("rerun=true", "evaluation.lengths=[5,7]", "evaluation.examples=9", "evaluation.save=true"):
@@ -75,7 +75,7 @@ def test_an_encoding_is_compared_with_each_published_baseline(
     out = script(
         "train", "sweep=versus", *SMALL, *USER_ENCODING, f"results_dir={results}", metric
     ).succeeded()
-    assert "bank/v2: the baselines were trained with NUMERICS" in out
+    assert "bank: the baselines were trained with NUMERICS" in out
     assert re.search(r"2 runs, \d+ steps in all, .*; the page comes after kth \(1 of them\)", out)
     assert set(read_runs(results).runs["label"]) == {"Recency(slope=0.2)"}
     folder = results / "versus" / "Recency_slope_0.2"
@@ -83,7 +83,7 @@ def test_an_encoding_is_compared_with_each_published_baseline(
     assert sorted(zip(verdicts["task"], verdicts["baseline"], strict=True)) == [
         ("copy", "alibi"), ("copy", "none"), ("kth", "alibi"), ("kth", "none"),
     ]  # fmt: skip
-    assert set(verdicts["settings"]) == {len(SETTINGS)}
+    assert set(verdicts["configurations"]) == {len(SETTINGS)}
     page = (folder / "report.html").read_text()
     assert page.index("<figure>") < page.index("<h2>Verdicts</h2>")
     assert "did not learn the task often enough, like <b>2</b> (alibi, none)" in page
@@ -94,7 +94,7 @@ def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, t
     results = shutil.copytree(bank, tmp_path / "results")
     text = (ROOT / "tests" / "integration" / "user_encodings.py").read_text()
     command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
-    command += ["bank/setting=s0", "hydra.launcher.jobs=1", f"results_dir={results}"]
+    command += ["experiment=bank/s0", "hydra.launcher.jobs=1", f"results_dir={results}"]
     for source in (text, text.replace("return -self.slope", "return 2 * -self.slope")):
         (tmp_path / "mine.py").write_text(source)
         outcome = run_script(*command, cwd=tmp_path, forks=True)
@@ -112,16 +112,16 @@ def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, t
         ("pe=rope hydra.callbacks.report.bank=bank/v9", "bank=bank/v9 is not a published study in"),
         ("pe=rope hydra.callbacks.report.baselines=[nobody]", "nobody is not in the bank; allowed: alibi"),
         ("pe=rope training.weight_decay=0.5", "training.weight_decay=0.5 (bank: 0.01)"),
-        ("pe=rope label=alibi", "label=alibi is the name of an encoding of bank/v2; choose another"),
+        ("pe=rope label=alibi", "label=alibi is the name of an encoding of bank; choose another"),
         ("pe=rope evaluation.lengths=[5,10]", "evaluation.lengths=[5, 10] (bank: ["),
-        ("pe=rope task=sort", "task: Sort is not in the bank"),
-        ("pe=alibi", "alibi is in bank/v2, with these runs"),
+        ("pe=rope task=sort", "task=sort is not in bank"),
+        ("pe=alibi", "alibi is in bank, with these runs"),
     ],
 )
 def test_an_impossible_comparison_is_refused_before_training(
     bank: Path, script: Script, typed: str, sentence: str
 ) -> None:
-    small = (*TINY, "task=kth", "bank/setting=s0")
+    small = (*TINY, "task=kth", "experiment=bank/s0")
     outcome = script("train", "sweep=versus", *small, *typed.split(), f"results_dir={bank}")
     assert outcome.code == 1
     assert sentence in outcome.err

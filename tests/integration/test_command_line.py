@@ -314,7 +314,7 @@ def test_commands_of_the_readme_work(
     target = "tests.integration.user_encodings.Recency"
     arguments = [argument.replace("mine.Recency", target) for argument in shlex.split(command)]
     if "versus" in command:
-        arguments += ["bank/setting=s0", "task=kth"]
+        arguments += ["experiment=bank/s0", "task=kth"]
     elif "seed=" not in command:
         arguments.append("seed=0")
     out = script("train", *arguments, f"results_dir={tmp_path / 'r'}", "dry_run=true").succeeded()

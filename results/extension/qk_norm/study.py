@@ -1,7 +1,5 @@
-"""RoPE removed from models with normalised queries and keys; results/extension compares these runs."""
+"""RoPE removed from models with normalised queries and keys; results/extension shows these runs."""
 
-from pathlib import Path
+from pe_experiments.studies import Study
 
-
-def pages(folder: Path) -> None:
-    """Draw nothing: the page of results/extension shows these CSVs."""
+STUDY = Study(sweep=("extension_qk_norm",))

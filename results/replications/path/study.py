@@ -11,7 +11,7 @@ from pe_experiments.run import evaluate_run
 from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED
 from pe_experiments.store.record import Record
-from pe_experiments.studies import read_table
+from pe_experiments.studies import Study, read_table
 from pe_experiments.terminal.console import say
 
 IGNORED = {"sparse": 0.98, "dense": 0.1}  # share of pairs that are ignored; 0.8 in training
@@ -53,3 +53,6 @@ def _errors(run: dict[Any, Any], saved: Record, results_dir: Path) -> Iterator[d
     for setting, points in curves.items():
         error = 100 * (1 - points[0]["token_accuracy"]) if points else 100.0
         yield columns | {"setting": setting, "error": error}
+
+
+STUDY = Study(sweep=("replicate_path",), measures=(measure,), compare=True)

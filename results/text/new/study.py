@@ -6,7 +6,6 @@ of the third plan in results/transfer/plan.md. Shape suffix: C encodings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import combinations, permutations, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,13 +18,13 @@ from scipy import stats
 from pe_experiments.comparison import Runs
 from pe_experiments.drawing import save
 from pe_experiments.store.directory import DIVERGED
-from pe_experiments.studies import bits_per_byte, read_archive, table, with_settings
-from pe_experiments.studies.pages import load_study
+from pe_experiments.studies import Study, bits_per_byte, read_archive, table, with_settings
+from pe_experiments.studies.ranking import over_tasks
 from pe_experiments.terminal.errors import UserError
+from results.bank import study as bank
+from results.transfer import study as transfer
 
 RESULTS = Path(__file__).parents[2]
-transfer = load_study(RESULTS / "transfer")
-new = load_study(RESULTS / "bank" / "new")
 PREDICTIONS = Path(__file__).with_name("predictions.csv")
 TUNING_SEED, SEEDS = 100, 3
 TRAINED, LONGEST = transfer.TRAINED, transfer.LONGEST
@@ -33,12 +32,6 @@ SMALLEST_DIFFERENCE = 0.05  # bits per byte; encodings whose rises differ by les
 SAME_RISE = 0.01  # bits per byte; lower rises are all the same
 FEWEST_PAIRS, FEWEST_ENCODINGS, FEWEST_CLASSES, ALPHA = 5, 6, 2, 0.05
 MAX_PERMUTATIONS = 50_000  # if there are more, this many are drawn at random
-# As in the plan. A higher class predicts a lower rise, as in `transfer.CLASSES`.
-CLASSES = {
-    "rope_clipped": 0, "rope_pp": 0, "rope_nope": 0,
-    "learned_relative": 1, "cpb_log": 1, "cpb_linear": 1, "fope": 1, "path": 1, "cope": 1,
-    "stick_breaking": 2, "fox(initial_bias=4)": 2,
-}  # fmt: skip
 
 
 class OrderTest(NamedTuple):
@@ -55,23 +48,6 @@ class OrderTest(NamedTuple):
         if self.pairs < FEWEST_PAIRS or self.encodings < FEWEST_ENCODINGS or self.classes < FEWEST_CLASSES:
             return "not decidable"
         return "the bank knows more" if self.p <= ALPHA else "not shown"
-
-
-def bank_scores(scores: pd.DataFrame, labels: Sequence[str]) -> pd.Series:
-    """Return the mean score over the tasks; the score of a task is 0 if an encoding never learned it."""
-    by_task = {task: matrix.mean() for task, matrix in new.matrices(scores).items()}
-    return pd.DataFrame(by_task).reindex([*labels]).fillna(0.0).mean(axis=1)
-
-
-def predict(scores: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    """Return a row per encoding: its class, its score in the bank, and the rank that each predicts.
-
-    Rank 1 is the lowest rise.
-    """
-    rows = pd.DataFrame({"class": [CLASSES[label] for label in labels], "score": bank_scores(scores, labels)})
-    rows["place_by_class"] = rows["class"].rank(ascending=False)
-    rows["place_by_bank"] = rows["score"].rank(ascending=False)
-    return rows.sort_values(["class", "score"], ascending=False).rename_axis("encoding").reset_index()
 
 
 def at_best_rate(runs: Runs) -> pd.DataFrame:
@@ -163,15 +139,14 @@ def outcomes(folder: Path) -> pd.DataFrame:
 
 def earlier_scores_and_rises() -> tuple[np.ndarray, np.ndarray]:
     """Return the four-task scores and the rises of the encodings in the first two plans."""
-    scores, _ = new.load(RESULTS / "bank" / "new")
+    scores = bank.early_scores(read_archive(RESULTS / "bank"))
+    means = over_tasks(scores, [*bank.TASKS]).mean()
     mean_rises = -transfer.text_scores()[transfer.PAST][:, 0].mean(axis=1)
-    return bank_scores(scores, transfer.ENCODINGS).to_numpy(), mean_rises
+    return means[[*transfer.ENCODINGS]].to_numpy(), mean_rises
 
 
-def pages(folder: Path) -> None:
+def draw(folder: Path, figures: Path) -> None:
     """Draw each encoding's rise on text over its score in the bank, once there are runs."""
-    if not (folder / "runs.csv").exists():  # the predictions are published first
-        return
     rows = outcomes(folder)
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
@@ -185,10 +160,10 @@ def pages(folder: Path) -> None:
     axes.margins(0.15, 0.3)
     axes.set_ylim(top=-0.3)
     axes.set_xlabel("bank: mean score over four tasks")
-    save(figure, folder / "figures", "answer")
+    save(figure, figures, "answer")
 
 
-def blocks(folder: Path) -> dict[str, Any]:
+def values(folder: Path) -> dict[str, Any]:
     """Return the table of predictions and outcomes, and the numbers in the text of the page."""
     rows = outcomes(folder)
     mean_rises, scores, classes = (rows[key].to_numpy(float) for key in ("rise", "score", "class"))
@@ -236,3 +211,6 @@ def prediction_table(rows: pd.DataFrame) -> str:
         "on text": ranks.map("{:g}".format).to_list(),
     })  # fmt: skip
     return table(cells)
+
+
+STUDY = Study(values=values, figures=(draw,))

@@ -51,7 +51,7 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy() -
         """Return the values of seeds 0 to 4 of a model after so many steps at a context length."""
         return np.array([by_seed[(*model, seed)] for seed in range(5)])
 
-    values = extension.blocks(FOLDER)
+    values = extension.values(FOLDER)
     changes = CHANGES[1:]
     expected = {
         "what_to_change": [((change, 150, 1024), ("rope", 150, 1024)) for change in changes],

@@ -17,7 +17,7 @@ def test_losses_and_differences_are_those_of_the_csvs() -> None:
         (row["rope"], int(row["length"])): float(row["bits_per_byte"])
         for row in recomputation.read_csv(FOLDER / "bits_per_byte.csv")
     }
-    values = pretrained.blocks(FOLDER)
+    values = pretrained.values(FOLDER)
     for (rope, length), loss in losses.items():
         assert values[f"{rope}_{length}"] == loss
     bits = pretrained.by_stretch(FOLDER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
-from pe_experiments.studies import read_archive, with_settings
+from pe_experiments.studies import Study, read_archive, with_settings
 from pe_experiments.studies.archive import FILES, merge_runs, write_archive
 from pe_experiments.studies.blocks import fill_project_readme
 from pe_experiments.studies.pages import differences, list_studies, load_study, regenerate
@@ -75,13 +76,19 @@ def test_a_comparison_does_not_overwrite_a_published_study(tiny: Tiny, results: 
 
 
 STUDY = """\
-def pages(folder):
+from pe_experiments.studies import Study
+
+
+def draw(folder, figures):
     (folder / "page.md").write_text("drawn")
 
 
-def blocks(folder):
+def values(folder):
     runs = (folder / "runs.csv").read_text().count("\\n") - 1
     return {"table": f"of {runs} runs", "runs": runs / 4, "more": "and more"}
+
+
+STUDY = Study(values=values, figures=(draw,))
 """
 PAGE = """\
 by hand
@@ -98,8 +105,10 @@ after
 def test_a_study_with_code_fills_its_page(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", tmp_path)
-    folder = tmp_path / "small"
+    shipped = tmp_path / "results"
+    monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", shipped)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    folder = shipped / "small"
     write_archive(load_runs(write_study(tiny, seeds=1)), folder)
     (folder / "study.py").write_text(STUDY)
     page = folder / "README.md"
@@ -110,7 +119,7 @@ def test_a_study_with_code_fills_its_page(
     filled = PAGE.replace("TABLE", "of 3 runs").replace("NUMBER", "0.8")
     assert page.read_text() == filled
     project = "first\n<!-- from results/small: make results -->\n{}\n<!-- end -->\n"
-    assert fill_project_readme(project.format("old"), tmp_path) == project.format("It has 0.8.")
+    assert fill_project_readme(project.format("old"), shipped) == project.format("It has 0.8.")
 
     (folder / "plan.md").write_text("by hand")
     assert differences(folder) == []
@@ -126,9 +135,9 @@ def test_a_study_with_code_fills_its_page(
 def test_code_that_came_with_other_results_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "study.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert hasattr(load_study(tmp_path / "text"), "blocks")  # the shipped study of that name
+    assert load_study(tmp_path / "text").sweep == ("text",)  # the shipped study of that name
     for folder in (tmp_path / "unknown", RESULTS / "unknown" / "text"):
-        assert not hasattr(load_study(folder), "blocks")
+        assert load_study(folder) == Study(compare=True)
     assert not (tmp_path / "ran").exists()
 
 

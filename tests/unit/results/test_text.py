@@ -25,7 +25,7 @@ def test_what_extends_rope_is_what_scipy_finds() -> None:
         label = next(label for label, *_ in bits if label.partition("(")[0] == encoding)
         return np.array([bits[label, f"{seed}", length] - bits[label, f"{seed}", 256] for seed in range(5)])
 
-    lines = text.blocks(text.HERE)["extension"].splitlines()[2:]
+    lines = text.values(text.HERE)["extension"].splitlines()[2:]
     rows = {tuple(line.split(" | ")[:2]): line.split(" | ")[2:] for line in lines}
     encodings = ["rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn"]
     lengths = sorted({length for *_, length in bits if length > 256})

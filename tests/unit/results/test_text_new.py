@@ -59,7 +59,7 @@ def test_independent_code_finds_the_outcome() -> None:
         return sum(right) / len(right)
 
     shares = np.array([share_in_order(order) for order in permutations(scores)])
-    blocks = study.blocks(FOLDER)
+    blocks = study.values(FOLDER)
     assert blocks["pairs"] == len(pairs)
     assert blocks["share"] == pytest.approx(share_in_order(scores))
     assert blocks["p"] == pytest.approx(np.mean(shares >= blocks["share"] - 1e-9))

@@ -32,7 +32,7 @@ def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None
     past = past_by_task.mean(axis=1)
     rises = transfer.text_scores()[transfer.PAST][:, 0].mean(axis=1)
     classes = transfer.CLASSES.ravel()
-    blocks = transfer.blocks(transfer.RESULTS / "transfer")
+    blocks = transfer.values(transfer.RESULTS / "transfer")
     given_classes = stats.pearsonr(rank_residuals(past, classes), rank_residuals(rises, classes)).statistic
     assert blocks["classes"].rho == pytest.approx(stats.spearmanr(classes, rises).statistic, abs=1e-9)
     assert blocks["main"].rho == pytest.approx(stats.spearmanr(past, rises).statistic, abs=1e-9)

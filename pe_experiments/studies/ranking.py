@@ -1,0 +1,145 @@
+"""Rank encodings by their mean score over tasks, and test differences within configurations.
+
+All encodings share the same tasks and configurations, and an encoding scores 0 where it did not learn the
+task. Differences within configurations are tested by flipping their signs, with Holm's method over the
+comparisons of a family. Shapes: C configurations, E encodings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from scipy import stats
+
+from pe_experiments.comparison.statistics import ALPHA, holm, paired_interval, paired_ps
+from pe_experiments.studies import verdicts
+from pe_experiments.studies.scores import SCORE, scores_by_configuration
+
+DRAWS = 10_000  # bootstrap samples
+
+
+def by_task(scores: pd.DataFrame, tasks: Sequence[str], metric: str = SCORE) -> dict[str, pd.DataFrame]:
+    """Return the values of a metric [C, E] by task, 0 where an encoding did not learn the task."""
+    return {task: scores_by_configuration(scores[scores["task"] == task], metric, 0.0) for task in tasks}
+
+
+def over_tasks(scores: pd.DataFrame, tasks: Sequence[str], metric: str = SCORE) -> pd.DataFrame:
+    """Return the mean of a metric over tasks [C, E], 0 where an encoding did not learn a task."""
+    total: Any = sum(by_task(scores, tasks, metric).values())
+    return total / len(tasks)
+
+
+def against_best(matrix: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per encoding with the test of the best encoding against it, sorted by the mean.
+
+    Args:
+        matrix: scores [C, E] without missing values.
+
+    Returns:
+        The columns ``mean, difference, low, high, p, calibrated_p, tied``; those of the best are 0 or 1.
+        ``p`` is Holm's, and `verdicts.calibrated_p` corrects it for the choice of the best.
+    """
+    best, differences = verdicts.best(matrix)
+    rows = {best: {"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "calibrated_p": 1.0}}
+    for encoding, difference in differences.items():
+        interval = difference.interval
+        rows[encoding] = {
+            "difference": interval.estimate,
+            "low": interval.low,
+            "high": interval.high,
+            "p": difference.p,
+            "calibrated_p": verdicts.calibrated_p(difference.p, matrix.shape[1], len(matrix)),
+        }
+    tests = pd.DataFrame.from_dict(rows, orient="index")
+    tests.insert(0, "mean", matrix.mean())
+    tests["tied"] = tests["calibrated_p"] > ALPHA
+    return tests.sort_values("mean", ascending=False)
+
+
+def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """Return the test of the first minus the second encoding of each pair, one family by Holm's method.
+
+    Args:
+        matrix: scores [C, E].
+        pairs: names of columns.
+
+    Returns:
+        A row per pair, with the columns ``first, second, difference, low, high, ahead, of, p, verdict``: the
+        interval has the level of its test, ``ahead`` counts the configurations in which the first is higher,
+        and the verdict is higher, lower or tied.
+    """
+    differences = np.array([(matrix[first] - matrix[second]).to_numpy(float) for first, second in pairs])
+    raw = paired_ps(differences)
+    adjusted = holm(raw.tolist())
+    places = stats.rankdata(raw, method="ordinal")
+    tests_left = len(pairs)
+    levels = np.empty(len(pairs))
+    for index in np.argsort(places):  # after the first tie the level stays the same
+        levels[index] = ALPHA / tests_left
+        tests_left -= adjusted[index] <= ALPHA
+    rows = []
+    for (first, second), values, p, level in zip(pairs, differences, adjusted, levels, strict=True):
+        interval = paired_interval(values, level)
+        verdict = "tied" if p > ALPHA else "higher" if values.mean() > 0 else "lower"
+        rows.append(
+            {
+                "first": first,
+                "second": second,
+                "difference": values.mean(),
+                "low": interval.low,
+                "high": interval.high,
+                "ahead": int((values > 0).sum()),
+                "of": len(values),
+                "p": p,
+                "verdict": verdict,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def tests_with_tasks_as_observations(matrices: Mapping[str, pd.DataFrame], best: str) -> pd.Series:
+    """Return Holm's p-values [E] of t tests of the best encoding; each task's mean is one observation."""
+    means = pd.DataFrame({task: matrix.mean() for task, matrix in matrices.items()})
+    others = means.drop(index=best)
+    ps = [float(stats.ttest_rel(means.loc[best], row).pvalue) for _, row in others.iterrows()]
+    return pd.Series(holm(ps), others.index)
+
+
+def draw_means(
+    panels: Sequence[Axes],
+    matrices: Mapping[str, pd.DataFrame],
+    order: Sequence[str],
+    in_colour: Collection[str],
+) -> None:
+    """Draw scores [C, E] as pale dots, with the mean and its 95% interval over configurations.
+
+    Args:
+        panels: one for each matrix, with a shared y axis.
+        matrices: scores by the label of the x axis.
+        order: the encodings, from top to bottom.
+        in_colour: encodings whose means are blue, the others are dark grey.
+    """
+    for axes, (words, matrix) in zip(panels, matrices.items(), strict=True):
+        for place, label in enumerate(order):
+            values = matrix[label]
+            low, high = interval_of_mean(values.to_numpy())
+            colour = "C0" if label in in_colour else "0.25"
+            axes.plot(values, [place] * len(values), "o", color="0.72", markersize=2.5)
+            axes.plot([low, high], [place, place], color=colour, linewidth=2.2)
+            axes.plot(values.mean(), place, "o", color=colour, markersize=4.5)
+        axes.set(xlim=(-0.04, 1.04), xlabel=words)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(order)), order)
+    panels[0].set_ylim(len(order) - 0.4, -0.6)
+
+
+def interval_of_mean(values: np.ndarray) -> tuple[float, float]:
+    """Return the ends of the 95% bootstrap interval of the mean over configurations."""
+    size = len(values)
+    counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), DRAWS)
+    low, high = np.quantile(counts @ values / size, [ALPHA / 2, 1 - ALPHA / 2])
+    return float(low), float(high)

@@ -1,0 +1,182 @@
+"""Test the page of the bank with independent code, and the limits of truncation with simulated predictors."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from pe_experiments.studies.scores import majority_of_bits
+from pe_experiments.tasks import IGNORE
+from pe_experiments.tasks.copying import Copy
+from pe_experiments.tasks.local import Lag
+from pe_experiments.tasks.recall import Induction
+from pe_experiments.tasks.state import FlipFlop
+from results.bank import study as bank
+from tests import recomputation
+from tests.conftest import ROOT
+
+FOLDER = ROOT / "results" / "bank"
+PAGE = (FOLDER / "README.md").read_text()
+EXAMPLES = 4_000
+CLOSE = 0.009  # printed values are rounded, and floors of flip-flop are estimated there and exact here
+
+
+def cells_of(table: str) -> dict[str, list[str]]:
+    """The rows of a generated table of the page by their first cell."""
+    block = re.search(rf"<!-- from {table}: make results -->\n(.*?)<!-- end -->", PAGE, re.DOTALL)
+    assert block
+    rows = [line.strip("| ").split(" | ") for line in block[1].splitlines()[2:]]
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def number_of(name: str) -> float:
+    """A generated number in a sentence of the page."""
+    found = re.search(rf"<!-- \{{{re.escape(name)}(?::[^}}]*)?\}} -->([-\d.]+)%?<!-- end -->", PAGE)
+    assert found, name
+    return float(found[1])
+
+
+@pytest.fixture(scope="module")
+def halves() -> tuple[recomputation.Bank, recomputation.Bank]:
+    return recomputation.bank_halves(FOLDER, [*bank.TASKS])
+
+
+def test_independent_code_finds_the_ranking(halves: tuple[recomputation.Bank, recomputation.Bank]) -> None:
+    first, _ = halves
+    rows = cells_of("ranking")
+    assert set(rows) == set(first["copy"])
+    scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
+    best, differences = recomputation.best_against_others(scores)
+    assert next(iter(rows)) == best
+    means = [float(row[0].strip("*")) for row in rows.values()]
+    assert means == sorted(means, reverse=True)
+    for name, (mean, *cells) in rows.items():
+        assert float(mean.strip("*")) == pytest.approx(np.mean([*scores[name].values()]), abs=CLOSE)
+        columns = [recomputation.measured(first[task], "score", as_zero=True)[name] for task in bank.TASKS]
+        columns += [recomputation.over_tasks(first, [*bank.TASKS], times)[name] for times in ("2x", "4x")]
+        expected = [np.mean([*values.values()]) for values in columns]
+        assert [*map(float, cells[:6])] == pytest.approx(expected, abs=CLOSE)
+        learned = sum(runs["learned"] for task in bank.TASKS for runs in first[task][name].values())
+        assert cells[6] == f"{learned} of 48"
+        if name != best:
+            assert float(cells[7].split(" [")[0]) == pytest.approx(differences[name][0], abs=CLOSE)
+            assert mean.startswith("**") == (float(cells[8]) > 0.05)
+            assert differences[name][1] <= float(cells[8]) + CLOSE  # the calibration only raises p
+
+
+def test_independent_code_finds_what_is_said_of_twice_the_length_and_without_lag(
+    halves: tuple[recomputation.Bank, recomputation.Bank],
+) -> None:
+    first, _ = halves
+    at_2x = recomputation.over_tasks(first, [*bank.TASKS], "2x")
+    differences = recomputation.against_others(at_2x, bank.GATE)
+    difference, p = differences["rope"]
+    assert number_of("2x/rope/difference") == pytest.approx(difference, abs=CLOSE)
+    assert number_of("2x/rope/p") == pytest.approx(p, abs=CLOSE)
+    ahead = sum(at_2x[bank.GATE][n] > at_2x["rope"][n] for n in range(12))
+    assert number_of("2x/rope/ahead") == ahead
+    without = recomputation.over_tasks(first, ["copy", "induction", "flip_flop"], "score")
+    for name in (bank.GATE, "kerple_log", "fox", "cpb_log", "alibi", "cope", "cpb_linear"):
+        assert number_of(f"without lag/{name}") == pytest.approx(
+            np.mean([*without[name].values()]), abs=CLOSE
+        )
+
+
+def test_independent_code_finds_the_planned_tests(
+    halves: tuple[recomputation.Bank, recomputation.Bank],
+) -> None:
+    first, mirrored = (recomputation.over_tasks(half, [*bank.TASKS], "score") for half in halves)
+    for name, cells in cells_of("newer").items():
+        tests = [recomputation.sign_flip_p(first[name], first[other]) for other in bank.EARLY]
+        adjusted = recomputation.holm([p for _, p, _ in tests])
+        for cell, (difference, _, _), p in zip(cells[:2], tests, adjusted, strict=True):
+            assert float(cell.split(" [")[0]) == pytest.approx(difference, abs=CLOSE)
+            assert float(cell.split("p ")[1]) == pytest.approx(p, abs=CLOSE)
+    others = [name for name in bank.EARLIEST if name not in bank.EARLY]
+    pairs = [(name, other) for name in bank.EARLY for other in others]
+    ps = recomputation.holm([recomputation.sign_flip_p(mirrored[a], mirrored[b])[1] for a, b in pairs])
+    assert number_of("mirrored/higher") == sum(p <= 0.05 for p in ps)
+    assert number_of("mirrored/tests") == len(ps)
+
+
+def test_independent_code_finds_what_truncation_costs(
+    halves: tuple[recomputation.Bank, recomputation.Bank],
+) -> None:
+    curves = recomputation.read_csv(FOLDER / "truncated.csv")
+    truncated = recomputation.over_tasks(recomputation.with_curves(FOLDER, curves), [*bank.TASKS], "score")[
+        "rope"
+    ]
+    assert len(truncated) == 12
+    mirrored = recomputation.over_tasks(halves[1], [*bank.TASKS], "score")
+    mean = float(cells_of("truncation")["RoPE, its last tokens"][0])
+    assert mean == pytest.approx(np.mean([*truncated.values()]), abs=CLOSE)
+    for words, name in (("FoX", "fox"), ("KERPLE", "kerple_log")):
+        difference, _, _ = recomputation.sign_flip_p(mirrored[name], truncated)
+        assert number_of(f"truncation/{words}/difference") == pytest.approx(difference, abs=CLOSE)
+
+
+def test_the_order_of_larger_models_is_spearmans() -> None:
+    means = bank.scale_means(bank.load(FOLDER).scale)["6 cases"]
+    assert number_of("scale/rho") == pytest.approx(stats.spearmanr(means[64], means[128]).statistic, abs=5e-3)
+
+
+def test_the_page_says_how_many_planned_runs_are_published() -> None:
+    published = len(recomputation.read_csv(FOLDER / "runs.csv"))
+    assert f"<!-- {{progress}} -->{published:,} of " in PAGE or f"-->all {published:,} planned" in PAGE
+
+
+@pytest.mark.parametrize("ignore", [0.8, 0.9])
+def test_the_floor_of_flip_flop_is_the_majority_of_the_bits_so_far(ignore: float) -> None:
+    task = FlipFlop(ignore)
+    total = 0.0
+    inputs, targets = task.sample(20, 4000, torch.Generator().manual_seed(1))
+    for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
+        total += recomputation.chance_of_majority(row, answers, task.write)
+    assert majority_of_bits(ignore, 20) == pytest.approx(total / 4000, abs=0.02)
+
+
+def share_right(task: str, symbols: int, ignore: float, longest: int, length: int) -> float:
+    """Return the exact match of a predictor that sees the last `bank.window` tokens of each prefix."""
+    sampler = {
+        "copy": Copy(symbols),
+        "lag": Lag(vocab_size=symbols),
+        "induction": Induction(symbols),
+        "flip_flop": FlipFlop(ignore),
+    }[task]
+    inputs, targets = sampler.sample(length, EXAMPLES, torch.Generator().manual_seed(2))
+    right = 0
+    for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
+        is_right = True
+        for place, answer in enumerate(answers):
+            if answer == IGNORE:
+                continue
+            aligned = task in ("lag", "flip_flop")
+            read = row[: place + 1] if aligned else [*row, "separator", *answers[:place]]
+            first = max(0, len(read) - bank.window(task, longest))
+            window = read[first:]
+            guess = 0
+            if task == "copy" and first <= place:
+                guess = row[place]
+            elif task == "lag":
+                guess = window[-4]
+            elif task == "induction":
+                before = window[:-2]  # without the trigger at the end and the separator
+                guess = before[before.index(symbols) + 1] if symbols in before else before[0]
+            elif task == "flip_flop" and 2 in window:
+                last_write = len(window) - 1 - window[::-1].index(2)
+                guess = window[last_write + 1]
+            is_right &= guess == answer
+        right += is_right
+    return right / EXAMPLES
+
+
+@pytest.mark.parametrize("task", bank.TASKS)
+@pytest.mark.parametrize(("longest", "length"), [(12, 12), (12, 14), (12, 24), (24, 48), (12, 48)])
+def test_a_predictor_with_a_window_reaches_the_limit(task: str, longest: int, length: int) -> None:
+    """On copying to the length at which the first symbol leaves the window."""
+    limit = bank.ceiling(task, 10, 0.8, longest, length)
+    assert share_right(task, 10, 0.8, longest, length) == pytest.approx(limit, abs=0.03)
