@@ -113,8 +113,11 @@ def grid_runs(
             ]
         else:
             axes = [{**grid, key: typed} for grid in axes]
-    runs = {run: None for grid in axes for run in itertools.product(*grid.values())}
-    return [list(run) for run in runs]
+    runs: dict[frozenset[str], list[str]] = {}
+    for grid in axes:
+        for run in itertools.product(*grid.values()):
+            runs.setdefault(frozenset(run), list(run))
+    return list(runs.values())
 
 
 def _store(group: str, name: str, cls: type, **options: Any) -> None:

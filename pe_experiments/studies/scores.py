@@ -96,7 +96,8 @@ def _points_above_floors(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     """
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "configuration"})
     ignored = with_settings(runs, ignore="task.ignore").set_index("name")["ignore"]
-    points["floor"] = [_floor(point, ignored[point.name]) for point in points.itertuples(index=False)]
+    points["ignore"] = points["name"].map(ignored)
+    points["floor"] = [_floor(point) for point in points.itertuples(index=False)]
     runs_at_length = points.groupby(["task", "configuration", "content_length"])["name"].transform("nunique")
     runs_in_configuration = points.groupby(["task", "configuration"])["name"].transform("nunique")
     points = points[runs_at_length == runs_in_configuration]
@@ -106,10 +107,10 @@ def _points_above_floors(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     return points
 
 
-def _floor(point: Any, ignore: float) -> float:
+def _floor(point: Any) -> float:
     """Return the exact match at a length that needs no memory of order; see the module."""
     if point.task == "flip_flop":
-        return majority_of_bits(ignore, point.content_length)
+        return majority_of_bits(point.ignore, point.content_length)
     if point.answer_tokens == 1 and point.bag_ceiling < 1:  # a control is solvable without order
         return float(point.bag_ceiling)
     return 0.0

@@ -425,14 +425,13 @@ def window_scores(bank: Bank) -> dict[str, pd.DataFrame]:
     names = bank.truncated["name"].unique()
     in_window = select_runs(bank.runs, bank.runs.runs["name"].isin(names))
     exact_match = bank.truncated.set_index(["name", "content_length"])["exact_match"]
-    options = bank.rows.set_index("name")[["symbols", "ignore", "max_length"]]
-    truncated, perfect = in_window.curves.copy(), in_window.curves.copy()
+    truncated = in_window.curves.copy()
+    perfect = in_window.curves.merge(bank.rows[["name", "symbols", "ignore", "max_length"]], on="name")
     keys = list(zip(truncated["name"], truncated["content_length"], strict=True))
     truncated["exact_match"] = [exact_match[key] for key in keys]
-    perfect["exact_match"] = [
-        ceiling(row.task, *options.loc[row.name], row.content_length)
-        for row in perfect.itertuples(index=False)
-    ]
+    options = perfect[["task", "symbols", "ignore", "max_length", "content_length"]]
+    perfect["exact_match"] = list(map(ceiling, *options.to_numpy().T))
+    perfect = perfect[in_window.curves.columns]
     return {
         "truncated": score_runs(replace(in_window, curves=truncated), METRICS),
         "limit": score_runs(replace(in_window, curves=perfect), METRICS),
@@ -488,17 +487,17 @@ def learning_table(bank: Bank) -> str:
     evaluations = bank.runs.training.sort_values("step")
     reached = evaluations[evaluations["exact_match"] >= SOLVED].groupby("name")["step"].first()
     scores = scores.assign(steps=scores["name"].map(reached))
-    lines = []
+    lines: list[dict[str, Any]] = []
     for label, rows in scores.groupby("label"):
         counts = rows.groupby("task")["learned"].agg(["sum", "size"])
         steps = rows[rows["learned"]].groupby("task")["steps"].median()
         lines.append(
             {
                 "share": rows["learned"].mean(),
-                "encoding": f"`{label}`",
+                "encoding": "`" + str(label) + "`",
                 "learned": f"{rows['learned'].sum()} of {len(rows)}",
-                **{f"`{task}`": f"{counts.loc[task, 'sum']} of {counts.loc[task, 'size']}" for task in TASKS},
-                "median steps": " / ".join(f"{steps[task]:,.0f}" for task in TASKS),
+                **{f"`{task}`": " of ".join(map(str, counts.loc[task, ["sum", "size"]])) for task in TASKS},
+                "median steps": " / ".join(f"{float(steps[task]):,.0f}" for task in TASKS),
             }
         )
     lines.sort(key=lambda line: (-line["share"], line["encoding"]))
@@ -567,7 +566,7 @@ def scale_table(scores: dict[int, pd.DataFrame]) -> str:
     """Return the mean scores by size, over all cases and over the same cases at all sizes."""
     cells: dict[str, Any] = {"encoding": [f"`{label}`" for label in SCALED]}
     for cases, means in scale_means(scores).items():
-        for width in means:
+        for width in [width for width in scores if width in means]:
             cells[f"{SIZES[width]} M, {cases}"] = means[width][SCALED].map(number).to_list()
     return table(pd.DataFrame(cells))
 

@@ -56,7 +56,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_published_runs_of_the_bank_are_not_trained_again(bank: Path, script: Script) -> None:
-    typed = ("sweep=bank", *SMALL, "pe=none,rope", "dry_run=true", f"results_dir={bank}")
+    typed = ("sweep=bank", *SMALL, "pe=none,t5", "dry_run=true", f"results_dir={bank}")
     out = script("train", *typed).succeeded()
     assert "16 runs: 8 published, 8 new" in out
     for other in ("rerun=true", "evaluation.lengths=[5,7]", "evaluation.examples=9", "evaluation.save=true"):

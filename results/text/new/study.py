@@ -150,7 +150,8 @@ def draw(folder: Path, figures: Path) -> None:
     rows = outcomes(folder)
     figure = Figure(figsize=(4.8, 3.6), layout="constrained")
     axes = figure.subplots()
-    transfer.draw_classes(axes, rows["score"], rows[["rise", "low", "high"]], rows["class"])
+    score, level = rows["score"].to_numpy(float), rows["class"].to_numpy(float)
+    transfer.draw_classes(axes, score, rows[["rise", "low", "high"]], level)
     for label, row in rows.iterrows():
         axes.annotate(
             str(label), (row["score"], row["rise"]), (3, -5), textcoords="offset points", fontsize=7,
