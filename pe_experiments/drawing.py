@@ -69,6 +69,8 @@ STYLES = {  # colour and marker of frequently compared encodings; the first twel
     "learned_sinusoidal": ("#F032E6", "s"),
     "learned+abacus": ("#8B0030", "D"),
     "learned+coupling": ("#56B4E9", "D"),
+    "bam": ("#D55E00", "s"),
+    "fox_per_query": ("#7FB83D", "v"),
 }
 WIDTH = 7.2  # inches, two columns of a journal
 FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates

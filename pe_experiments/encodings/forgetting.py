@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import in_float64
+from pe_experiments.terminal.argument_checks import at_least
 
 
 def forget_gate(width: int, gates: int, initial_bias: float) -> nn.Linear:
@@ -51,3 +52,40 @@ class Forgetting(PositionalEncoding):
         queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
         bias_BHTS = cumulative_BHS[:, :, queries, None] - cumulative_BHS[:, :, None]
         return bias_BHTS.float().to(q_BHTK.device)
+
+
+class ForgettingPerQuery(PositionalEncoding):
+    """Bias sum_{s=j..i-1} ln sigmoid(q'_i . k'_s / sqrt(d')) on the logit of query i and key j.
+
+    q' and k' are small projections of the layer's (normalised) hidden state, for each head: a query decides
+    how much each token between it and a key lowers the key's logit. Position ids are not read.
+
+    Source: x-transformers (``PerRowDataDependentAlibi``), after Lin et al. 2025, arXiv:2503.02130.
+    Parameters: ``2 * d_model * num_heads * width`` per layer. Beyond training: the bias keeps falling with
+    every token. Causal only.
+
+    Args:
+        width: d', at least 1; 8 in the source.
+    """
+
+    causal_only = True
+    per_layer = True
+    invariant_to = "ids"
+
+    def __init__(self, shape: ModelShape, *, width: int = 8):
+        super().__init__(shape)
+        self.width = at_least(1, "width", width)
+        self.gate = nn.Linear(shape.d_model, 2 * shape.num_heads * width, bias=False)
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        assert at.x_BSD is not None, "the gates need the hidden state of the layer"
+        with torch.autocast(q_BHTK.device.type, enabled=False):
+            projected = self.gate(at.x_BSD.to(self.gate.weight.dtype))
+            heads = (2, self.shape.num_heads, self.width)
+            small_q_BHSW, small_k_BHSW = projected.unflatten(-1, heads).permute(2, 0, 3, 1, 4)
+            queries = torch.arange(q_BHTK.shape[2], device=q_BHTK.device) + at.first_query
+            small_q_BHTW = small_q_BHSW[:, :, queries] * self.width**-0.5
+            log_gates_BHTS = F.logsigmoid(small_q_BHTW @ small_k_BHSW.mT)
+            is_earlier_TS = torch.arange(k_BHSK.shape[2], device=q_BHTK.device) < queries[:, None]
+            # Summed from the query backwards, so that sums up to near keys have few terms.
+            return (log_gates_BHTS * is_earlier_TS).flip(-1).cumsum(-1).flip(-1)

@@ -341,6 +341,11 @@ def _phi3(settings: dict[str, Any]) -> dict[str, Any]:
     return {**settings, "rope_parameters": {**block, "rope_type": "longrope"}}
 
 
+def _smollm3(settings: dict[str, Any]) -> dict[str, Any]:
+    """SmolLM3: layers that are listed with a window have it, whatever ``use_sliding_window`` says."""
+    return settings | ({"use_sliding_window": True} if "layer_types" in settings else {})
+
+
 COMPLETED_BY = {
     "cohere2_moe": _cohere2_moe,
     "deepseek_v4": _deepseek_v4,
@@ -348,4 +353,5 @@ COMPLETED_BY = {
     "phi4_multimodal": _phi3,
     "qwen2_moe": _qwen2_moe,
     "recurrent_gemma": _recurrent_gemma,
+    "smollm3": _smollm3,
 }

@@ -1,6 +1,7 @@
 """Extensions of RoPE to sequences longer than in training (interpolation, NTK, YaRN); in training, RoPE."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,7 +9,9 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.encodings.tensors import float64_device, in_float64
-from pe_experiments.terminal.argument_checks import above, at_least
+from pe_experiments.terminal.argument_checks import above, at_least, one_of
+
+Ramp = Literal["linear", "radix"]
 
 
 class ExtendedRope(Rope):
@@ -139,6 +142,8 @@ class RopeYarn(ScaledRope):
         base, rotary_fraction, kept_frequencies, factor, original_length: see `ExtendedRope`.
         beta_fast, beta_slow: rotations over the original length, as above; 32 and 1 in the paper.
             beta_fast >= beta_slow > 0.
+        ramp: ``linear``, or ``radix``: pair m between the ends lo and hi of the ramp is divided by s^r, with
+            r = (m - lo)(m - lo + 1) / ((hi - lo)(hi - lo + 1)) (``yarn_radix3`` of MrRoPE's released code).
         truncate: whether the ends of the ramp are rounded to whole pairs (gpt-oss does not round).
         attention_factor: factor of cos and sin, above 0, in place of 0.1 ln s + 1 (Olmo 3).
         mscale, mscale_all_dim: if both are given, cos and sin are multiplied by the ratio of
@@ -157,6 +162,7 @@ class RopeYarn(ScaledRope):
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
         original_length: int | None = None,
+        ramp: Ramp = "linear",
         truncate: bool = True,
         attention_factor: float | None = None,
         mscale: float | None = None,
@@ -176,6 +182,7 @@ class RopeYarn(ScaledRope):
             )
         self.beta_fast = beta_fast
         self.beta_slow = beta_slow
+        self.ramp = one_of(Ramp, "ramp", ramp)
         self.truncate = truncate
         if attention_factor is not None:
             above(0, "attention_factor", attention_factor)
@@ -189,8 +196,10 @@ class RopeYarn(ScaledRope):
     def frequencies_BR(self, at: AttentionContext) -> Tensor:
         frequencies_BR = super().frequencies_BR(at)
         share_R = self.interpolated_share(frequencies_BR.device)
-        interpolated_BR = frequencies_BR / self.stretch_B(at)[:, None]
-        return frequencies_BR * (1 - share_R) + interpolated_BR * share_R
+        stretch_B1 = self.stretch_B(at)[:, None]
+        if self.ramp == "radix":
+            return frequencies_BR / stretch_B1**share_R
+        return frequencies_BR * (1 - share_R) + frequencies_BR / stretch_B1 * share_R
 
     def interpolated_share(self, device: torch.device) -> Tensor:
         """Return 0 for an unchanged pair and 1 for an interpolated pair, [R] in float64."""
@@ -204,7 +213,9 @@ class RopeYarn(ScaledRope):
         pairs_R = torch.arange(self.pairs, dtype=torch.float64, device=device)
         if last < first:  # even the fastest pair makes fewer than beta_slow rotations
             return torch.ones_like(pairs_R)
-        return ((pairs_R - first) / max(last - first, 0.001)).clamp(0, 1)
+        width = max(last - first, 0.001)
+        share_R = ((pairs_R - first) / width).clamp(0, 1)
+        return share_R * (share_R * width + 1) / (width + 1) if self.ramp == "radix" else share_R
 
     def _pair_with(self, rotations: float) -> float:
         """Return the (fractional) index of the pair with this many rotations over the original length."""

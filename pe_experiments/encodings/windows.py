@@ -12,7 +12,8 @@ from pe_experiments.terminal.argument_checks import at_least
 class SlidingWindow(PositionBias):
     """Every query sees only the keys less than ``window`` positions away, itself included.
 
-    Order within a window comes from the causal mask, or from an encoding composed with this one.
+    With ``first`` it also sees the keys at the first positions, whatever the distance. Order within a window
+    comes from the causal mask, or from an encoding composed with this one.
 
     Source: Beltagy et al. 2020, arXiv:2004.05150, section 3.1. Parameters: none. Beyond training: the window
     stays, and the layers together reach num_layers (window - 1) tokens back. In decoders and encoders (to
@@ -20,16 +21,24 @@ class SlidingWindow(PositionBias):
 
     Args:
         window: size in positions, at least 1; None means a quarter of ``original_length``, at least 2.
+        first: number of positions from 0 that every query sees, at least 0; StreamingLLM keeps four (Xiao et
+            al. 2023, arXiv:2309.17453).
     """
 
     invariant_to = "shift"
 
-    def __init__(self, shape: ModelShape, *, window: int | None = None):
+    def __init__(self, shape: ModelShape, *, window: int | None = None, first: int = 0):
         super().__init__(shape)
         self.window = at_least(1, "window", max(2, shape.original_length // 4) if window is None else window)
+        self.first = at_least(0, "first", first)
+        if first:
+            self.invariant_to = "nothing"
 
     def _bias(self, at: AttentionContext) -> Tensor:
-        return window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
+        bias_B1TS = window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
+        if self.first == 0:
+            return bias_B1TS
+        return bias_B1TS.masked_fill((at.k_positions_BS < self.first)[:, None, None], 0.0)
 
 
 class Chunks(PositionBias):

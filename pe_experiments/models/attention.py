@@ -18,7 +18,7 @@ from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster, has_fixed_bias
-from pe_experiments.models.parts import AttentionPart, softmax_with_sink
+from pe_experiments.models.parts import AttentionPart, QkNorm, softmax_with_sink
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
 FEWEST_QUERIES = 16  # of a block, because each block costs time of its own
@@ -34,12 +34,14 @@ class Weighting:
         at: the positions.
         sink_H: logit of a further key without a value, for each head; None if there is none.
         softmax: takes the place of softmax (``model.attention``); None means softmax.
+        qk_norm: normalises rotated queries and keys (``model.qk_norm=after``); None means no norm there.
     """
 
     encoding: PositionalEncoding
     at: AttentionContext
     sink_H: Tensor | None = None
     softmax: Softmax | None = None
+    qk_norm: QkNorm | None = None
 
     @property
     def needs_weights(self) -> bool:
@@ -48,9 +50,14 @@ class Weighting:
 
     def of(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
-        if self.sink_H is None and self.softmax is None:
+        if self.sink_H is None and self.softmax is None and self.qk_norm is None:
             return self.encoding.weights(q_BHTK, k_BHSK, self.at)
-        return self.of_rotated(*self.encoding.rotate(q_BHTK, k_BHSK, self.at))
+        return self.of_rotated(*self.rotated(q_BHTK, k_BHSK))
+
+    def rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys as the encoding rotates them, normalised after that if asked for."""
+        q_BHTK, k_BHSK = self.encoding.rotate(q_BHTK, k_BHSK, self.at)
+        return (q_BHTK, k_BHSK) if self.qk_norm is None else self.qk_norm.of_rotated(q_BHTK, k_BHSK)
 
     def of_rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return attention weights [B, H, T, S] of rotated queries and keys."""
@@ -74,7 +81,7 @@ def eager(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) 
 
 def sdpa(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
-    q_BHTK, k_BHSK = weighting.encoding.rotate(q_BHTK, k_BHSK, weighting.at)
+    q_BHTK, k_BHSK = weighting.rotated(q_BHTK, k_BHSK)
     return fused(q_BHTK, k_BHSK, v_BHSK, weighting)
 
 
@@ -108,7 +115,7 @@ def blocked(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting
     encoding, at = weighting.encoding, weighting.at
     has_own_weights = makes_weights(encoding)  # these include the rotation
     if not has_own_weights:
-        q_BHTK, k_BHSK = encoding.rotate(q_BHTK, k_BHSK, at)
+        q_BHTK, k_BHSK = weighting.rotated(q_BHTK, k_BHSK)
     batch, heads, queries, _ = q_BHTK.shape
     keys = k_BHSK.shape[2]
     sees_later_keys = encoding.looks_ahead or encoding.reads_row or weighting.softmax is not None
@@ -222,4 +229,5 @@ class Attention(nn.Module):
     def _weighting(self, encoding: PositionalEncoding, at: AttentionContext) -> Weighting:
         logits = [part.sink_logits() for part in self.parts]  # type: ignore[operator]
         sink_H = next((sink_H for sink_H in logits if sink_H is not None), None)
-        return Weighting(encoding, at, sink_H, self.softmax)
+        norms = [part for part in self.parts if isinstance(part, QkNorm) and part.after_rotation]
+        return Weighting(encoding, at, sink_H, self.softmax, norms[0] if norms else None)

@@ -18,6 +18,7 @@ from pe_experiments.models.cpu import Unpacked
 from pe_experiments.terminal.errors import NotApplicable
 
 OutputGate = Literal["none", "head", "channel"]
+NormOfQueries = bool | Literal["before", "after"]  # the rotation; True means before
 
 WIDTH = 4  # tokens that the token shift reads, the current one included
 
@@ -46,15 +47,26 @@ class QkNorm(AttentionPart):
     """Queries and keys of each head are divided by their root mean square and scaled by learned weights.
 
     Source: Dehghani et al. 2023, arXiv:2302.05442, as in Qwen3: RMSNorm before the rotation, with one weight
-    per channel that the heads share. Parameters: 2 head_dim per layer, starting at 1.
+    per channel that the heads share; ``after`` the rotation as in nanochat, which has no weights. Parameters:
+    2 head_dim per layer, starting at 1.
     """
 
-    def __init__(self, shape: ModelShape):
+    def __init__(self, shape: ModelShape, after_rotation: bool = False):
         super().__init__()
+        self.after_rotation = after_rotation
         self.q_norm = nn.RMSNorm(shape.head_dim, eps=1e-6)
         self.k_norm = nn.RMSNorm(shape.head_dim, eps=1e-6)
 
     def queries_and_keys(self, q_BHTK: Tensor, k_BHSK: Tensor) -> tuple[Tensor, Tensor]:
+        return (q_BHTK, k_BHSK) if self.after_rotation else (self.q_norm(q_BHTK), self.k_norm(k_BHSK))
+
+    def of_rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys that the encoding has rotated, normalised."""
+        (width,) = self.q_norm.normalized_shape
+        if q_BHTK.shape[-1] != width:
+            raise NotApplicable(
+                f"model.qk_norm=after: the encoding makes queries of {q_BHTK.shape[-1]} channels from {width}"
+            )
         return self.q_norm(q_BHTK), self.k_norm(k_BHSK)
 
 

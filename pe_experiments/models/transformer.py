@@ -19,7 +19,15 @@ from pe_experiments.models.attention import Attention, MakeSoftmax, makes_weight
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.cpu import SelectedTokens, Unpacked, packing_of
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
-from pe_experiments.models.parts import AttentionPart, Gate, OutputGate, QkNorm, Sinks, TokenShift
+from pe_experiments.models.parts import (
+    AttentionPart,
+    Gate,
+    NormOfQueries,
+    OutputGate,
+    QkNorm,
+    Sinks,
+    TokenShift,
+)
 from pe_experiments.terminal.argument_checks import one_of
 from pe_experiments.terminal.errors import NotApplicable
 
@@ -47,7 +55,7 @@ class LayerForm:
     biases: bool
     dropout: float
     attention_implementation: Implementation
-    qk_norm: bool = False
+    qk_norm: NormOfQueries = False
     sinks: bool = False
     output_gate: OutputGate = "none"
     token_shift: bool = False
@@ -59,7 +67,7 @@ class LayerForm:
         if self.token_shift:
             parts.append(TokenShift(shape))
         if self.qk_norm:
-            parts.append(QkNorm(shape))
+            parts.append(QkNorm(shape, after_rotation=self.qk_norm == "after"))
         if self.sinks:
             parts.append(Sinks(shape))
         if self.output_gate != "none":
@@ -114,7 +122,8 @@ class Transformer(Backbone):
         dropout: dropout rate, applied to the embeddings and to the outputs of attention and MLP in training.
         initialisation: how the backbone's weights are drawn, see `initialise_backbone`.
         output_head: ``separate``, or ``tied`` to the token embedding (GPT-2).
-        qk_norm: whether queries and keys are normalised before they rotate, see `QkNorm`.
+        qk_norm: whether queries and keys are normalised ``before`` (or True) or ``after`` they rotate, see
+            `QkNorm`.
         sinks: whether heads can attend to nothing, see `Sinks`.
         output_gate: ``none``, or what `Gate` multiplies: each ``head`` or each ``channel``.
         token_shift: whether attention also reads a convolution of the last four tokens, see `TokenShift`.
@@ -124,9 +133,9 @@ class Transformer(Backbone):
 
     Raises:
         ValueError: an unknown choice, a dropout outside [0, 1), a tied head with an encoding that is
-            concatenated, sinks or an own softmax with an encoding that computes its own weights, both
-            together, a token shift in an encoder, or the fused kernel (``sdpa``) with an encoding that reads
-            the attention weights.
+            concatenated, a token shift in an encoder, sinks and an own softmax together, one of both or a
+            norm after the rotation with an encoding that computes its own weights, or the fused kernel
+            (``sdpa``) with an encoding that reads the attention weights.
     """
 
     def __init__(
@@ -142,7 +151,7 @@ class Transformer(Backbone):
         dropout: float = 0.0,
         initialisation: Initialisation = "gpt2",
         output_head: OutputHead = "separate",
-        qk_norm: bool = False,
+        qk_norm: NormOfQueries = False,
         sinks: bool = False,
         output_gate: OutputGate = "none",
         token_shift: bool = False,
@@ -154,6 +163,8 @@ class Transformer(Backbone):
         one_of(Norm, "norm", norm)
         one_of(OutputHead, "output_head", output_head)
         one_of(OutputGate, "output_gate", output_gate)
+        if qk_norm not in (False, True, "before", "after"):
+            raise ValueError(f"qk_norm={qk_norm} must be false, true, before or after")
         one_of(Implementation, "attention_implementation", attention_implementation)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
@@ -173,6 +184,8 @@ class Transformer(Backbone):
             raise NotApplicable("model.sinks=true needs the softmax; take it without model.attention")
         if sinks or attention:
             self._require_softmax("model.sinks=true" if sinks else "model.attention")
+        if qk_norm == "after":
+            self._require_softmax("model.qk_norm=after")
         if attention_implementation == "sdpa":
             self._require_no_read()
         self.layers = nn.ModuleList(Layer(shape, index, form) for index in range(shape.num_layers))

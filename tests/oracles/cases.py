@@ -44,6 +44,7 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"factor": 8.0, "original_length": 700, "truncate": False},
         {"factor": 8.0, "original_length": 700, "attention_factor": 1.3},
         {"factor": 40.0, "original_length": 700, "mscale": 0.7, "mscale_all_dim": 0.3},
+        {"factor": 8.0, "original_length": 7000, "ramp": "radix"},
     ],
     "rope_llama3": [
         {"factor": 8.0, "original_length": 700},
@@ -62,7 +63,7 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
     "pope": [{"base": 100.0}],
     "t5": [{"num_buckets": 8, "max_distance": 128}, {"num_buckets": 16, "max_distance": 3000}],
     "fire": [{"width": 5, "c": 0.7, "threshold": 100.0}],
-    "sliding_window": [{"window": 900}],
+    "sliding_window": [{"window": 900}, {"window": 3, "first": 2000}],
     "hard_alibi": [{"windowed_heads": 1}],
     "shaw": [{"max_distance": 3}, {"max_distance": 40}, {"max_distance": 3, "values": True}],
     "transformer_xl": [{"base": 100.0}],
@@ -93,6 +94,11 @@ HYPERPARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"alpha": 2.0, "scale": "none", "slopes": "exponential"},
     ],
     "repo": [{"base": 20.0, "width": 3}],
+    "bam": [
+        {"learn_location": True, "initial_shape": 0.4, "initial_location": -1.0},
+        {"learn_shape": False, "learn_scale": False, "initial_location": 0.7},
+    ],
+    "fox_per_query": [{"width": 3}],
     "rope_values": [{"base": 123.4, "rotary_fraction": 0.5}, {"base": 500.0, "kept_frequencies": 0.3}],
 }
 CLAMPED = ("kerple_log", "kerple_power", "pope")  # large parameters reach their clamps

@@ -205,6 +205,8 @@ def test_what_is_not_known_is_refused_by_name(words: str, tmp_path: Path) -> Non
         {"model_type": "mistral", "sliding_window": 6, "max_window_layers": 3},
         {"model_type": "recurrent_gemma", "attention_window_size": 6,
             "block_types": ["recurrent", "recurrent", "attention"]},
+        {"model_type": "smollm3", "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 6},
         {"model_type": "qwen2_moe", "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 5},
         {"model_type": "cohere2_moe", "sliding_window": 6, "first_k_dense_replace": 2},
         {"model_type": "cohere2_moe", "sliding_window": 6, "first_k_dense_replace": 3,
@@ -242,10 +244,20 @@ OFTEN_LEFT_OVER: dict[str, dict[str, Any]] = {
 }
 
 
+# Their files spell the share otherwise (rotary_pct, or inside the block), and layers with a window of 0.
+OTHERWISE_SPELT = {
+    ("gpt_neox", "partial_rotary_factor"),
+    ("mellum", "partial_rotary_factor"),
+    ("qwen2_moe", "layer_types"),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("key", OFTEN_LEFT_OVER)
 @pytest.mark.parametrize("kind", sorted(set(DEFAULTS) - {*NOT_RECORDED, *TOO_SPECIAL, *SAME_CODE, "step3p5"}))
 def test_a_key_is_read_by_the_types_whose_code_reads_it(kind: str, key: str, tmp_path: Path) -> None:
+    if (kind, key) in OTHERWISE_SPELT:
+        pytest.skip("no file of this type has it")
     fields = {**FURTHER_FIELDS.get(kind, {}), **OFTEN_LEFT_OVER[key], "model_type": kind}
     small = small_fields({"num_hidden_layers": LAYERS, **fields}, known_keys(kind), LAYERS)
     try:

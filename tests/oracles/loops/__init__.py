@@ -76,6 +76,8 @@ LOGITS: dict[str, Logit] = {
     "asentmax": of_content.asentmax,
     "repo": of_content.repo,
     "rope_values": rotations.rope,
+    "bam": biases.bam,
+    "fox_per_query": of_content.fox_per_query,
 }
 OUTPUTS: dict[str, Channel] = {  # of encodings that act on values, beside their logits
     "rope_values": values.rope_values,

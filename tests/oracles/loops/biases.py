@@ -49,6 +49,20 @@ def kerple_power(case: Case, h: int, i: int, j: int) -> float:
     return content(case, h, i, j) - a * abs(steps_back(case, i, j)) ** min(p, 2.0)
 
 
+def bam(case: Case, h: int, i: int, j: int) -> float:
+    heads = case.shape["num_heads"]
+    fixed = {
+        "shape_H": case.arguments["initial_shape"],
+        "log_scale_H": math.log(slope(h, heads)),
+        "location_H": case.arguments["initial_location"],
+    }
+    beta, a, location = (
+        float(case.parameters[name][h]) if name in case.parameters else value for name, value in fixed.items()
+    )
+    ahead = -steps_back(case, i, j) - (math.exp(location) - math.exp(-location))
+    return content(case, h, i, j) - (abs(ahead * math.exp(a)) + 1e-5) ** beta
+
+
 def fire(case: Case, h: int, i: int, j: int) -> float:
     c = float(case.parameters["c"])
     threshold = case.arguments["threshold"] or case.shape["train_length"] / 2
@@ -89,6 +103,8 @@ def windowed(case: Case, h: int, i: int, j: int, window: float) -> float:
 
 
 def sliding_window(case: Case, h: int, i: int, j: int) -> float:
+    if case.positions[j] < case.arguments["first"]:
+        return content(case, h, i, j)
     return windowed(case, h, i, j, case.arguments["window"] or max(2, case.shape["train_length"] // 4))
 
 

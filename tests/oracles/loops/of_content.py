@@ -35,6 +35,20 @@ def fox(case: Case, h: int, i: int, j: int) -> float:
     return content(case, h, i, j) + forgotten(case, h, i, j, "gate")
 
 
+def fox_per_query(case: Case, h: int, i: int, j: int) -> float:
+    width = case.arguments["width"]
+    rows = case.parameters["gate.weight"]
+    heads = case.shape["num_heads"]
+    total = content(case, h, i, j)
+    for s in range(j, i):
+        logit = 0.0
+        for w in range(width):
+            query = dot(rows[h * width + w], case.x[i])
+            logit += query * dot(rows[(heads + h) * width + w], case.x[s])
+        total += math.log(sigmoid(logit / math.sqrt(width)))
+    return total
+
+
 def stick_breaking(case: Case, h: int, i: int, j: int) -> float:
     """A weight, not a logit."""
     left, taken = 1.0, 0.0

@@ -94,6 +94,9 @@ def rope_yarn(case: Case, h: int, i: int, j: int) -> float:
         high = min(2.0 * pairs - 1, math.ceil(high) if whole else high)
         ramp = min(1.0, max(0.0, (m - low) / (high - low if high > low else 0.001)))
         frequency = base ** (-m / pairs)
+        if case.arguments.get("ramp") == "radix":
+            steps = min(max(0.0, m - low), high - low)
+            return frequency / s ** (steps * (steps + 1) / ((high - low) * (high - low + 1)))
         return (1 - ramp) * frequency + ramp * frequency / s
 
     factor = case.arguments["attention_factor"]

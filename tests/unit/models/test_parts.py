@@ -14,6 +14,7 @@ from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.mixtures import ByLayer
+from pe_experiments.encodings.pope import Pope
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.models import Transformer
@@ -150,6 +151,35 @@ def test_padding_later_tokens_and_the_choice_of_tokens_change_nothing(name: str)
     selected.sum().backward()
     unused = [key for key, parameter in network.named_parameters() if parameter.grad is None]
     assert not [key for key in unused if not key.startswith(("head", "encodings"))]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
+def test_queries_and_keys_may_be_normalised_after_the_rotation(implementation: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+    x_BTD = torch.randn(1, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
+    module = randomised(Attention(SHAPE, implementation, parts=[QkNorm(SHAPE, after_rotation=True)]).double())
+    rope = Rope(SHAPE, base=5.0)
+    q, k, v = module.qkv(x_BTD).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
+    q, k = rope.rotate(q, k, context(x_BTD))
+    norm = module.parts[0]
+    q, k = norm.q_norm(q), norm.k_norm(k)
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    expected = module.output(y.transpose(1, 2).flatten(-2))
+    torch.testing.assert_close(result(module, rope, x_BTD), expected, rtol=0, atol=1e-6)
+    before = Attention(SHAPE, implementation, parts=[QkNorm(SHAPE)]).double()
+    before.load_state_dict(module.state_dict())  # the same keys
+    assert not torch.allclose(result(before, rope, x_BTD), expected, atol=1e-3)
+
+
+def test_a_norm_after_the_rotation_needs_the_softmax_and_as_many_channels() -> None:
+    with pytest.raises(NotApplicable, match=r"model.qk_norm=after needs the softmax; StickBreaking"):
+        model(StickBreaking, qk_norm="after")
+    with pytest.raises(
+        NotApplicable, match=r"qk_norm=after: the encoding makes queries of 16 channels from 8"
+    ):
+        model(Pope, qk_norm="after")(torch.zeros(1, 3, dtype=torch.long))
+    with pytest.raises(ValueError, match="qk_norm=both must be false, true, before or after"):
+        model(Rope, qk_norm="both")
 
 
 def test_sinks_refuse_an_encoding_with_its_own_weights() -> None:
