@@ -29,6 +29,9 @@ class Bam(PositionBias):
     """
 
     invariant_to = "shift"
+    shape_H: Tensor
+    log_scale_H: Tensor
+    location_H: Tensor
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings.base import Invariance, PositionBias
 from pe_experiments.encodings.softmax import MASKED
 from pe_experiments.terminal.argument_checks import at_least
 
@@ -25,7 +25,7 @@ class SlidingWindow(PositionBias):
             al. 2023, arXiv:2309.17453).
     """
 
-    invariant_to = "shift"
+    invariant_to: Invariance | None = "shift"
 
     def __init__(self, shape: ModelShape, *, window: int | None = None, first: int = 0):
         super().__init__(shape)
