@@ -321,18 +321,33 @@ def legend_below(
 
 
 def run_figure(
-    rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path, own: bool = False
+    rows: Sequence[dict[str, Any]],
+    label: str,
+    task: str,
+    max_length: int,
+    path: Path,
+    own: bool = False,
+    by_step: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Draw the extrapolation curve of a run as PNG: exact match or loss, and token accuracy.
 
-    ``own`` says whether the encoding is the user's (see `styles`).
+    Args:
+        rows: of ``extrapolation.csv``.
+        label, task, max_length: of the run.
+        path: of the figure.
+        own: whether the encoding is the user's (see `styles`).
+        by_step: rows of ``by_step.csv``, which are drawn as a heatmap of the first metric.
     """
     colour, marker = styles([label], [label] if own else ())[label]
     curve = pd.DataFrame(rows)
-    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    figure = Figure(figsize=(13.0 if by_step else 9.0, 3.6), layout="constrained")
     figure.suptitle(text(f"{printed_name(label)} on {task}", 110))
     left_metric = EXACT_MATCH if curve["exact_match"].notna().all() else LOSS
-    for axes, metric in zip(figure.subplots(1, 2), (left_metric, TOKEN_ACCURACY), strict=True):
+    panels = figure.subplots(1, 3 if by_step else 2)
+    if by_step:
+        image = _step_heatmap(panels[-1], by_step, max_length, left_metric)
+        figure.colorbar(image, ax=panels[-1], label=left_metric.label_with_unit)
+    for axes, metric in zip(panels[:2], (left_metric, TOKEN_ACCURACY), strict=True):
         lengths = curve["content_length"]
         if metric.binary:
             low, high = (curve[column].astype(float) for column in metric.columns[1:])
@@ -340,6 +355,24 @@ def run_figure(
         axes.plot(lengths, curve[metric.name], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
     write_figure(figure, path)
+
+
+def _step_heatmap(
+    axes: Axes, by_step: Sequence[dict[str, Any]], max_length: int, metric: Metric
+) -> AxesImage:
+    """Draw a metric by training step (columns) and input length (rows); a line ends the training lengths."""
+    cells = pd.DataFrame(by_step).pivot_table(metric.name, "length", "step").sort_index()
+    low, high = metric.bounds or (None, None)
+    image = axes.imshow(cells, cmap="viridis", vmin=low, vmax=high, aspect="auto", origin="lower")
+    trained = sum(length <= max_length for length in cells.index)
+    if 0 < trained < len(cells):
+        axes.axhline(trained - 0.5, color="#D55E00", linewidth=2)
+    steps = [int(step) for step in cells.columns]
+    shown = range(0, len(steps), max(1, math.ceil(len(steps) / 6)))
+    axes.set_xticks(shown, [f"{steps[index]}" for index in shown])
+    axes.set_yticks(range(len(cells)), [f"{length}" for length in cells.index])
+    axes.set(xlabel="step", ylabel="input length")
+    return image
 
 
 def run_depth_figure(

@@ -293,6 +293,10 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
         if unused := used_loggers(run.config.logger).keys() - logged:
             remark = "it has finished before, so nothing is logged to"
             display.say(f"{run.name}: {remark} {few(sorted(unused))}; rerun=true trains again")
+    every = run.config.evaluation.every
+    if every and not run.directory.by_step.exists():
+        remark = f"trained without evaluation.every={every}, which does not change a run"
+        display.say(f"{run.name}: {remark}; rerun=true trains again")
     result = directory.read_result() or {}
     curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
     return Result(run.experiment, directory, run.directory, result, "found", curve)

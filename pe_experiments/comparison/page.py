@@ -33,6 +33,7 @@ def render_page(comparison: Comparison, title: str) -> str:
     own = comparison.runs.own_labels
     style_of = style_indices(comparison.encodings, own)
     depths = [_depth(comparison, protocol) for protocol in comparison.protocols]
+    by_step = [_by_step(comparison, protocol) for protocol in comparison.protocols]
     data = {
         "metric": {
             "name": summary.metric.name,
@@ -63,6 +64,7 @@ def render_page(comparison: Comparison, title: str) -> str:
         unlearned=not all(words.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
         depths=[depth for depth in depths if depth],
+        by_step=[heatmaps for heatmaps in by_step if heatmaps],
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
         **_methods(comparison),
     )
@@ -176,6 +178,40 @@ def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:
         for label, cells in depths.items()
     }
     return {"title": protocol.title, "max_length": protocol.max_length, "lengths": lengths, "maps": maps}
+
+
+def _by_step(comparison: Comparison, protocol: Protocol) -> Json | None:
+    """Return the heatmaps of a protocol, a metric by training step and length for each encoding.
+
+    Each value has its share of the way from the worst to the best value of the protocol, for its colour.
+    """
+    tables = comparison.by_step(protocol)
+    if not tables:
+        return None
+    metric = protocol.drawn(comparison.summary)[0]
+    values = [value for cells in tables.values() for value in cells.to_numpy().ravel().tolist()]
+    known = [value for value in values if not math.isnan(value)]
+    low, high = metric.bounds or (min(known), max(known))
+
+    def cell(value: float) -> tuple[float, float] | None:
+        if math.isnan(value):
+            return None
+        share = (value - low) / ((high - low) or 1.0)
+        return value, share if metric.higher_is_better else 1 - share
+
+    lengths = sorted({length for cells in tables.values() for length in cells.columns.tolist()})
+    maps = {
+        label: [(step, list(map(cell, row))) for step, row in zip(
+            cells.index.tolist(), cells.reindex(columns=lengths).to_numpy().tolist(), strict=True)]
+        for label, cells in tables.items()
+    }  # fmt: skip
+    return {
+        "title": protocol.title,
+        "metric": metric.label_with_unit,
+        "max_length": protocol.max_length,
+        "lengths": lengths,
+        "maps": maps,
+    }
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:

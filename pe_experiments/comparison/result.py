@@ -85,6 +85,24 @@ class Comparison:
             tables[label] = encoding_rows.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
         return tables
 
+    def by_step(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
+        """Return the mean over seeds [step, length] of the first drawn metric for each encoding.
+
+        Steps that not all runs of an encoding have are left out. Diverged runs are not included.
+        """
+        if self.runs.by_step.empty:
+            return {}
+        metric = protocol.drawn(self.summary)[0].name
+        rows = protocol.runs[["name", "label"]].merge(self.runs.by_step, on="name")
+        tables = {}
+        for label in self.encodings:
+            of_encoding = rows[rows["label"] == label]
+            if metric in of_encoding and of_encoding[metric].notna().any():
+                runs_at_step = of_encoding.groupby("step")["name"].transform("nunique")
+                shared = of_encoding[runs_at_step == of_encoding["name"].nunique()]
+                tables[label] = shared.pivot_table(metric, "step", "length")
+        return tables
+
     @cached_property
     def sentences(self) -> dict[str, str]:
         """Return a sentence with the result of each protocol, by the title of the protocol."""

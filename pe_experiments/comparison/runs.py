@@ -51,6 +51,7 @@ FURTHER = {
     "text": (["length", "windows", "slice", "last_index"], ["length", "bits_per_byte", "accuracy"]),
     "depth": (["length", "depth"], ["length", "depth", "token_accuracy", "examples", "exact_match"]),
     "index": (["length", "index"], ["length", "index", "token_accuracy", "tokens"]),
+    "by_step": (["step", "length"], ["step", "length", "token_accuracy"]),
 }
 
 
@@ -71,6 +72,7 @@ class Runs:
         text: the rows of ``text.csv`` of language models and their later evaluations, with the run's name.
         depth: the same of ``depth.csv`` of tasks with a depth.
         index: the same of ``index.csv``: accuracy by index in the answer at two lengths.
+        by_step: the same of ``by_step.csv``: the curve during the training.
         metrics: `METRICS` and those of the users who trained the runs.
     """
 
@@ -84,6 +86,7 @@ class Runs:
     text: pd.DataFrame = field(default_factory=pd.DataFrame)
     depth: pd.DataFrame = field(default_factory=pd.DataFrame)
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
+    by_step: pd.DataFrame = field(default_factory=pd.DataFrame)
     metrics: tuple[Metric, ...] = METRICS
 
     @property

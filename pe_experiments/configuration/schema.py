@@ -129,6 +129,8 @@ class EvaluationConfig(Section):
     lengths: Annotated[list[Length], Field(min_length=1)] | None
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
     decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
+    every: Count | None = None  # steps between evaluations during training; runs from before lack it
+    every_examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)] = 200
     window: Annotated[int, Field(ge=2)] | None = None  # runs from before this option lack it
     save: bool = False  # whether inputs, targets and answers are kept
     metrics: list[Words] = Field(default_factory=list)  # functions, such as mine.first_error
@@ -250,6 +252,16 @@ class Config(Section):
     def _check_sections_together(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
             raise ValueError("parent is not a setting; it follows from init_from")
+        every, steps = self.evaluation.every, self.training.steps
+        if every is not None and every > steps:
+            raise ValueError(
+                f"evaluation.every={every} is above training.steps={steps}; allowed: at most {steps}, or null"
+            )
+        if every is not None and self.trainer.strategy == "fsdp":
+            raise NotApplicable(
+                f"evaluation.every={every}: with trainer.strategy=fsdp no device has the whole model; "
+                "allowed: null"
+            )
         if re.match(r"~|\w\w+:|\w+::", self.results_dir):  # fsspec, which writes checkpoints, reads schemes
             problem = (
                 f"results_dir={self.results_dir} is an address, or has a ~ that the shell did not expand"

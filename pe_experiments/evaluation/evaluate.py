@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import COUNTED, Row, extrapolation_curve
 from pe_experiments.evaluation.details import Details, indexed_lengths
-from pe_experiments.evaluation.metrics import all_metrics
+from pe_experiments.evaluation.metrics import Metric, all_metrics
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
 from pe_experiments.tasks.text import Text
@@ -29,7 +30,6 @@ def evaluate_model(
     """
     lengths = experiment.evaluation_lengths
     examples = experiment.config.evaluation.examples
-    window = experiment.config.evaluation.window
     source = experiment.evaluation_source
     longest = experiment.max_length
     seen_by_length: dict[int, int] = {}
@@ -39,30 +39,19 @@ def evaluate_model(
         seen_by_length = seen_in_training(
             experiment.batches, training_batches, source, content_lengths, examples
         )
-    tables: Tables = {}
-    if isinstance(source.task, Text):
-        curve, tables["text"] = evaluate_text(model, source, lengths, examples, longest, display, window)
-        tables["corpus"] = source.task.listing()
-    else:
+    details = None
+    if not isinstance(source.task, Text):
         details = Details(
             source,
-            [metric for metric in all_metrics(experiment.metrics) if metric not in COUNTED],
+            further_metrics(experiment),
             experiment.config.evaluation.save,
             indexed_lengths([source.task.nearest_length(length) or length for length in lengths], longest),
         )
-        curve = list(
-            extrapolation_curve(
-                model,
-                source,
-                lengths,
-                examples,
-                longest,
-                experiment.decoding,
-                display=display,
-                details=details,
-                window=window,
-            )
-        )
+    curve, text_rows = _curve(experiment, model, examples, display, details)
+    tables: Tables = {}
+    if isinstance(source.task, Text):
+        tables = {"text": text_rows, "corpus": source.task.listing()}
+    elif details:
         tables |= details.tables
     for row in curve:
         row["seen"] = seen_by_length.get(row["content_length"])
@@ -70,6 +59,53 @@ def evaluate_model(
             row["split"] = "other_task"
     display.stop()
     return curve, tables
+
+
+def evaluate_at_step(experiment: Experiment, model: Backbone, step: int) -> Curve:
+    """Return the rows of ``by_step.csv`` of one step: the curve on ``evaluation.every_examples`` examples.
+
+    Neither the state of the random generators nor the mode of the model changes.
+    """
+    metrics = all_metrics(experiment.metrics)
+    source = experiment.evaluation_source
+    details = Details(source, further_metrics(experiment))
+    was_training = model.training
+    try:
+        with torch.random.fork_rng():
+            examples = experiment.config.evaluation.every_examples
+            curve, _ = _curve(experiment, model, examples, Display(), details)
+    finally:
+        model.train(was_training)
+    columns = ["length", "content_length", "split", "examples", *(metric.name for metric in metrics)]
+    return [{"step": step} | {column: row.get(column) for column in columns} for row in curve]
+
+
+def further_metrics(experiment: Experiment) -> list[Metric]:
+    """Return the metrics that are functions of a batch and its answers, the user's included."""
+    return [metric for metric in all_metrics(experiment.metrics) if metric not in COUNTED]
+
+
+def _curve(
+    experiment: Experiment, model: Backbone, examples: int, display: Display, details: Details | None
+) -> tuple[Curve, Curve]:
+    """Return the rows of the curve, and those of ``text.csv`` for a language model."""
+    source = experiment.evaluation_source
+    lengths, longest = experiment.evaluation_lengths, experiment.max_length
+    window = experiment.config.evaluation.window
+    if isinstance(source.task, Text):
+        return evaluate_text(model, source, lengths, examples, longest, display, window)
+    rows = extrapolation_curve(
+        model,
+        source,
+        lengths,
+        examples,
+        longest,
+        experiment.decoding,
+        display=display,
+        details=details,
+        window=window,
+    )
+    return list(rows), []
 
 
 def describe_model(model: Backbone) -> dict[str, Any]:

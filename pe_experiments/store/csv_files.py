@@ -101,6 +101,20 @@ def read_curve(path: Path) -> list[Row]:
         raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error
 
 
+def read_by_step(path: Path) -> list[Row]:
+    """Return the rows of a ``by_step.csv`` as numbers, without empty cells; no rows without the file."""
+    try:
+        rows: list[Row] = [
+            {key: text if key == "split" else _number(text) for key, text in row.items() if text}
+            for row in read_csv(path)
+        ]
+        if not all(isinstance(row.get(key), int) for row in rows for key in ("step", "length")):
+            raise ValueError("a step or a length is not a number")
+        return rows
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path} is damaged ({error}); delete it to go on without these rows") from error
+
+
 def bounded_columns() -> dict[str, tuple[float, float]]:
     """Return the bounds of the columns of the shipped metrics that have bounds."""
     return {column: metric.bounds for metric in METRICS if metric.bounds for column in metric.columns}

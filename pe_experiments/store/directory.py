@@ -50,6 +50,7 @@ class RunDirectory:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.csv"
         self.curve = path / "extrapolation.csv"
+        self.by_step = path / "by_step.csv"  # the curve during the training (``evaluation.every``)
         self.figure = path / "extrapolation.png"
         self.checkpoint = path / "checkpoints" / "last.ckpt"
         self.result = path / "result.json"

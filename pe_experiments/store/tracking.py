@@ -11,7 +11,7 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from pe_experiments.configuration.schema import LoggerSections, used_loggers
-from pe_experiments.drawing import markdown_table
 from pe_experiments.evaluation.metrics import METRICS, Metric
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row
 from pe_experiments.store.directory import RunDirectory
@@ -33,6 +32,7 @@ if TYPE_CHECKING:  # imported where a logger is built, because Lightning takes s
     from pytorch_lightning.loggers import Logger
 
 CURVE, FIGURE, TABLE = "extrapolation", "extrapolation/figure", "extrapolation/table"
+BY_STEP = "during_training"
 EXTRAS = ("tensorboard", "mlflow")  # loggers whose package is an extra of the same name
 FOLDERS = ("wandb", "tensorboard", "csv")  # of loggers that write to a folder of their name
 LONGEST = 64  # characters of a tag; Weights & Biases refuses longer ones
@@ -117,6 +117,19 @@ class Loggers:
         columns = ["length", *(key for key in self.measured if any(row.get(key) is not None for row in rows))]
         for logger in self.loggers:
             _log_table(logger, TABLE, columns, [[row[column] for column in columns] for row in rows])
+
+    def by_step(self, rows: Sequence[Row]) -> None:
+        """Log rows of ``by_step.csv``: for each metric and length a curve over the steps of the training."""
+        for step in dict.fromkeys(row["step"] for row in rows):
+            values: dict[str, Any] = {"training/step": step}
+            for row in rows:
+                if row["step"] == step:
+                    for metric in self.metrics:
+                        if row.get(metric.name) is not None:
+                            values[f"{BY_STEP}/{metric.name}/length_{row['length']}"] = row[metric.name]
+            for logger in self.loggers:
+                _define_steps(logger, values)
+            self.log(values, step)
 
     def log(self, values: dict[str, Any], step: int) -> None:
         """Log values with every logger; W&B takes the step from the values."""
@@ -246,6 +259,14 @@ def _define_axes(logger: Any, measured: Sequence[str]) -> None:
     define("text/*", step_metric=f"{CURVE}/length", summary="none")
 
 
+def _define_steps(logger: Any, names: Iterable[str]) -> None:
+    """Show curves of the training over its steps."""
+    if _has_axes(logger):
+        for name in names:
+            if name != "training/step":
+                logger.experiment.define_metric(name, step_metric="training/step", summary="none")
+
+
 def _log_image(logger: Any, key: str, path: Path) -> None:
     experiment = logger.experiment
     if hasattr(logger, "log_image"):  # W&B
@@ -265,6 +286,8 @@ def _log_table(logger: Any, key: str, columns: list[str], rows: list[list[Any]])
     if hasattr(logger, "log_table"):  # W&B
         logger.log_table(key, columns, rows)
     elif hasattr(experiment, "add_text"):  # TensorBoard
+        from pe_experiments.drawing import markdown_table  # imports matplotlib
+
         experiment.add_text(key, markdown_table(columns, [[f"{cell}" for cell in row] for row in rows]))
     elif hasattr(experiment, "log_table"):  # MLflow
         by_column = {column: [row[n] for row in rows] for n, column in enumerate(columns)}

@@ -15,7 +15,14 @@ from pe_experiments.configuration.schema import used_loggers
 from pe_experiments.evaluation.evaluate import Curve, Tables
 from pe_experiments.evaluation.metrics import METRICS, all_metrics
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row, read_metrics, to_csv, write_curve
+from pe_experiments.store.csv_files import (
+    TRAINING_COLUMNS,
+    Row,
+    read_by_step,
+    read_metrics,
+    to_csv,
+    write_curve,
+)
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
 from pe_experiments.store.environment import describe_environment, environment_changes
 from pe_experiments.store.manifest import list_in_study
@@ -45,6 +52,7 @@ class RunWriter(Observer):
         self.first_step = 0
         self.tracking = Loggers()
         self.succeeded = False
+        self.has_said_cost = False  # of evaluations during the training
 
     def __enter__(self) -> Self:
         return self
@@ -66,13 +74,20 @@ class RunWriter(Observer):
         directory = self.directory
         self.first_step = first_step
         rows: list[Row] = []
+        by_step: list[Row] = []
         if first_step:
             self.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
+            by_step = [row for row in read_by_step(directory.by_step) if row["step"] <= first_step]
         self.begin()
         write_atomically(directory.metrics, to_csv(TRAINING_COLUMNS, rows))
         for row in rows:
             self._log(row)
+        if by_step or self.run.config.evaluation.every:
+            write_atomically(directory.by_step, to_csv(self.by_step_columns, by_step))
+            self.tracking.by_step(by_step)
+        else:
+            directory.by_step.unlink(missing_ok=True)
         environment = describe_environment(device)
         if first_step:
             previous = directory.read_environment()
@@ -97,6 +112,24 @@ class RunWriter(Observer):
         self._log(row)
         self.display.row(row)
 
+    @property
+    def by_step_columns(self) -> list[str]:
+        """Return the columns of ``by_step.csv``."""
+        names = [metric.name for metric in all_metrics(self.run.experiment.metrics)]
+        return ["step", "length", "content_length", "split", "examples", *names]
+
+    def evaluated(self, rows: list[Row], seconds: float) -> None:
+        """Append the rows of one step to ``by_step.csv``, log them and say once what they cost."""
+        with self.directory.by_step.open("a", newline="") as file:
+            file.write(to_csv(self.by_step_columns, rows, header=False))
+        self.tracking.by_step(rows)
+        every = self.run.config.evaluation.every
+        if every and not self.has_said_cost:
+            self.has_said_cost = True
+            left = (self.run.config.training.steps - self.first_step) // every
+            each = f"{seconds:.1f} s each time, {console.duration(seconds * left)} in all"
+            self.display.say(f"evaluating {len(rows)} lengths every {every} steps takes {each}")
+
     def _log(self, row: Row) -> None:
         self.validation_loss = row.get("validation_loss", self.validation_loss)
         self.tracking.training(row)
@@ -120,7 +153,8 @@ class RunWriter(Observer):
         self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
         own = bool(experiment.components["pe"].own_classes)
-        run_figure(curve, label, task, experiment.max_length, self.directory.figure, own)
+        by_step = read_by_step(self.directory.by_step)
+        run_figure(curve, label, task, experiment.max_length, self.directory.figure, own, by_step)
         if depths := tables.get("depth"):
             path = self.directory.path / "depth.png"
             run_depth_figure(depths, label, task, experiment.max_length, path)

@@ -34,6 +34,7 @@ from pe_experiments.data.batches import Batch, TrainingStream
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
+from pe_experiments.evaluation.evaluate import evaluate_at_step
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged, UserError, few
@@ -241,6 +242,34 @@ class Recorder(Callback):
         return metrics | {"token_accuracy": counts.token_accuracy}
 
 
+class DuringTraining(Callback):
+    """Evaluate the lengths every ``evaluation.every`` steps, without any effect on the training.
+
+    With several devices the first evaluates, while the others wait for it at the next step.
+
+    Args:
+        experiment: its evaluation lengths are measured.
+        observer: receives the rows of each evaluation.
+    """
+
+    def __init__(self, experiment: Experiment, observer: Observer):
+        self.experiment = experiment
+        self.every = experiment.config.evaluation.every
+        self.observer = observer
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        if not (self.every and ends_step(trainer, batch_idx) and step % self.every == 0):
+            return
+        if trainer.is_global_zero:
+            assert isinstance(module, TrainingModule)
+            started = time.monotonic()
+            rows = evaluate_at_step(self.experiment, module.model, step)
+            self.observer.evaluated(rows, time.monotonic() - started)
+
+
 class Checkpointer(Checkpoint):
     """Save a checkpoint every few seconds, which replaces the last one; at the end save only the weights."""
 
@@ -342,6 +371,7 @@ def fit(
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
         Recorder(experiment, observer),
+        DuringTraining(experiment, observer),
         Checkpointer(checkpoint, experiment),
     ]
     with warnings.catch_warnings():

@@ -17,6 +17,9 @@ class Observer:
     def metrics(self, row: Row) -> None:
         """Record a row of ``metrics.csv``."""
 
+    def evaluated(self, rows: list[Row], seconds: float) -> None:
+        """Record the rows of ``by_step.csv`` of one step, whose evaluation took some seconds."""
+
     def step(self, number: int) -> None:
         """Show the number of finished steps."""
 

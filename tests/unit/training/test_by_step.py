@@ -1,0 +1,72 @@
+"""The lengths are evaluated during the training without any effect on it, killed and resumed, too."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+
+from pe_experiments.comparison import compare
+from pe_experiments.comparison.page import render_page
+from pe_experiments.run import Result, run_experiment
+from pe_experiments.store.directory import RunDirectory
+from tests.conftest import TINY, Script, Tiny, assert_one_sentence
+from tests.interrupted import StopAt
+
+EVERY = ("evaluation.every=4", "evaluation.every_examples=10")
+
+
+def weights(run: RunDirectory) -> dict[str, torch.Tensor]:
+    return torch.load(run.checkpoint, weights_only=True)["state_dict"]
+
+
+def assert_equal_weights(first: Result, second: Result) -> None:
+    one, other = weights(first.run), weights(second.run)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert first.run.metrics.read_bytes() == second.run.metrics.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "options", [("pe=learned",), ("pe=rope", "positions=random_subset", "model.dropout=0.1")]
+)
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_weights_are_the_same_with_and_without(tiny: Tiny, options: tuple[str, ...]) -> None:
+    typed = (*options, "training.steps=30")
+    without = run_experiment(tiny(*typed, "results_dir=without").config)
+    whole = run_experiment(tiny(*typed, *EVERY, "results_dir=whole").config)
+    assert whole.run.name == without.run.name
+    assert not without.run.by_step.exists()
+    assert_equal_weights(whole, without)
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(tiny(*typed, *EVERY).config, StopAt(15, KeyboardInterrupt()))
+    resumed = run_experiment(tiny(*typed, *EVERY).config)
+    assert resumed.result["resumed_from"]
+    assert_equal_weights(resumed, without)
+    assert resumed.run.by_step.read_bytes() == whole.run.by_step.read_bytes()
+    rows = pd.read_csv(whole.run.by_step)
+    assert rows["step"].unique().tolist() == [4, 8, 12, 16, 20, 24, 28]
+    assert rows["length"].tolist() == [4, 6, 9] * 7
+    assert set(rows["examples"]) == {10}
+
+
+def test_the_page_has_a_heatmap_of_the_training(tiny: Tiny) -> None:
+    result = run_experiment(tiny(*EVERY).config)
+    comparison = compare(result.run.results_dir)
+    (cells,) = comparison.by_step(comparison.protocols[0]).values()
+    rows = pd.read_csv(result.run.by_step)
+    assert cells.loc[8, 9] == rows.set_index(["step", "length"]).loc[(8, 9), "exact_match"]
+    assert "During the training: exact match, copy, decoder" in render_page(comparison, "title")
+
+
+def test_a_finished_run_without_it_says_so(script: Script, tiny: Tiny) -> None:
+    run = run_experiment(tiny().config).run
+    printed = script("train", *TINY, *EVERY, f"results_dir={run.results_dir}").out
+    assert (
+        "trained without evaluation.every=4, which does not change a run; rerun=true trains again" in printed
+    )
+
+
+def test_it_is_at_most_the_steps(script: Script) -> None:
+    wrong = "evaluation.every=13 is above training.steps=12; allowed: at most 12, or null"
+    assert_one_sentence(script("train", *TINY, "evaluation.every=13"), wrong)
