@@ -1,6 +1,6 @@
 """Regenerate every table, figure and page under results/ from the CSVs of the studies (`make results`).
 
-python scripts/results.py                      regenerate everything, and the numbers in README.md
+python scripts/results.py                      regenerate everything
 python scripts/results.py check=true           write nothing; list the files that would change
 python scripts/results.py publish=text         add the finished runs of train.py sweep=text to its CSVs
 python scripts/results.py reproduce=text runs=2     train two published runs again and compare them
@@ -16,7 +16,7 @@ from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import Folder, Section, Study, resolved, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import CONFIG_DIR, write_atomically
+from pe_experiments.terminal.files import write_atomically
 
 
 class ResultsSettings(Section):
@@ -41,7 +41,6 @@ def run(cfg: DictConfig) -> None:
     if options.runs is not None and options.reproduce is None:
         raise UserError(f"runs={options.runs} needs reproduce=STUDY")
     results_dir = Path(options.results_dir)
-    readme = CONFIG_DIR.parent / "README.md"
     if options.reproduce is not None:
         raise SystemExit(not reproduce.reproduce(options.reproduce, options.runs or 2, results_dir, Lines()))
     differing: list[Path] = []
@@ -54,12 +53,13 @@ def run(cfg: DictConfig) -> None:
                 differing += pages.differences(folder)
             else:
                 pages.regenerate(folder)
-    if results_dir.resolve() == readme.parent / "results":
-        text = blocks.fill_project_readme(readme.read_text(), results_dir)
+    index = results_dir / "README.md"
+    if index.exists():
+        text = blocks.fill_index(index.read_text("utf-8"), results_dir)
         if not options.check:
-            write_atomically(readme, text)
-        elif text != readme.read_text():
-            differing.append(readme)
+            write_atomically(index, text)
+        elif text != index.read_text("utf-8"):
+            differing.append(index)
     for path in differing:
         say(f"differs from the CSVs: {path}")
     if differing:

@@ -4,8 +4,8 @@
 line ``<!-- {NAME:.2f} -->`` and ``<!-- end -->`` enclose a number, in Python's format. A line must not begin
 with the mark of a number, because Markdown would treat the whole line as HTML.
 
-The project's README shows answers of studies. The table of its block ``results`` has a row for each page that
-``results/README.md`` lists and that has lines between ``<!-- in short -->`` and ``<!-- end of in short -->``.
+The table of answers in ``results/README.md`` has a row for each page that it lists and that has lines between
+``<!-- in short -->`` and ``<!-- end of in short -->``.
 """
 
 import re
@@ -30,7 +30,6 @@ TABLE = re.compile(rf"(<!-- from ([\w/.]+): make results -->\n)(.*?){END}", re.D
 NUMBER = re.compile(rf"<!-- (\{{[^{{}}\n]+\}}) -->(.*?){END}")
 SHORT = re.compile(r"<!-- in short -->\n(.*?)\n<!-- end of in short -->\n", re.DOTALL)
 LISTED = re.compile(r"^\| \[([^]]+)\]\(([\w/]+)/README\.md\)", re.MULTILINE)  # a row of results/README.md
-ANSWER = re.compile(r"<!-- answer -->\n(.*?)<!-- end of answer -->\n", re.DOTALL)
 
 
 def fill_page(page: str, values: Mapping[str, Any]) -> str:
@@ -52,36 +51,17 @@ def fill_page(page: str, values: Mapping[str, Any]) -> str:
     return NUMBER.sub(lambda mark: f"<!-- {mark[1]} -->{mark[1].format_map(values)}{END}", page)
 
 
-def answer_of(page: str) -> str:
-    """Return the text between the answer marks of a study's page, without marks of tables and numbers."""
-    answer = ANSWER.search(page)
-    if answer is None:
-        raise UserError("README.md: <!-- answer --> ... <!-- end of answer --> is missing")
-    without_tables = TABLE.sub(lambda mark: mark[3].rstrip(), answer[1])
-    return NUMBER.sub(lambda mark: mark[2], SHORT.sub(lambda mark: f"{mark[1]}\n", without_tables))
-
-
-def study_table(results_dir: Path) -> str:
-    """Return a table of the studies in ``results/README.md`` whose pages mark their answer in short."""
+def fill_index(page: str, results_dir: Path) -> str:
+    """Return ``results/README.md`` with its table of answers, one for each listed page that marks its own."""
     rows = []
-    for study, folder in LISTED.findall((results_dir / "README.md").read_text("utf-8")):
+    listed = LISTED.findall(TABLE.sub("", page))  # not in the table of answers itself
+    for study, folder in listed:
         short = SHORT.search((results_dir / folder / "README.md").read_text("utf-8"))
         if short:
             answer = NUMBER.sub(lambda mark: mark[2], short[1]).replace("**", "")
-            rows.append([f"[{study}](results/{folder}/README.md)", " ".join(answer.split())])
-    return markdown_table(["study", "answer"], rows)
-
-
-def fill_project_readme(page: str, results_dir: Path) -> str:
-    """Return the project's README, with each block filled with the answer of the study that it names."""
-    values = {}
-    for _, name, _ in TABLE.findall(page):
-        if name == "results":
-            values[name] = study_table(results_dir)
-        else:
-            study = results_dir / name.removeprefix("results/") / "README.md"
-            values[name] = answer_of(study.read_text("utf-8"))
-    return fill_page(page, values)
+            rows.append([f"[{study}]({folder}/README.md)", " ".join(answer.split())])
+    answers = markdown_table(["study", "answer"], rows).strip()
+    return TABLE.sub(lambda mark: f"{mark[1]}{answers}\n{END}" if mark[2] == "answers" else mark[0], page)
 
 
 def table(rows: pd.DataFrame) -> str:

@@ -16,7 +16,7 @@ from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
 from pe_experiments.studies import Study, read_archive, with_settings
 from pe_experiments.studies.archive import FILES, merge_runs, write_archive
-from pe_experiments.studies.blocks import fill_project_readme
+from pe_experiments.studies.blocks import fill_index
 from pe_experiments.studies.pages import differences, list_studies, load_study, regenerate
 from pe_experiments.studies.publish import require_committed_code
 from pe_experiments.terminal.errors import UserError
@@ -118,9 +118,6 @@ def test_a_study_with_code_fills_its_page(
     assert names == sorted(["README.md", "page.md", "study.py", *FILES])
     filled = PAGE.replace("TABLE", "of 3 runs").replace("NUMBER", "0.8")
     assert page.read_text() == filled
-    project = "first\n<!-- from results/small: make results -->\n{}\n<!-- end -->\n"
-    assert fill_project_readme(project.format("old"), shipped) == project.format("It has 0.8.")
-
     (folder / "plan.md").write_text("by hand")
     assert differences(folder) == []
     (folder / "more.md").write_text("not generated")
@@ -166,8 +163,18 @@ def test_pages_figures_and_tables_follow_from_the_csvs_byte_for_byte(study: Path
     assert differences(study) == []
 
 
-@pytest.mark.slow
-def test_filled_in_values_of_the_readme_are_those_of_the_csvs() -> None:
+def test_the_index_has_the_answer_of_each_page_that_marks_it(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    marked = "<!-- in short -->\nIt has <!-- {runs} -->3<!-- end -->\n**runs**.\n<!-- end of in short -->\n"
+    (tmp_path / "small" / "README.md").write_text(marked)
+    page = (
+        "| [small](small/README.md) | how many? |\n<!-- from answers: make results -->\nold\n<!-- end -->\n"
+    )
+    assert "| [small](small/README.md) | It has 3 runs. |\n<!-- end -->" in fill_index(page, tmp_path)
+    assert fill_index((RESULTS / "README.md").read_text(), RESULTS) == (RESULTS / "README.md").read_text()
+
+
+def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
-    assert fill_project_readme(text, RESULTS) == text
-    assert fill_project_readme(text.replace("0.", "9."), RESULTS) != text.replace("0.", "9.")
+    assert len(text.splitlines()) <= 100
+    assert len(text.split()) <= 1300
