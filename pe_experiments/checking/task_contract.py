@@ -94,6 +94,8 @@ def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str
         return f"{inputs.dtype} and {targets.dtype}, expected torch.int64"
     if not scored.any():
         return "no target is scored"
+    if task.answers is not None and not 1 <= task.answers <= task.vocab_size:
+        return f"answers={task.answers}, expected None or 1 to vocab_size={task.vocab_size}"
     symbols = torch.cat([inputs.flatten(), targets[scored]])
     if symbols.min() < 0 or symbols.max() >= task.vocab_size:
         return f"symbols {int(symbols.min())} to {int(symbols.max())} of {task.vocab_size}"

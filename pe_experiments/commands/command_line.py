@@ -23,7 +23,14 @@ from rich.table import Table
 
 import pe_experiments
 from pe_experiments.configuration.groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, key_of, refuse_ignored
+from pe_experiments.configuration.hydra_errors import (
+    OVERRIDE,
+    canonical,
+    explain_error,
+    key_of,
+    refuse_ignored,
+    refuse_repeated,
+)
 from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.configuration.schema import Folder, Section
 from pe_experiments.terminal import process
@@ -57,6 +64,8 @@ class RunSettings(Section):
         return find_run("run", self.run, folders)
 
 
+LOCAL = ("train", "compare", "evaluate", "export", "show_model")  # commands that look up runs in results_dir
+CHECKOUT_RESULTS = CONFIG_DIR.parent / "results"
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
 
 
@@ -113,6 +122,16 @@ def command(
                 typed = " ".join(process.typed_command(name))
                 say(help_text(primary, str(usage).replace(f"python scripts/{name}.py", typed)))
                 process.leave(process.exit_code)
+            # Hydra wants its flags first, and choices as their files are spelled.
+            flags = [text for text in arguments if text in ("-m", "--multirun")]
+            others = [text for text in arguments if text not in flags]
+            upper = [text for text in others if OVERRIDE.fullmatch(text) and not text.islower()]
+            spelled = {text: canonical(text, primary) for text in upper}
+            sys.argv[1:] = flags + [spelled.get(text, text) for text in others]
+            is_elsewhere = Path("results").resolve() != CHECKOUT_RESULTS
+            is_chosen = any(text.startswith(("results_dir=", "--")) for text in arguments)
+            if name in LOCAL and is_elsewhere and not is_chosen and (CHECKOUT_RESULTS / "runs").is_dir():
+                say(f"runs are looked up in {folder}/results, not in {CHECKOUT_RESULTS} (results_dir=FOLDER)")
             has_preset = any(re.match(r"sweep=(?!null$)\S", text) for text in arguments)
             if has_preset and not any(text.startswith("hydra.mode=") for text in arguments):
                 sys.argv.append("hydra.mode=MULTIRUN")  # Hydra 1.4 reads its mode before it reads the preset
@@ -139,6 +158,9 @@ def _exit_code(
     try:
         if any("=[" in text or text.startswith("hydra.") for text in sys.argv):
             refuse_ignored(sys.argv[1:])
+        keys = [text.partition("=")[0] for text in sys.argv]
+        if len(set(keys)) < len(keys):
+            refuse_repeated(sys.argv[1:])
         application()
         if errors:
             raise errors[0]

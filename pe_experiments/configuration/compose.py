@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_experiments.configuration.groups import COMPONENT_GROUPS, groups_of
-from pe_experiments.configuration.hydra_errors import explain_error, refuse_ignored
+from pe_experiments.configuration.hydra_errors import canonical, explain_error, refuse_ignored
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import SIZES
 from pe_experiments.terminal.errors import UserError
@@ -36,7 +36,7 @@ def compose_config(
     Raises:
         UserError: Hydra cannot compose the configuration.
     """
-    overrides = list(overrides)
+    overrides = [text if text.islower() else canonical(text, name) for text in overrides]
     refuse_ignored(overrides)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pe_experiments.terminal import errors
+from pe_experiments.terminal.process import typed_command
 
 # Names that other projects use for options and choices of this one.
 ALSO_CALLED = {
@@ -85,6 +86,14 @@ def nearest(word: str, options: Iterable[str]) -> str:
     ordered = sorted(options, key=lambda option: (FIRST.index(option) if option in FIRST else 99, option))
     synonym = ALSO_CALLED.get(word, word)
     return errors.nearest(synonym if synonym in ordered else word, ordered)
+
+
+def nearest_choice(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a message as `nearest`; after a list that is cut, the command that shows all."""
+    options = list(choices)
+    command = " ".join(typed_command("train"))
+    more = f" {command} --help shows all." if len(options) > errors.LISTED else ""
+    return nearest(word.lower(), options) + more
 
 
 def keys_of(config: Mapping[str, Any], *above: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -20,10 +21,11 @@ from pe_experiments.configuration.groups import (
     ALIASES,
     COMPONENT_GROUPS,
     choices_of,
+    encodings_in_catalogue,
     groups_of,
     read_choice,
 )
-from pe_experiments.configuration.hints import ALSO_CALLED, keys_of, nearest, unknown_key
+from pe_experiments.configuration.hints import ALSO_CALLED, keys_of, nearest_choice, unknown_key
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
 # Options of Hydra that change nothing here, unless one of these others is given, too.
@@ -32,6 +34,23 @@ WITHOUT_EFFECT = {
     "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
     "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
     "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
+}
+
+
+OVERRIDE = re.compile(r"([+~]*)([\w/]+)=([\w.,-]*)")  # with one choice or several
+RANGE = re.compile(r"([\w.]+)=(\d+)\.\.(\d+)")  # as in a shell
+EXAMPLES = {
+    "config": "pe=sinusoidal or training.steps=500",
+    "benchmark": "parts=quick",
+    "check_encoding": "pe=rope against=rope",
+    "check_task": "task=copy",
+    "compare": "results_dir=results or study=NAME",
+    "evaluate": "run=NAME",
+    "evaluate_pretrained": "model=FOLDER",
+    "export": "run=NAME",
+    "results": "publish=NAME",
+    "show_encoding": "pe=rope",
+    "show_model": "run=NAME",
 }
 
 
@@ -51,7 +70,14 @@ def explain_error(
     if isinstance(error, RecursionError):
         return UserError("the defaults list of a config file is circular")
     if isinstance(error, OverrideParseException):
-        return UserError(_unreadable(str(error.override)))
+        return UserError(_unreadable(str(error.override), overrides, command))
+    for text in overrides:
+        if text.startswith("="):
+            return UserError(_unreadable(text, overrides, command))
+        if (numbers := RANGE.fullmatch(text)) and isinstance(error, UserError):
+            key, first, last = numbers.groups()
+            several = ",".join(map(str, range(int(first), min(int(last), int(first) + 9) + 1)))
+            return UserError(f"{text}: several values need a sweep: train.py -m {key}={several}")
     multirun = not {"-m", "--multirun", "hydra.mode=MULTIRUN"}.isdisjoint(overrides)
     for text in overrides:
         if "=" in text and not text.startswith("-") and (problem := _mistake(error, text, command, multirun)):
@@ -64,8 +90,37 @@ def explain_error(
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
 
 
+def canonical(text: str, command: str = "config") -> str:
+    """Return an override with the choices of its group spelled as the files are: ``pe=rope`` for ``pe=RoPE``.
+
+    Upper and lower case do not matter, and encodings may have their printed name where only one has it.
+    A file of the user in ``configs/`` keeps its name.
+    """
+    override = OVERRIDE.fullmatch(text)
+    if not override or override[2] not in groups_of(command):
+        return text
+    prefix, group, values = override.groups()
+    names = dict.fromkeys(choices_of(group))
+    by_spelling = {name.lower(): name for name in names}
+    if group == "pe":
+        printed = [str(facts["printed"]).lower() for facts in encodings_in_catalogue().values()]
+        for name, facts in encodings_in_catalogue().items():
+            words = str(facts["printed"]).lower()
+            if printed.count(words) == 1:
+                by_spelling.setdefault(words, name)
+        by_spelling |= ALIASES
+
+    def spelled(value: str) -> str:
+        if value in names or "." in value or Path("configs", group, f"{value}.yaml").exists():
+            return value
+        endings = [name for name in names if name.endswith(f"_{value.lower()}")]  # YaRN is rope_yarn
+        return by_spelling.get(value.lower(), endings[0] if len(endings) == 1 else value)
+
+    return f"{prefix}{group}={','.join(map(spelled, values.split(',')))}"
+
+
 def refuse_ignored(overrides: Iterable[str]) -> None:
-    """Raise an error for what Hydra would ignore: all choices but the last, and options without effect."""
+    """Raise an error for what Hydra would ignore: all choices of a list but one, options without effect."""
     values = {key_of(text): text for text in overrides}
     for key, text in values.items():
         if key in COMPONENT_GROUPS and text.partition("=")[2].startswith("["):
@@ -74,6 +129,18 @@ def refuse_ignored(overrides: Iterable[str]) -> None:
         if others and values.keys().isdisjoint(others):
             hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
             raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
+
+
+def refuse_repeated(overrides: Iterable[str]) -> None:
+    """Raise an error for a group that is chosen twice, of which Hydra would ignore the first."""
+    values: dict[str, str] = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        if key in values and key in COMPONENT_GROUPS:
+            how = f"is given twice; two runs are -m {key}={values[key]},{value}"
+            raise UserError(f"{key}={shown(values[key])} {shown(text)}: {key} {how}")
+        if equals:
+            values[key] = value
 
 
 def key_of(text: str) -> str:
@@ -85,8 +152,9 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
     """Return what is wrong with an override according to the error, or an empty string."""
     key, _, value = text.lstrip("+").partition("=")
     cause = error.__cause__
-    if type(error) is ValueError and value == "null" and key in groups_of(command):
-        return _takes_one_choice(text)  # Hydra expects a text
+    if type(error) is ValueError and value == "null" and key in groups_of(command):  # Hydra expects a text
+        hint = "; without an encoding it is pe=none" if key == "pe" else ""
+        return f"{text}: {key} needs a choice{hint}.{nearest_choice('', choices_of(key))}"
     if not isinstance(error, HydraException):
         return ""
     if isinstance(error, MissingConfigException):
@@ -100,11 +168,13 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
         return unknown_key(key, known - {"defaults", "application", "local"})
     with suppress(HydraException):
         if not multirun and OverridesParser.create().parse_override(text).is_sweep_override():
-            as_list = f"a list is written '{key}=[{shown(value)}]'"
+            is_list = re.fullmatch(r"[\w.,+-]+", value)  # not range(5) or choice(a,b)
+            as_list = f"; a list is written '{key}=[{shown(value)}]'" if is_list else ""
             if command != "config":
-                return f"{shown(text)}: this command takes one value; {as_list}"
-            how = f"train.py -m {ALSO_CALLED.get(key, key)}={shown(value)}"
-            return f"{shown(text)}: several values need a sweep: {how}; {as_list}"
+                return f"{shown(text)}: this command takes one value{as_list}"
+            sweep = f"{ALSO_CALLED.get(key, key)}={shown(value)}"
+            how = f"train.py -m {sweep}" if is_list else f"train.py -m '{sweep}'"
+            return f"{shown(text)}: several values need a sweep: {how}{as_list}"
     return ""
 
 
@@ -112,12 +182,12 @@ def _takes_one_choice(text: str) -> str:
     """Return the error for a list, or for nothing, as the choice of a group."""
     group, _, value = text.partition("=")
     how = f"{group} takes one choice; for several runs write -m {group}={value.strip('[]')}"
-    return f"{shown(text)}: {how}.{nearest('', choices_of(group))}"
+    return f"{shown(text)}: {how}.{nearest_choice('', choices_of(group))}"
 
 
 def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
     """Return the error for a choice that no config file has."""
-    hint = nearest(name, [*options, *(ALIASES if group == "pe" else ())])
+    hint = nearest_choice(name, [*options, *(ALIASES if group == "pe" else ())])
     if group.startswith("hydra/"):
         package = f"a package such as hydra-{name}-{group.rpartition('/')[2]}"
         if name == "optuna":
@@ -136,15 +206,22 @@ def _unknown_key(text: str, error: ConfigKeyError | ConfigAttributeError) -> str
         return unknown_key(section, keys_of(composed))
     problem = unknown_key(key_of(text), keys_of(composed))
     if section in COMPONENT_GROUPS and "Did you mean" not in problem:
-        problem += f" An argument of the class that is not listed is written ++{text}."
+        problem += f" An argument of the class that is not listed is written +{text}."
     return problem
 
 
-def _unreadable(text: str) -> str:
+def _unreadable(text: str, overrides: Sequence[str], command: str) -> str:
     """Return the error for a text that Hydra cannot parse as an override."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        return f"{shown(text)!r} is not key=value; for example pe=sinusoidal or training.steps=500"
+        return f"{shown(text)!r} is not key=value; for example {EXAMPLES.get(command, EXAMPLES['config'])}"
+    if value[:1] in ("[", "{") and text in overrides:
+        end = {"[": "]", "{": "}"}[value[0]]
+        rest = list(overrides[overrides.index(text) :])
+        ends = [index for index, part in enumerate(rest) if part.endswith(end)]
+        if ends and ends[0]:
+            whole = "".join(rest[: ends[0] + 1])
+            return f"{shown(text)!r} ends within a list; write it without spaces: {shown(whole)!r}"
     quoted = f"""'{key}="{value}"'"""
     how = f"quote special characters, as in {shown(quoted)}, and write several values without spaces"
     return f"{shown(text)!r} cannot be read; {how}"

@@ -18,11 +18,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
-from torch import optim
+from torch import nn, optim
 
 from pe_experiments.configuration.compose import FROM_PYTHON
 from pe_experiments.configuration.groups import ALIASES, OURS
-from pe_experiments.configuration.hints import nearest
+from pe_experiments.configuration.hints import nearest, nearest_choice
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
@@ -290,6 +290,10 @@ def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> 
             raise UserError(f"{key}: {where}") from error
     members = {attribute: value for attribute, value in vars(module).items() if fits(value)}
     if name not in members:
+        value = getattr(module, name, None)
+        if kind == PositionalEncoding.__name__ and isinstance(value, type) and issubclass(value, nn.Module):
+            how = "wrap it as docs/checking.md shows under 'Wrapping a module'"
+            raise UserError(f"{key}: {name} is a module, not a PositionalEncoding; {how}")
         raise UserError(f"{key}: {module_name} has no {kind} of that name.{nearest(name, members)}")
     return members[name]
 
@@ -397,8 +401,8 @@ def _part_by_name(group: str, value: Any) -> Any:
     """Return the section of a part given by name, ``rope`` or ``mine.MyEncoding``, or as a section."""
     if isinstance(value, str):
         choices = shipped(group)
-        name = ALIASES.get(value, value)
+        name = value if value in choices or "." in value else ALIASES.get(value.lower(), value.lower())
         if choices and name not in choices and "." not in name:
-            raise UserError(f"{group}={value} is not a choice.{nearest(name, choices)}")
+            raise UserError(f"{group}={value} is not a choice.{nearest_choice(name, choices)}")
         value = choices.get(name, {"_target_": name})
     return {"_partial_": True, **value} if isinstance(value, dict) else value

@@ -23,8 +23,9 @@ LONGEST = 131_071
 MOST_EXAMPLES = 409_600
 MOST_BATCHES = 1 << 29
 FINAL_LEARNING_RATE = 0.05  # the default of configs/training
+MOST = (1 << 31) - 1  # of any other count, so that their products fit into 64 bits
 MOST_LAYERS = 1000  # which take a second to build
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
 Length = Annotated[int, Field(ge=1, le=LONGEST)]

@@ -40,6 +40,10 @@ MISTAKES = {
     "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
     "training.steps=" + "x" * 500: ["training.steps=xxx", "...: expected a whole number"],
     "nonsense": ["nonsense", "key=value"],
+    "=3": ["'=3' is not key=value"],
+    "seed=0..4": ["seed=0..4", "train.py -m seed=0,1,2,3,4"],
+    "pe=rope pe=alibi": ["pe=rope pe=alibi: pe is given twice", "-m pe=rope,alibi"],
+    "training.batch_size=99999999999999999999": ["training.batch_size=99999999999999999999", "at most"],
     "init_from=x results_dir=2026": ["results_dir=2026: expected text"],
     "study=runs": ["study=runs", "reserved"],
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
@@ -70,6 +74,7 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "show_encoding -m pe=rope,alibi": ["-m is for train.py"],
     "results check=true reproduce=text": ["check=true and reproduce", "cannot be combined"],
     "evaluate evaluation.lengths=[5]": ["run is missing"],
+    "compare foo": ["'foo' is not key=value; for example results_dir=results"],
     "evaluate +run=foo": ["run=foo", "no run"],
     "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
     "export run=results/nothing out=x": ["nothing", "no run"],
@@ -219,6 +224,19 @@ def test_a_dry_run_prints_the_configuration_and_writes_nothing(script: Script, r
     assert "\nnew: " in out
     assert yaml.safe_load(out.partition("\n\n")[0])["training"]["steps"] == 12
     assert not results.exists()
+
+
+def test_flags_and_case_do_not_matter_and_other_results_are_named(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "checkout" / "runs").mkdir(parents=True)
+    monkeypatch.setattr("pe_experiments.commands.command_line.CHECKOUT_RESULTS", tmp_path / "checkout")
+    monkeypatch.chdir(tmp_path)
+    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,ALiBi").succeeded()
+    assert "2 runs: 2 new" in out
+    assert "copy-decoder-alibi" in out
+    train = script("train", *TINY, "dry_run=true").succeeded()
+    assert train.startswith(f"runs are looked up in {tmp_path}/results, not in {tmp_path}/checkout ")
 
 
 def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, results: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pe_experiments.checking import CHECKS, Subject, own_classes
 from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.run import run_experiment
+from pe_experiments.tasks.copying import Copy
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import ROOT, TINY, Script, Tiny
 from tests.integration import user_encodings
@@ -43,6 +44,15 @@ def test_only_classes_from_outside_are_checked(tiny: Tiny, monkeypatch: pytest.M
 def test_position_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
     with pytest.raises(UserError, match="coupling ids of TellingIds depend on the values of its answers"):
         check_own_classes(tiny(f"task={USER_ENCODINGS}.TellingIds", "positions=task"))
+
+
+class NoAnswers(Copy):
+    answers = 0
+
+
+def test_a_task_without_answers_is_refused(tiny: Tiny) -> None:
+    with pytest.raises(UserError, match="answers=0, expected None or 1 to vocab_size"):
+        check_own_classes(tiny(f"task={__name__}.NoAnswers"))
 
 
 def test_nan_at_an_evaluation_length_is_refused(tiny: Tiny) -> None:

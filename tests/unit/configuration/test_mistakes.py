@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.optimizer import TrainingOptimizer
 from tests.conftest import Tiny
@@ -16,9 +16,15 @@ CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {
     "pe=a,b": "pe=a,b: several values need a sweep",
     "pe=rope +pe.base=3": "An item is already at 'pe.base'",
-    "pe=mine.X pe.slope=1": r"is written \+\+pe.slope=1",
+    "pe=mine.X pe.slope=1": r"is written \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
-    "logger=null": "logger takes one choice",
+    "logger=null": "logger needs a choice",
+    "pe=null": "pe needs a choice; without an encoding it is pe=none",
+    "pe=KERPLE": r"Did you mean kerple_log or kerple_power\?.*train.py --help shows all",
+    "evaluation.lengths=[20, 40]": r"ends within a list; .* 'evaluation.lengths=\[20,40\]'",
+    "seed=range(5)": r"several values need a sweep: train.py -m 'seed=range\(5\)'$",
+    "training.batch_size=99999999999999999999": "expected at most 2147483647",
+    "pe=torch.nn.LayerNorm": "LayerNorm is a module, not a PositionalEncoding; wrap it",
     "positional_encoding=alibi": r"Did you mean pe\?",
     "results_dir=~/x": r"cannot be read; quote special characters, as in 'results_dir=\"~/x\"'",
     "logger=[wandb,nope]": "logger=nope is not a choice",
@@ -36,6 +42,24 @@ MISTAKES = {
     "positions=task task=addition positions.ids=coupling": "ids=coupling: Addition .* allowed here: abacus",
     "positions=task positions.max_positions=5": "max_positions=5 is below the 8 ids",
 }
+
+
+@pytest.mark.parametrize(
+    ("typed", "spelled"),
+    [
+        (["pe=RoPE"], ["pe=rope"]),
+        (
+            ["pe=NoPE", "task=Majority", "positions=Random_Offset"],
+            ["pe=none", "task=majority", "positions=random_offset"],
+        ),
+        (["pe=YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
+        (["pe=FoX", "model=Decoder"], ["pe=fox", "model=decoder"]),
+        (["pe=by_head", "pe.encodings=[ALiBi,NoPE]"], ["pe=by_head", "pe.encodings=[alibi,none]"]),
+    ],
+)
+def test_case_and_printed_names_do_not_matter(typed: list[str], spelled: list[str], tiny: Tiny) -> None:
+    assert tiny(*typed).label == tiny(*spelled).label
+    assert trained_sections(tiny(*typed).full_config) == trained_sections(tiny(*spelled).full_config)
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
