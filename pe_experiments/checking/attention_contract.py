@@ -57,7 +57,12 @@ def _measure_scenarios(subject: Subject, *names: str) -> Measurement:
 
 @check("rows", "rows of a batch keep their own positions", "the ids or the offset of one row serve all rows")
 def rows_keep_positions(subject: Subject) -> Measurement:
-    return _measure_scenarios(subject, "rows at the same offset", "rows at ids of their own")
+    names = (
+        "rows at the same offset",
+        "rows at ids of their own",
+        "rows on both sides of the training length",
+    )
+    return _measure_scenarios(subject, *names)
 
 
 @check(
@@ -203,7 +208,8 @@ def earlier_calls(subject: Subject) -> Measurement:
         content = draw_content(encoding.shape, call.scenario.positions_BT)
         inputs = cast(content, call.dtype)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=call.dtype is torch.bfloat16):
-            result = outputs(used, call.scenario, inputs, call.declared)
-            expected = outputs(copy.deepcopy(encoding), call.scenario, inputs, call.declared)
+            declared_B = torch.tensor([call.declared])
+            result = outputs(used, call.scenario, inputs, declared_B)
+            expected = outputs(copy.deepcopy(encoding), call.scenario, inputs, declared_B)
         worst = max(worst, worst_difference(result, expected))
     return compare_difference(worst)

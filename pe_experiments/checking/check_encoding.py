@@ -1,7 +1,4 @@
-"""Implement the command check_encoding: check the contract of an encoding, and compare or identify it.
-
-`_compare_with_reference` and `_identify_encoding` define the order of comparisons.
-"""
+"""Implement the command check_encoding: check the contract of an encoding, and compare or identify it."""
 
 from enum import IntEnum
 from typing import Annotated, Any
@@ -10,39 +7,13 @@ import torch
 from pydantic import Field
 
 from pe_experiments.checking.checks import run_checks, say_failure
-from pe_experiments.checking.compare import (
-    as_reference,
-    common_forms,
-    compare_layouts,
-    difference_with_other_arguments,
-    reference_of,
-)
-from pe_experiments.checking.components import SizedComponent, sized
-from pe_experiments.checking.diagnosis import diagnose
+from pe_experiments.checking.comparison import Comparison, common_forms, format_forms
+from pe_experiments.checking.components import SizedComponent, reference_of, sized
 from pe_experiments.checking.encoding_contract import CHECKS
-from pe_experiments.checking.explanations import (
-    combined_mistakes,
-    equals_in_small_models,
-    explain,
-    identify,
-    most_similar,
-)
-from pe_experiments.checking.identify import (
-    equal_encodings,
-    known_mistakes,
-    with_equal_frequencies,
-)
+from pe_experiments.checking.explanations import Kind, explain
 from pe_experiments.checking.instances import small_shape
-from pe_experiments.checking.report import (
-    DECODER_ONLY,
-    TO_TELL,
-    UNKNOWN,
-    format_forms,
-    say_combination,
-    say_comparison,
-    say_findings,
-    say_match,
-)
+from pe_experiments.checking.published import with_equal_frequencies
+from pe_experiments.checking.similar import by_similarity
 from pe_experiments.checking.subject import Subject
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
@@ -57,6 +28,11 @@ GATES = {  # checks on which all others depend, and why these cannot run without
     "finite": "compare numbers",
     "repeatable": "compare calls with each other",
 }
+
+
+UNKNOWN = """It equals none of our encodings (with the same arguments or the default ones)
+and none of the known mistakes: it is new, or it has an unknown mistake."""
+TO_TELL = "To tell which, name what it should be: against=rope, with its arguments, or against=new."
 
 
 class Verdict(IntEnum):
@@ -115,11 +91,9 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         return Verdict.WRONG
     try:
         if against is None:
-            verdict = _identify_encoding(component, forms, failed)
+            verdict = _identify(component, forms, declared_new=settings.against == NEW)
         else:
-            user_arguments = list(settings.against_arguments)
-            is_correct = _compare_with_reference(component, against, forms, user_arguments, failed)
-            verdict = Verdict.RIGHT if is_correct else Verdict.WRONG
+            verdict = _compare(component, against, forms, list(settings.against_arguments))
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # raised by the tested encoding
@@ -127,127 +101,54 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         return Verdict.WRONG
     if failed:
         return Verdict.WRONG
-    if settings.against != NEW:
-        if verdict is Verdict.UNKNOWN:
-            say(TO_TELL)
-        return verdict
-    return Verdict.RIGHT if verdict is Verdict.UNKNOWN else Verdict.WRONG
+    if verdict is Verdict.UNKNOWN:
+        say(TO_TELL)
+    return verdict
 
 
-def _identify_encoding(component: SizedComponent, forms: list[bool], failed: list[str]) -> Verdict:
-    """Print what it equals or is most similar to; return whether it is right."""
-    say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
-    matches = identify(component, forms[:1])  # without a match in a decoder there is none in both
-    if matches and len(forms) == 2:
-        matches_in_both = identify(component, forms)
-        if matches_in_both:
-            matches = matches_in_both
-        else:
-            say(DECODER_ONLY)
-            forms = [True]
-    for match in matches:
-        say_match(match, forms)
-    if matches:
-        return Verdict.WRONG if any(match.wrong for match in matches) else Verdict.RIGHT
-    if "state" in failed:
-        say("It keeps state between calls, so its formula cannot be determined.")
-        return Verdict.WRONG
-    return _compare_with_similar(component, forms)
-
-
-def _compare_with_similar(component: SizedComponent, forms: list[bool]) -> Verdict:
-    """Print how it differs from the most similar encodings; return whether it may be a new encoding."""
-    similar_encodings = most_similar(component, forms)
-    for similar in similar_encodings:
-        reference = as_reference(similar, forms)
-        comparison = compare_layouts(component.build, reference, largest=True)
-        # The difference may show in some models or at some positions only.
-        if comparison.equal_nearby or equals_in_small_models(component.build, reference):
-            say(f"It is almost {similar.label}.")
-            _compare_with_reference(component, similar, forms, [], [])
-            return Verdict.WRONG
-    findings_of_each = [
-        (diagnose(component.build, similar.build, common_forms(similar, forms)), similar)
-        for similar in similar_encodings
-    ]
-    # A mistake in one of them explains more than what distinguishes the candidate from a nearer one.
-    for findings, similar in findings_of_each:
-        if any(finding.mistake for finding in findings):
-            say_findings(findings, similar)
-            return Verdict.WRONG
-    for similar in similar_encodings:
-        combination = combined_mistakes(component.build, similar, forms)
-        if combination is not None and combination.complete:
-            say_combination(combination)
-            return Verdict.WRONG
-    say(UNKNOWN)
-    for findings, similar in findings_of_each[:1]:
-        if findings:
-            say_findings(findings, similar)
-        else:
-            say(f"Most similar is {similar.label}.")
-    return Verdict.UNKNOWN
-
-
-def _compare_with_reference(
-    component: SizedComponent,
-    against: SizedComponent,
-    forms: list[bool],
-    user_arguments: list[str],
-    failed: list[str],
-) -> bool:
-    """Print whether it equals the reference, or how it differs; return whether it is correct.
+def _compare(
+    component: SizedComponent, against: SizedComponent, forms: list[bool], user_arguments: list[str]
+) -> Verdict:
+    """Print whether it equals the named encoding, or how it differs.
 
     Args:
         component: the tested encoding.
         against: the reference.
         forms: the forms in which the tested encoding can be built.
         user_arguments: names of the reference's arguments that the user set.
-        failed: names of the checks of the contract that the tested encoding fails.
     """
     common = common_forms(against, forms)
     if not common:
         say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
-        return False
-    comparison = compare_layouts(component.build, as_reference(against, forms), largest=True)
-    if comparison.same:
-        place = difference_with_other_arguments(component, against, common)
-        comparison = comparison._replace(other_models=place)
-    say_comparison(comparison, component, against, common)
-    if comparison.same:
-        return True
-    matches = explain(component, against, forms, user_arguments)
-    if not matches and len(forms) == 2 and common[0]:
-        matches = equal_encodings(component.build, [against], [True]) or explain(
-            component, against, [True], user_arguments
-        )
-        if matches:
-            say(DECODER_ONLY)
-            for match in matches:
-                say_match(match, [True], against)
-            return False
-    for match in matches:
-        say_match(match, forms, against)
-    if matches:
-        return all(match.convention for match in matches)
-    if "state" in failed:
-        say("It keeps state between calls, so its formula cannot be determined.")
-        return False
-    variants = with_equal_frequencies(component.build, against, common[0], user_arguments)
-    variant = (*variants, against)[0]
-    findings = diagnose(component.build, variant.build, common)
-    say_findings(findings, variant)
-    if findings or comparison.other_models:
-        return False
-    small_matches = known_mistakes(component.build, [against], forms)
-    for match in small_matches:
-        say_match(match, forms, against)
-    combination = None if small_matches else combined_mistakes(component.build, against, forms)
-    if combination is not None:
-        say_combination(combination)
-    elif not small_matches:
-        say("The difference is none of the known mistakes.")
-    return False
+        return Verdict.WRONG
+    comparison = Comparison(
+        component.build, against, common, component=component, user_arguments=user_arguments, named=True
+    )
+    explanation = explain([comparison, *with_equal_frequencies(comparison)])
+    if explanation is not None:
+        say(explanation.text)
+        return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
+    say(comparison.describe_difference())
+    if comparison.shares_parameters:
+        say("The difference is none that the checker knows.")
+    return Verdict.WRONG
+
+
+def _identify(component: SizedComponent, forms: list[bool], declared_new: bool) -> Verdict:
+    """Print what it equals or is most similar to."""
+    say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
+    comparisons = by_similarity(component, forms)
+    explanation = explain(comparisons)
+    if explanation is not None and explanation.kind is not Kind.NEW:
+        say(explanation.text)
+        is_right = explanation.kind is Kind.RIGHT and not declared_new
+        return Verdict.RIGHT if is_right else Verdict.WRONG
+    say(UNKNOWN)
+    if explanation is not None:
+        say(explanation.text)
+    elif comparisons:
+        say(f"Most similar is {comparisons[0].label}.")
+    return Verdict.RIGHT if declared_new else Verdict.UNKNOWN
 
 
 def _load_reference(component: SizedComponent, settings: CheckSettings) -> SizedComponent | None:

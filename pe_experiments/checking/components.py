@@ -8,7 +8,7 @@ from typing import Any
 
 from pe_experiments.checking.instances import small_shape
 from pe_experiments.configuration.hints import ALSO_CALLED
-from pe_experiments.configuration.parts import Component, load_component
+from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.terminal.errors import UserError
 
@@ -48,6 +48,14 @@ class SizedComponent(Component):
         except UserError:  # an argument of another type, or a value that it does not take
             return self
         return variant
+
+
+def reference_of(choice: str, sizes: Mapping[str, int] | None = None, **arguments: Any) -> SizedComponent:
+    """Return the encoding of a choice under configs/pe; ``arguments`` override those of its YAML file.
+
+    ``sizes`` are those of the model that the user gives, see `SizedComponent`.
+    """
+    return sized({**shipped("pe")[choice], **arguments}, sizes or {})
 
 
 def sized(section: Mapping[str, Any], sizes: Mapping[str, int]) -> SizedComponent:

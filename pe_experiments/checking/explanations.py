@@ -1,263 +1,391 @@
-"""Explain what a candidate implementation is: an encoding, one with a known mistake, or similar to one."""
+"""Explain how an implementation differs from one of our encodings: one list, whose first match is printed.
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from itertools import product
-from typing import Any, NamedTuple
+Every entry of `EXPLANATIONS` takes a comparison. It either explains the outcomes of all stages, which it
+verifies by comparing once more with the encoding so changed, or it returns None.
+"""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import islice, pairwise
+
+import torch
+from torch import Tensor
+
+from pe_experiments.checking import relations
 from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
-from pe_experiments.checking.compare import (
-    Reference,
-    as_reference,
-    common_forms,
-    compare,
-    compare_layouts,
-    reference_of,
-    untrained_difference,
-)
-from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.diagnosis import geometric_base, step_angles
-from pe_experiments.checking.differences import SMALL
-from pe_experiments.checking.identify import (
-    ORIGINAL_LENGTHS,
-    OTHER_MODELS,
-    Effect,
-    Match,
-    effect_of,
-    equal_encodings,
-    known_mistakes,
-    published_variants,
-    with_equal_frequencies,
-    with_published_arguments,
-)
+from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.instances import build
-from pe_experiments.checking.known_mistakes import common_mistakes, mistakes_of
-from pe_experiments.checking.known_mistakes.mistake import Mistake
-from pe_experiments.checking.pair import SAME, model_shape
-from pe_experiments.configuration.parts import shipped
-from pe_experiments.encodings.base import MakeEncoding
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.checking.known_mistakes import generic_mistakes, reported_mistakes
+from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.pair import DENSE, LARGE, SMALL, Pair, make_pair, model_shape
+from pe_experiments.checking.published import (
+    OTHER_MODELS,
+    fitted_base,
+    ignored_variants,
+    published_variants,
+    rotates_equally,
+)
+from pe_experiments.checking.relations import Relation
+from pe_experiments.checking.similar import all_encodings
+from pe_experiments.checking.stages import LAYERS, LENGTH_STAGES, SHARING
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.rope_extension import ExtendedRope
+from pe_experiments.terminal.errors import shown
 
-ROUNDING = 1e-6  # smaller remaining differences are rounding
-STARTS = 4  # mistakes to which a second one is added
-MOST = 0.8  # share of a difference from which an incomplete explanation is reported
-MOST_SIMILAR = 3  # encodings from which differences are described
-
-
-def closest(searches: Iterable[Callable[[], list[Match]]]) -> list[Match]:
-    """Return the matches of the first search that explains a difference as completely as any other does.
-
-    Matches that hold in small models only are left out.
-    """
-    groups = []
-    for search in searches:
-        groups.append([match for match in search() if not match.in_small_models])
-        if any(match.residual <= ROUNDING for match in groups[-1]):
-            break  # no other can leave less
-    smallest = min((match.residual for group in groups for match in group), default=0.0)
-    for group in groups:
-        matches = [match for match in group if match.residual <= max(10 * smallest, ROUNDING)]
-        if matches:
-            return matches
-    return []
+# Models in which a relation shows if there is one: of two layers or more, of several numbers of heads.
+MEASURED = ((SMALL, 2), (LARGE, 2), (SMALL, LAYERS), ((96, 12, 12), 2))
+GRID = 40  # positions at which rotations are compared; at least two rows of a grid
 
 
-def identify(component: SizedComponent, forms: Sequence[bool]) -> list[Match]:
-    """Return the matches among all shipped encodings, see `all_encodings`."""
-    candidate = component.build
-    components = all_encodings(component)
-    fitted = fitted_encodings(candidate, components, forms[0])
-    published = [
-        variant
-        for other in components
-        if other.choice not in OTHER_MODELS
-        for variant in with_published_arguments(other)
-    ]
-    return closest(
-        (
-            lambda: _keeping_arguments(component, equal_encodings(candidate, components, forms)),
-            lambda: [match for other in components for match in ignored_arguments(candidate, other, forms)],
-            lambda: equal_encodings(candidate, fitted, forms)[:1],
-            lambda: published_variants(candidate, components, forms),
-            lambda: known_mistakes(candidate, components, forms),
-            lambda: known_mistakes(candidate, components, forms, common=True),
-            lambda: known_mistakes(candidate, [*fitted, *published], forms),
-        )
+class Kind(Enum):
+    """What an explanation says about an implementation."""
+
+    RIGHT = "it is one of our encodings, up to conventions"
+    MISTAKE = "no encoding is meant so"
+    NEW = "another encoding, of which we have no reference"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What an implementation computes, in all stages."""
+
+    kind: Kind
+    text: str
+    comparison: Comparison
+
+
+Rule = Callable[[Comparison], Explanation | None]
+
+
+def equal(comparison: Comparison) -> Explanation | None:
+    """It is our encoding."""
+    if comparison.same:
+        return Explanation(Kind.RIGHT, comparison.describe_equality(), comparison)
+    return None
+
+
+def channel_layout(comparison: Comparison) -> Explanation | None:
+    """It is our encoding with channels in another order."""
+    if comparison.same_nearby or not comparison.shares_parameters:
+        return None
+    return next(filter(None, map(equal, comparison.layouts())), None)
+
+
+def other_arguments(comparison: Comparison) -> Explanation | None:
+    """It is our encoding with other arguments: those of released models, or some that it ignores."""
+    if comparison.same_nearby and [outcome.stage for outcome in comparison.differences] == [OTHER_ARGUMENTS]:
+        return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
+    explanations = list(islice(_with_other_arguments(comparison), 1))
+    if explanations and explanations[0].comparison.remarks:  # another may agree at far positions, too
+        explanations = list(_with_other_arguments(comparison))
+    return min(explanations, key=lambda entry: bool(entry.comparison.remarks), default=None)
+
+
+def _with_other_arguments(comparison: Comparison) -> Iterator[Explanation]:
+    reference = comparison.reference
+    for variant, ignored in ignored_variants(reference):
+        same = equal(comparison.against(variant))
+        if same is not None:
+            values = ", ".join(f"{name}={shown(value)}" for name, value in ignored.items())
+            yield replace(same, kind=Kind.MISTAKE, text=f"It ignores {values}: it is {variant.label}.")
+    for variant in published_variants(reference, comparison.component):
+        other = comparison.against(variant)
+        if issubclass(reference.cls, ExtendedRope) and not rotates_equally(other):
+            continue
+        same = _equal_in_usual_layout(other)
+        if same is not None:
+            yield _as_other_encoding(comparison, same, convention=_is_convention(comparison, other))
+    base = fitted_base(comparison)
+    same = _equal_in_usual_layout(comparison.against(base)) if base else None
+    if same is not None:
+        yield _as_other_encoding(comparison, same)
+
+
+def _equal_in_usual_layout(comparison: Comparison) -> Explanation | None:
+    found = equal(comparison)
+    if found is not None or comparison.same_nearby or not comparison.shares_parameters:
+        return found
+    return next(filter(None, map(equal, comparison.layouts(USUAL_LAYOUTS[1:]))), None)
+
+
+def _is_convention(comparison: Comparison, variant: Comparison) -> bool:
+    """Return whether a variant with published arguments is no other model, and not what the user excluded."""
+    changed = {
+        name
+        for name, value in variant.reference.arguments.items()
+        if comparison.reference.arguments.get(name) != value
+    }
+    return comparison.reference.choice not in OTHER_MODELS and changed.isdisjoint(comparison.user_arguments)
+
+
+def _as_other_encoding(comparison: Comparison, same: Explanation, convention: bool = False) -> Explanation:
+    """Return the explanation, as a mistake if the user named another encoding."""
+    if convention or not comparison.named:
+        return same
+    ours, theirs = comparison.reference, same.comparison.reference
+    text = f"It is not {ours.label}."
+    if ours.cls is not theirs.cls and issubclass(ours.cls, theirs.cls):
+        text = f"It is not {ours.label}: what {ours.choice} adds has no effect."
+    return replace(same, kind=Kind.MISTAKE, text=f"{same.text}\n{text}")
+
+
+def known_mistake(comparison: Comparison) -> Explanation | None:
+    """It is our encoding with a known mistake, or follows a convention of released models."""
+    if not comparison.shares_parameters:
+        return None
+    reference = comparison.reference
+    mistakes = [(reference, *mistake) for mistake in reported_mistakes(reference)]
+    if reference.choice not in OTHER_MODELS:
+        for variant in published_variants(reference):
+            mistakes += [(variant, *mistake) for mistake in reported_mistakes(variant)]
+    if comparison.same_effect:
+        generic = generic_mistakes(reference, comparison.forms[0])
+        mistakes += [(reference, *mistake) for mistake in generic]
+    layouts = _plausible_layouts(comparison)
+    for variant, name, change in mistakes:
+        ours = comparison.against(variant)
+        for layout in layouts:
+            changed = replace(ours, layout=layout).changed(change)
+            if _holds(changed):
+                return _describe_mistake(ours, changed, name, change)
+    return None
+
+
+def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
+    """Return the usual layouts in which pairs of channels do not mix; for vectors, and biases, ours alone."""
+    layouts: list[Sequence[str]] = []
+    if issubclass(comparison.reference.cls, Rope) and not comparison.same_nearby:
+        for ours in comparison.layouts(USUAL_LAYOUTS):
+            pair = ours.models.pair(SMALL, ours.forms[0])
+            if pair is not None and relations.keeps_pairs(pair):
+                layouts.append(ours.layout)
+    return layouts or [()]
+
+
+def _holds(comparison: Comparison) -> bool:
+    """Return whether the two are equal; False if the changed encoding raises, e.g. for rejected ids."""
+    try:
+        return comparison.same
+    except Exception:
+        return False
+
+
+def _describe_mistake(ours: Comparison, changed: Comparison, name: str, change: Change) -> Explanation:
+    if change.convention:
+        text = f"It follows another convention, which is no mistake. {ours.label}: {name}"
+        return Explanation(Kind.RIGHT, f"{text}\nWeights do not carry over between the two.", changed)
+    reported = f" (reported: {change.projects})" if change.projects else ""
+    lines = [*_exceptions(ours), f"It matches a known mistake. {ours.reference.choice}: {name}{reported}"]
+    if changed.layout:
+        lines.append(f"  channels laid out differently: {'; '.join(changed.layout)}")
+    return Explanation(Kind.MISTAKE, "\n".join(lines), changed)
+
+
+def _exceptions(comparison: Comparison) -> list[str]:
+    """Return the line that names the stages that differ, if single sequences agree."""
+    return comparison.describe_difference().splitlines()[:1] if comparison.same_nearby else []
+
+
+def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
+    """Return the rule that our encoding, changed by what ``measure`` finds in each model, is equal."""
+
+    def rule(comparison: Comparison) -> Explanation | None:
+        if not comparison.shares_parameters:
+            return None
+        found: dict[ModelShape, Relation] = {}
+
+        @torch.no_grad()
+        def measure_in(shape: ModelShape) -> Relation | None:
+            pair = make_pair(comparison.candidate, comparison.make_reference, shape, comparison.layout)
+            return measure(pair) if pair is not None else None
+
+        def change(encoding: PositionalEncoding) -> None:
+            measured = measure_in(encoding.shape)
+            if measured is not None:
+                found[encoding.shape] = measured
+                measured.change.apply(encoding)
+
+        shapes = [model_shape(size, comparison.forms[0], number) for size, number in MEASURED]
+        if not any(map(measure_in, shapes)):
+            return None
+        # What is measured in the implementation follows its arguments by itself.
+        changed = replace(comparison, component=None).changed(Change(change))
+        if not _holds(changed) or not found:
+            return None
+        # Patterns of layers show in the model with most layers.
+        shape = max(found, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))
+        where = "" if shape.num_heads == SMALL[1] else f"with {shape.num_heads} heads, "
+        lines = [*_exceptions(comparison), f"Against {comparison.label}: {where}{found[shape].text}"]
+        kind = Kind.MISTAKE if found[shape].mistake else Kind.NEW
+        return Explanation(kind, "\n".join(lines), changed)
+
+    rule.__name__ = measure.__name__
+    return rule
+
+
+def frequencies(comparison: Comparison) -> Explanation | None:
+    """It is our encoding with other frequencies, in one of the usual layouts."""
+    measured = relation(relations.frequencies)
+    if comparison.same_nearby:
+        return None
+    return measured(comparison) or next(
+        filter(None, map(measured, comparison.layouts(USUAL_LAYOUTS[1:]))), None
     )
 
 
-def _keeping_arguments(component: SizedComponent, matches: list[Match]) -> list[Match]:
-    """Return the matches without those that have default arguments beside the same with the candidate's.
-
-    If the candidate equals an encoding only without its own arguments, it ignores these; such matches are
-    returned alone.
-    """
-    checked = [replace(match, ignored=_lost_arguments(component, match.component)) for match in matches]
-    keeping = {match.component.choice for match in checked if not match.ignored}
-    ignoring = [match for match in checked if match.ignored and match.component.choice not in keeping]
-    return ignoring or [match for match in checked if not match.ignored]
-
-
-def _lost_arguments(component: SizedComponent, equal: SizedComponent) -> dict[str, Any]:
-    """Return the numbers among the candidate's arguments that are others in an encoding equal to it."""
-    kept = equal.with_arguments_of(component).arguments
-    return {
-        name: kept[name]
-        for name, value in equal.arguments.items()
-        if isinstance(value, int | float) and kept[name] != value
-    }
+def other_encoding(comparison: Comparison) -> Explanation | None:
+    """It is another of our encodings than the one that the user names."""
+    if not comparison.named or comparison.component is None:
+        return None
+    for other in all_encodings(comparison.component, comparison.reference):
+        against = comparison.against(other)
+        same = _equal_in_usual_layout(against) if against.forms else None
+        if same is not None:
+            return _as_other_encoding(comparison, same)
+    return None
 
 
-def all_encodings(component: SizedComponent) -> list[SizedComponent]:
-    """Return all shipped encodings, with those arguments that an encoding has too, and with the defaults."""
-    components: list[SizedComponent] = []
-    for choice in shipped("pe"):
-        default = reference_of(choice, component.sizes)
-        for variant in (default.with_arguments_of(component), default):
-            if variant not in components:
-                components.append(variant)
-    return components
+def decoder_alone(comparison: Comparison) -> Explanation | None:
+    """It is our encoding in a decoder, and not in an encoder."""
+    if len(comparison.forms) < 2:
+        return None
+    decoder = replace(comparison, forms=[True], named=False)
+    for rule in (equal, channel_layout, other_arguments):
+        same = rule(decoder)
+        if same is None or same.kind is not Kind.RIGHT:
+            continue
+        encoder = replace(same.comparison, forms=[False], named=True)
+        explained = explain([encoder], [entry for entry in EXPLANATIONS if entry is not decoder_alone])
+        text = explained.text if explained else encoder.describe_difference()
+        hint = "If it is meant for decoders alone, say so: causal_only = True in its class."
+        lines = [f"In a decoder alone: {same.text}", f"In an encoder: {text}", hint]
+        return Explanation(Kind.MISTAKE, "\n".join(lines), same.comparison)
+    return None
 
 
-def fitted_encodings(
-    candidate: MakeEncoding, components: Sequence[SizedComponent], causal: bool
-) -> list[SizedComponent]:
-    """Return RoPE and its extensions with arguments that give the candidate's frequencies."""
-    fitted = []
-    for component in components:
-        fitted += with_equal_frequencies(candidate, component, causal)
-    step = step_angles(build(candidate, model_shape(SMALL, causal)))
-    base = geometric_base(step[0]) if step else None
-    if base is not None and base > 1:
-        rope = next(component for component in components if component.choice == "rope")
-        fitted.append(rope.with_arguments(base=float(f"{base:.5g}")))
-    return [component for component in fitted if component not in components]
+# Encodings of which we have no reference.
 
 
-def explain(
-    component: SizedComponent, against: SizedComponent, forms: Sequence[bool], user_arguments: Sequence[str]
-) -> list[Match]:
-    """Return what the tested encoding equals instead of the reference, by the likeliest explanation.
+def no_reference(comparison: Comparison) -> Explanation | None:
+    """It is a design that no encoding here has: positions in two dimensions, normalised queries, sinks."""
+    encoding = build(comparison.candidate, model_shape(SMALL, comparison.forms[0]))
+    for recognises, text in (
+        (_rotates_by_coordinates, "It rotates by two coordinates, as in a grid or in M-RoPE"),
+        (_normalises, "It normalises queries or keys (their lengths have no effect)"),
+        (_has_sinks, "Its attention weights do not sum to 1, as with sinks or another softmax"),
+    ):
+        try:
+            recognised = recognises(encoding)
+        except Exception:  # raised by the implementation
+            continue
+        if recognised:
+            return Explanation(Kind.NEW, f"{text}. There is no reference for that here.", comparison)
+    return None
+
+
+@torch.no_grad()
+def _rotates_by_coordinates(encoding: PositionalEncoding) -> bool:
+    """Return whether a step rotates differently at the end of each row of a grid."""
+    rotations = [relations.rotation_at(encoding, position) for position in range(GRID)]
+    if rotations[0].shape[0] != rotations[0].shape[1] or not _is_orthogonal(rotations[1]):
+        return False
+    steps = [after @ before.T for before, after in pairwise(rotations)]
+    identity = torch.eye(len(rotations[0]), dtype=torch.float64)
+    for width in range(2, GRID // 2 + 1):
+        along = [step for index, step in enumerate(steps, start=1) if index % width]
+        ends = [step for index, step in enumerate(steps, start=1) if not index % width]
+        if not (_all_equal(along) and _all_equal(ends)):
+            continue
+        row = rotations[width] @ rotations[0].T
+        # Equal steps are no grid; one that stands still in a row halves ids, one that returns wraps them.
+        if not any(_all_equal(pair) for pair in ((along[0], ends[0]), (along[0], identity), (row, identity))):
+            return True
+    return False
+
+
+def _is_orthogonal(rotation: Tensor) -> bool:
+    identity = torch.eye(len(rotation), dtype=torch.float64)
+    return torch.allclose(rotation @ rotation.T, identity, atol=1e-3)
+
+
+def _all_equal(matrices: Sequence[Tensor]) -> bool:
+    return all(torch.allclose(matrix, matrices[0], atol=1e-3) for matrix in matrices)
+
+
+@torch.no_grad()
+def _normalises(encoding: PositionalEncoding) -> bool:
+    """Return whether queries three times as long are rotated to the same."""
+    inputs = Pair(encoding, encoding).inputs_below(DENSE)
+    at = inputs.context(encoding.shape.causal)
+    q, k = inputs.q_BHTK, inputs.k_BHTK
+    once, thrice = (encoding.for_layer(0).rotate(by * q, by * k, at) for by in (1, 3))
+    return any(torch.allclose(a, b, atol=1e-3) for a, b in zip(once, thrice, strict=True))
+
+
+@torch.no_grad()
+def _has_sinks(encoding: PositionalEncoding) -> bool:
+    """Return whether the attention weights of some query sum to less than 1."""
+    inputs = Pair(encoding, encoding).inputs_below(DENSE)
+    at = inputs.context(encoding.shape.causal)
+    weights = encoding.for_layer(0).weights(inputs.q_BHTK, inputs.k_BHTK, at)
+    return bool((weights.sum(-1) < 1 - 1e-3).any())
+
+
+def own_parameters(comparison: Comparison) -> Explanation | None:
+    """Layers have parameters of their own where ours share them, or the other way round."""
+    if not comparison.shares_parameters or not comparison.same_nearby:
+        return None
+    if [outcome.stage for outcome in comparison.differences if outcome.stage != SHARING]:
+        return None
+    place = comparison.differences[0].place
+    text = f"It is almost {comparison.label}: {place}. There is no reference for that here."
+    return Explanation(Kind.NEW, text, comparison)
+
+
+def stage(comparison: Comparison) -> Explanation | None:
+    """Single sequences at near positions agree, and some stages differ."""
+    if not comparison.shares_parameters or not comparison.same_nearby:
+        return None
+    stages = {outcome.stage for outcome in comparison.differences}
+    kind = Kind.NEW if stages <= LENGTH_STAGES else Kind.MISTAKE
+    return Explanation(kind, comparison.describe_difference(), comparison)
+
+
+# Tried on all encodings if the user names none.
+IDENTITIES: tuple[Rule, ...] = (equal, channel_layout, other_arguments, known_mistake)
+EXPLANATIONS: tuple[Rule, ...] = (
+    *IDENTITIES,
+    other_encoding,
+    decoder_alone,
+    no_reference,
+    relation(relations.layers),
+    relation(relations.factor),
+    relation(relations.heads),
+    relation(relations.shifted_ids),
+    relation(relations.table_end),
+    frequencies,
+    relation(relations.mask),
+    own_parameters,
+    stage,
+)
+MOST_SIMILAR = 3  # encodings on which the entries after `IDENTITIES` are tried
+
+
+def explain(comparisons: Sequence[Comparison], rules: Sequence[Rule] = EXPLANATIONS) -> Explanation | None:
+    """Return the first explanation that holds in every stage.
 
     Args:
-        component: the tested encoding.
-        against: the reference.
-        forms: the forms in which the tested encoding can be built.
-        user_arguments: names of the reference's arguments that the user set.
+        comparisons: with the encoding that the user names, or with all encodings, the most similar first.
+        rules: the entries to try, in this order.
     """
-    candidate = component.build
-    lengths = [value for value in component.arguments.values() if type(value) is int and value > 1]
-    others = [other for other in all_encodings(component) if other.choice != against.choice]
-    with_its_arguments = [other.with_arguments_of(against) for other in others]
-    others += [other for other in with_its_arguments if other not in others]
-    published = [] if against.choice in OTHER_MODELS else with_published_arguments(against)
-    other_lengths = (*ORIGINAL_LENGTHS, *lengths)
-    others.insert(0, reference_of(against.choice, against.sizes))
-    return closest(
-        (
-            lambda: without_effect(candidate, against, forms),
-            lambda: ignored_arguments(candidate, against, forms),
-            lambda: known_mistakes(candidate, [against], forms),
-            lambda: published_variants(candidate, [against], forms, user_arguments, other_lengths),
-            lambda: equal_encodings(candidate, others, forms)[:1],
-            lambda: known_mistakes(candidate, [against], forms, common=True),
-            lambda: known_mistakes(candidate, published, forms),
-        )
-    )
-
-
-def most_similar(component: SizedComponent, forms: Sequence[bool]) -> list[SizedComponent]:
-    """Return the encodings with the same `Effect` that differ least from the candidate, nearest first.
-
-    Encodings whose parameters the candidate can share come before others.
-    """
-    effect = effect_of(component.build, forms[0])
-    if effect == Effect(False, 0):  # similar to NoPE, as all that acts on long rows alone
-        return []
-    differences: list[tuple[bool, float, SizedComponent]] = []
-    for similar in all_encodings(component):
-        reference = as_reference(similar, forms)
-        if not reference.forms or effect_of(reference.make, reference.forms[0]) != effect:
-            continue
-        smallest = math.inf
-        for layout in USUAL_LAYOUTS:
-            comparison = compare(component.build, reference, layout, [SMALL], largest=True)
-            if comparison.difference is not None:
-                smallest = min(smallest, comparison.difference)
-        shares_no_parameters = smallest == math.inf
-        if shares_no_parameters:
-            smallest = untrained_difference(component.build, reference)
-        differences.append((shares_no_parameters, smallest, similar))
-    differences.sort(key=lambda entry: entry[:2])
-    return [similar for _, _, similar in differences[:MOST_SIMILAR]]
-
-
-def equals_in_small_models(candidate: MakeEncoding, reference: Reference) -> bool:
-    """Return whether the candidate equals a reference in small models, in one of the usual layouts."""
-    return any(compare(candidate, reference, layout, [SMALL]).same for layout in USUAL_LAYOUTS)
-
-
-def without_effect(candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]) -> list[Match]:
-    """Return NoPE if the candidate has no effect and no known mistake says that it is never applied."""
-    reference = as_reference(against, forms)
-    if effect_of(candidate, forms[0]) != Effect(False, 0) or not reference.forms:
-        return []
-    if effect_of(against.build, reference.forms[0]).embeddings:
-        return []
-    return equal_encodings(candidate, [reference_of("none", against.sizes)], forms)
-
-
-def ignored_arguments(candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]) -> list[Match]:
-    """Return the reference without one or all of its arguments, if the candidate equals that."""
-    defaults = reference_of(against.choice, against.sizes).arguments
-    given = [name for name, value in against.arguments.items() if defaults.get(name, value) != value]
-    matches = []
-    for names in [[name] for name in given] + ([given] if len(given) > 1 else []):
-        try:
-            variant = against.with_arguments(**{name: defaults[name] for name in names})
-        except UserError:  # the other arguments need it
-            continue
-        comparison = compare_layouts(candidate, as_reference(variant, forms))
-        if comparison.same:
-            ignored = {name: against.arguments[name] for name in names}
-            matches.append(Match(comparison, variant, ignored=ignored))
-    return matches
-
-
-class Combination(NamedTuple):
-    """Known mistakes that together explain a share of a difference, from 0 to 1."""
-
-    mistakes: tuple[Mistake, ...]
-    explained: float
-
-    @property
-    def complete(self) -> bool:
-        return self.explained > 1 - SAME
-
-
-def combined_mistakes(
-    candidate: MakeEncoding, against: SizedComponent, forms: Sequence[bool]
-) -> Combination | None:
-    """Return the one or two known mistakes that explain most of the difference in small models, if any do."""
-    possible = [*mistakes_of(against.choice), *common_mistakes(against.choice)]
-
-    def remaining(mistakes: Sequence[Mistake]) -> float:
-        make: MakeEncoding = against.build
-        for mistake in mistakes:
-            make = mistake.make_in(make)
-        reference = Reference("", make, common_forms(against, forms))
-        try:
-            difference = compare(candidate, reference, sizes=[SMALL], largest=True).difference
-        except Exception:  # raised by the mistake, e.g. for positions that the encoding rejects
-            return math.inf
-        return math.inf if difference is None else difference
-
-    everything = remaining(())
-    if not 0 < everything < math.inf:
-        return None
-    singles = sorted([(mistake,) for mistake in possible], key=remaining)
-    pairs = [(*first, second) for first, second in product(singles[:STARTS], possible)]
-    best = min([*singles[:1], *pairs], key=remaining)
-    explained = 1 - remaining(best) / everything
-    return Combination(best, explained) if explained > MOST else None
+    for rule in rules:
+        tried = comparisons if rule in IDENTITIES else comparisons[:MOST_SIMILAR]
+        for comparison in tried:
+            explanation = rule(comparison)
+            if explanation is not None:
+                return explanation
+    return None

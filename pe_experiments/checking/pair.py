@@ -31,6 +31,10 @@ SAME = 1e-4  # tolerance relative to the largest value; reordered float32 operat
 # Numbers of positions. Angles computed in float32 are exact below NEAR, and off by some 1e-5 below FAR.
 DENSE, NEAR, FAR = 24, 64, 4096
 Sizes = tuple[int, int, int]  # width, heads, training length
+# The number of heads is a power of two in the first only.
+SMALL: Sizes = (64, 4, 12)
+LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradual ramp in YaRN
+SIZES = (SMALL, LARGE)
 TensorPair = tuple[Tensor, Tensor]  # results of the candidate and of the reference
 
 
@@ -141,6 +145,45 @@ class Pair:
         return worst
 
 
+class Models:
+    """Pairs of the same candidate and reference, each in a model of its own; a pair is built once.
+
+    Args:
+        candidate: builds the implementation under test.
+        reference: builds the encoding to compare with.
+        layout: the layout of the candidate's channels, see `channel_layouts`.
+        largest: whether to measure the largest difference and its place, instead of ending at the first one.
+    """
+
+    def __init__(
+        self,
+        candidate: MakeEncoding,
+        reference: MakeEncoding,
+        layout: Sequence[str] = (),
+        largest: bool = False,
+    ):
+        self.candidate = candidate
+        self.reference = reference
+        self.layout = layout
+        self.largest = largest
+        self._pairs: dict[ModelShape, Pair | None] = {}
+
+    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
+        """Return the two in a model of these sizes; None if their parameters do not fit."""
+        shape = model_shape(sizes, causal, layers)
+        if shape not in self._pairs:
+            stop_above = torch.inf if self.largest else SAME
+            self._pairs[shape] = make_pair(self.candidate, self.reference, shape, self.layout, stop_above)
+        return self._pairs[shape]
+
+    def defined_far(self, pair: Pair) -> bool:
+        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
+        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
+            return True
+        other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
+        return other is None or other.difference_below(FAR) <= SAME
+
+
 def make_pair(
     candidate: MakeEncoding,
     reference: MakeEncoding,
@@ -175,14 +218,6 @@ def share_parameters(
         for pairing in best.pairings:
             pairing.copy()
     return best
-
-
-def defined_far(make: MakeEncoding, reference: PositionalEncoding) -> bool:
-    """Return whether results at far positions depend on the shared parameters only, not on the seed."""
-    if reference.invariant_to in ("shift", "ids") or not trainable(reference):
-        return True
-    pair = share_parameters(reference, build(make, reference.shape, seed=1))
-    return pair is None or pair.difference_below(FAR) <= SAME
 
 
 def _position_part(embedded_BTD: Tensor, x_BTD: Tensor) -> Tensor:
@@ -223,7 +258,7 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
     at = AttentionContext(ids_BS[:, [query]], ids_BS, visible_BTS, None, x_BSD, first_query=query)
     layer_encoding = encoding.for_layer(0)
     q_BHTK, k_BHSK = layer_encoding.rotate(q_BHTK, k_BHSK, at)
-    logits_BHTS = (q_BHTK * shape.head_dim**-0.5) @ k_BHSK.mT
+    logits_BHTS = layer_encoding.scaled_logits(q_BHTK, k_BHSK)
     bias = layer_encoding.bias(q_BHTK, k_BHSK, at)
     if bias is not None:
         logits_BHTS = logits_BHTS + bias

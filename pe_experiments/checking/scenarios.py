@@ -27,11 +27,19 @@ class Scenario(NamedTuple):
         positions_BT: position ids.
         documents_BT: numbers of documents, or `PADDING`.
         decoding: whether queries come in several calls, the last ones one by one, with all keys of the row.
+        lengths: whether rows declare lengths of their own, below, at and above the training length.
     """
 
     positions_BT: Tensor
     documents_BT: Tensor
     decoding: bool = False
+    lengths: bool = False
+
+    def declared_B(self, train_length: int) -> Tensor:
+        """Return the declared length of each row; of one row if all rows declare the same."""
+        if not self.lengths:
+            return torch.tensor([3 * TOKENS])
+        return torch.tensor([TOKENS, train_length, 3 * train_length])
 
     @property
     def shares_rows(self) -> bool:
@@ -57,6 +65,9 @@ def _scenarios() -> dict[str, Scenario]:
     return {
         "rows at the same offset": Scenario(indices_T + 5 + one_document_BT, one_document_BT),
         "rows at ids of their own": Scenario(own_ids_BT, one_document_BT),
+        "rows on both sides of the training length": Scenario(
+            indices_T + one_document_BT, one_document_BT, lengths=True
+        ),
         "decoding with cached keys": Scenario(own_ids_BT, one_document_BT, decoding=True),
         "decoding after left padding": padded._replace(decoding=True),
         "left padding": padded,
@@ -69,12 +80,14 @@ OWN_IDS = SCENARIOS["rows at ids of their own"]
 
 
 def outputs(
-    encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs, declared: int = 3 * TOKENS
+    encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs, declared_B: Tensor | None = None
 ) -> list[Tensor]:
     """Return embeddings [B, T, D] and the attention weights [B, H, T, S] of the first two layers.
 
-    Values at queries of padding are 0. ``declared`` is the declared length of all rows.
+    Values at queries of padding are 0. ``declared_B`` are the declared lengths, by default the scenario's.
     """
+    if declared_B is None:
+        declared_B = scenario.declared_B(encoding.shape.train_length)
     x_BTD = inputs.x_BTD[..., encoding.position_width :]
     ids_BT = scenario.positions_BT
     documents_BT = scenario.documents_BT
@@ -85,12 +98,15 @@ def outputs(
         visible_BTS = visible_BTS.tril()
     boundaries = [0, *range(tokens - 3, tokens), tokens] if scenario.decoding else [0, tokens]
     calls = list(pairwise(boundaries))
-    embedded = [encoding.embed_sequence(x_BTD[:, :stop], ids_BT, None)[:, start:] for start, stop in calls]
+    ids_BP, lengths_B = ids_BT, None
+    if scenario.lengths:  # vectors may depend on the ids of all declared tokens
+        ids_BP, lengths_B = torch.arange(int(declared_B.max())).expand(len(ids_BT), -1), declared_B
+    embedded = [
+        encoding.embed_sequence(x_BTD[:, :stop], ids_BP, lengths_B)[:, start:] for start, stop in calls
+    ]
     results = [torch.cat(embedded, dim=1).masked_fill(is_padding_BT[..., None], 0.0)]
     for layer in range(min(2, encoding.shape.num_layers)):
-        at = AttentionContext(
-            ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=torch.tensor([declared])
-        )
+        at = AttentionContext(ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=declared_B)
         layer_encoding = encoding.for_layer(layer)
         weights = [
             layer_encoding.weights(inputs.q_BHTK[:, :, start:stop], inputs.k_BHTK, at.query_rows(start, stop))
@@ -103,6 +119,7 @@ def outputs(
 def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> float:
     """Return the largest difference between a scenario and processing every document alone."""
     inputs = draw_content(encoding.shape, scenario.positions_BT)
+    declared_B = scenario.declared_B(encoding.shape.train_length).expand(ROWS)
     together = outputs(encoding, scenario, inputs)
     alone = [torch.zeros_like(tensor) for tensor in together]
     for row, documents in enumerate(scenario.documents_BT):
@@ -111,7 +128,9 @@ def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> f
             ids = scenario.positions_BT[row, index][None]
             q, k = (x_BHTK[row : row + 1, :, index] for x_BHTK in (inputs.q_BHTK, inputs.k_BHTK))
             x = inputs.x_BTD[row : row + 1, index]
-            embedded, *weights = outputs(encoding, Scenario(ids, torch.zeros_like(ids)), Inputs(q, k, x, ids))
+            one_document = Scenario(ids, torch.zeros_like(ids), lengths=scenario.lengths)
+            declared_1 = declared_B[row : row + 1]
+            embedded, *weights = outputs(encoding, one_document, Inputs(q, k, x, ids), declared_1)
             alone[0][row, index] = embedded[0].to(alone[0].dtype)
             for batch_weights, document_weights in zip(alone[1:], weights, strict=True):
                 batch_weights[row, :, index[:, None], index] = document_weights[0].to(batch_weights.dtype)
@@ -128,11 +147,11 @@ def worst_difference(results: list[Tensor], expected: list[Tensor]) -> float:
     return max(differences)
 
 
-def scenario_differences(pair: Pair) -> Iterator[tuple[str, float]]:
-    """Yield the name of each scenario and the relative difference of the two encodings in it."""
+def scenario_results(pair: Pair, causal: bool) -> Iterator[tuple[str, Scenario, list[Tensor], list[Tensor]]]:
+    """Yield the name of each scenario, the scenario, and the outputs of the candidate and the reference."""
     compares_layouts = bool(pair.layout) and acts_at_embedding(pair.reference)
     for name, scenario in SCENARIOS.items():
-        if scenario.decoding and not pair.shape.causal:
+        if scenario.decoding and not causal:
             continue
         if compares_layouts and (scenario.documents_BT == PADDING).any():
             continue  # embeddings of padding are 0, which is no vector of a position
@@ -141,4 +160,4 @@ def scenario_differences(pair: Pair) -> Iterator[tuple[str, float]]:
         expected = outputs(pair.reference, scenario, inputs)
         if compares_layouts:
             results[0], expected[0] = pair.position_parts(results[0], expected[0], inputs)
-        yield name, worst_difference(results, expected)
+        yield name, scenario, results, expected

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.instances import build, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.softmax import is_masked

@@ -1,27 +1,23 @@
-"""Collect known mistakes in encodings: typical ones and ones reported for public code.
+"""Known mistakes: those reported for public code, conventions of released models, and generic ones.
 
-To add a mistake, write an entry in the file of its kind of encoding (embeddings, rotations, biases, content).
-A test introduces every mistake into a correct encoding and requires that the checker reports it by name.
+To add one, write an entry in `reported`. A test introduces each of them into a correct encoding and requires
+that the checker names it.
 """
 
-from pe_experiments.checking.known_mistakes import any_encoding, biases, content, embeddings, rotations
-from pe_experiments.checking.known_mistakes.mistake import Mistake
-
-KINDS = (embeddings, rotations, biases, content)
-MISTAKES = {
-    mistake.name: mistake
-    for kind in KINDS
-    for encoding, changes in kind.MISTAKES.items()
-    for mistake in (Mistake(encoding, *entry) for entry in changes.items())
-}
+from pe_experiments.checking.components import SizedComponent
+from pe_experiments.checking.instances import build
+from pe_experiments.checking.known_mistakes.generic import generic_changes, mistakes_while_decoding
+from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.known_mistakes.reported import REPORTED
+from pe_experiments.checking.pair import SMALL, model_shape
 
 
-def mistakes_of(encoding: str) -> list[Mistake]:
-    """Return the mistakes listed for an encoding."""
-    return [mistake for mistake in MISTAKES.values() if mistake.encoding == encoding]
+def reported_mistakes(component: SizedComponent) -> list[tuple[str, Change]]:
+    """Return the mistakes reported for an encoding and its conventions, with their descriptions."""
+    return [*REPORTED.get(component.choice, {}).items()]
 
 
-def common_mistakes(encoding: str) -> list[Mistake]:
-    """Return the mistakes that any encoding can have, except those listed for this one."""
-    mistakes = (Mistake(encoding, *entry) for entry in any_encoding.MISTAKES.items())
-    return [mistake for mistake in mistakes if mistake.name not in MISTAKES]
+def generic_mistakes(component: SizedComponent, causal: bool) -> list[tuple[str, Change]]:
+    """Return the mistakes that any encoding can have, with their descriptions."""
+    encoding = build(component.build, model_shape(SMALL, causal))
+    return [*generic_changes(encoding).items(), *mistakes_while_decoding()]

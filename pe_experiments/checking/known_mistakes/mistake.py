@@ -4,13 +4,13 @@ Every ``replacement`` of a method is called as ``replacement(encoding, original,
 ``original`` is the bound method that it replaces.
 """
 
-import copy
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
@@ -34,6 +34,25 @@ class Change:
     convention: bool = False
     projects: str = ""
 
+    def make_in(self, make: MakeEncoding) -> MakeEncoding:
+        """Return a function that builds the encoding with ``make`` and changes it."""
+
+        def make_changed(shape: ModelShape) -> PositionalEncoding:
+            encoding = make(shape)
+            self.apply(encoding)
+            return encoding
+
+        return make_changed
+
+    def then(self, change: Change) -> Change:
+        """Return this change followed by another."""
+
+        def apply(encoding: PositionalEncoding) -> None:
+            self.apply(encoding)
+            change.apply(encoding)
+
+        return Change(apply)
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -46,16 +65,6 @@ class Mistake:
     @property
     def name(self) -> str:
         return f"{self.encoding}: {self.description}"
-
-    def make_in(self, make: MakeEncoding) -> MakeEncoding:
-        """Return a function that builds the encoding with ``make`` and introduces the mistake."""
-
-        def make_wrong(shape: ModelShape) -> PositionalEncoding:
-            encoding = make(shape)
-            self.change.apply(encoding)
-            return encoding
-
-        return make_wrong
 
 
 def as_convention(change: Change) -> Change:
@@ -94,36 +103,6 @@ def change_result(name: str, change: Callable[[Any], Any]) -> Change:
     return change_method(name, lambda encoding, original, *arguments: change(original(*arguments)))
 
 
-def scale_by_head_dim(name: str, power: float) -> Change:
-    """Return a change that multiplies the result of a method by a power of ``head_dim``."""
-
-    def scaled_method(encoding, original, *arguments):
-        return original(*arguments) * encoding.shape.head_dim**power
-
-    return change_method(name, scaled_method)
-
-
-def change_parameters(name: str, values: Callable[[Any], dict[str, Tensor]]) -> Change:
-    """Return a change that makes a method read ``values(encoding)`` in place of the parameters so named."""
-
-    def with_changed_parameters(encoding, original, *arguments):
-        shallow_copy = copy.copy(encoding)
-        shallow_copy._parameters = encoding._parameters | values(encoding)
-        return original.func(shallow_copy, *arguments)
-
-    return change_method(name, with_changed_parameters)
-
-
-def exchange_parameters(name: str, first: str, second: str) -> Change:
-    """Return a change that makes a method read two parameters in exchange for each other."""
-    return change_parameters(name, lambda e: {first: getattr(e, second), second: getattr(e, first)})
-
-
-def zero_parameter(name: str, parameter: str) -> Change:
-    """Return a change that makes a method read zeros in place of a parameter."""
-    return change_parameters(name, lambda e: {parameter: 0 * getattr(e, parameter)})
-
-
 def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:
     """Return a copy of the context with changed position ids and without its cached results."""
     context = at.query_rows(0, at.q_positions_BT.shape[1])
@@ -138,45 +117,3 @@ def change_positions(name: str, change_ids: ChangeIds) -> Change:
         return original(*arguments[:-1], with_ids(arguments[-1], change_ids))
 
     return change_method(name, with_changed_ids)
-
-
-def _count_tokens(i: Tensor, j: Tensor) -> PositionIds:
-    """Return ids that count the keys from 0; the queries have the ids of the last keys."""
-    key_ids = torch.arange(j.shape[1])[None]
-    return key_ids[:, -i.shape[1] :], key_ids
-
-
-# Functions from the correct ids of queries and keys to wrong ones, by the description of the mistake.
-WRONG_IDS: dict[str, ChangeIds] = {
-    "position ids are ignored, tokens counted": _count_tokens,
-    "every token has the position of the last one": lambda i, j: (
-        j.amax(1, keepdim=True).expand_as(i),
-        j.amax(1, keepdim=True).expand_as(j),
-    ),
-    "every token has position 0": lambda i, j: (0 * i, 0 * j),
-    "positions from 1": lambda i, j: (i + 1, j + 1),
-    "ids are counted from the first one of each row (an offset is lost)": lambda i, j: (
-        i - j.amin(1, keepdim=True),
-        j - j.amin(1, keepdim=True),
-    ),
-    "positions run backwards": lambda i, j: (j.amax(1, keepdim=True) - i, j.amax(1, keepdim=True) - j),
-    "positions are doubled": lambda i, j: (2 * i, 2 * j),
-    "positions are halved and rounded down": lambda i, j: (i // 2, j // 2),
-    "the ids of the first row serve all rows": lambda i, j: (i[:1], j[:1]),
-    "queries are one position ahead": lambda i, j: (i + 1, j),
-    "keys are one position ahead": lambda i, j: (i, j + 1),
-    "the query of a cached step is counted from 0": lambda i, j: (j[:, : i.shape[1]], j),
-    "the query of a cached step is one position behind": lambda i, j: (i - int(i.shape[1] < j.shape[1]), j),
-    "the query of a cached step is one position ahead": lambda i, j: (i + int(i.shape[1] < j.shape[1]), j),
-    "the offset of the first row serves all rows while decoding": lambda i, j: (
-        i if i.shape[1] > 1 else i[:1],
-        j,
-    ),
-    "positions in bfloat16": lambda i, j: (i.bfloat16(), j.bfloat16()),
-    "positions in float16": lambda i, j: (i.half(), j.half()),
-}
-
-
-def wrong_ids(name: str, *descriptions: str) -> dict[str, Change]:
-    """Return entries of `WRONG_IDS` as changes of the position ids that a method reads."""
-    return {description: change_positions(name, WRONG_IDS[description]) for description in descriptions}

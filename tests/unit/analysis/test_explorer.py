@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pe_experiments.analysis.explorer import encoding_view, explorer_page
-from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.terminal.files import read_json

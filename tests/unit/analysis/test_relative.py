@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.instances import draw_inputs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi

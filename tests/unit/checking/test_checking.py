@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, compare, small_shape
-from pe_experiments.checking.compare import reference_of
+from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.identify import equal_encodings, known_mistakes
 from pe_experiments.checking.known_mistakes import MISTAKES
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs

@@ -1,43 +1,38 @@
-"""Describe where a candidate differs from a reference: layers, heads, distances, rows of tables."""
+"""Define the stages of a comparison: the ways to call an encoding in which two implementations may differ.
 
-from collections.abc import Callable, Sequence
+Each stage yields an `Outcome` that says whether the two agree, and where they differ if they do not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
-from pe_experiments.checking.instances import (
-    build,
-    masked_difference,
-    relative_difference,
-    trainable,
-    unmasked,
-)
+from pe_experiments.checking.instances import masked_difference, relative_difference, trainable, unmasked
 from pe_experiments.checking.pair import (
     DENSE,
     FAR,
+    LARGE,
     NEAR,
     SAME,
+    SIZES,
+    SMALL,
+    Models,
     Pair,
     Sizes,
-    defined_far,
     logits_of_one_query,
-    make_pair,
-    model_shape,
     scores_of,
 )
-from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.checking.scenarios import Scenario, scenario_results, worst_difference
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import sentence
 
-# Width, heads, training length. The number of heads is a power of two in the first only.
-SMALL: Sizes = (64, 4, 12)
-LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradual ramp in YaRN
-SIZES = (SMALL, LARGE)
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
 LONG_TRAINING = 131_072  # tokens
@@ -46,36 +41,131 @@ FARTHEST = 131_072
 FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, those of wrapped ids by 1
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
 MOST_NUMBERS = 8  # in a message
-
-MakePair = Callable[[ModelShape], Pair | None]
-
-
-def ids_around_table_ends() -> Tensor:
-    """Return the ids next to the usual ends of tables, sorted."""
-    ends = torch.tensor(TABLE_ENDS)
-    return torch.cat([ends - 1, ends, ends + 1]).unique()
+NEAR_STAGE = "single sequences at positions below 64"
+FAR_STAGE = "positions up to 4,095"
+PARAMETERS = "trainable parameters"
+SHARING = "the parameters of layers"
+DIFFER = "logits or embeddings differ"
 
 
-def spread_ids(number: int) -> Tensor:
-    """Return random ids below `FARTHEST`, sorted."""
-    ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
-    return ids.sort().values
+class Outcome(NamedTuple):
+    """The result of one stage.
+
+    Args:
+        stage: name of the stage.
+        causal: whether the models are decoders.
+        difference: relative to the largest value; infinite if shapes or masks differ, or if not measured.
+        place: where the two differ; empty if they are equal within the tolerance of the stage.
+        remark: why something was not compared, if so.
+    """
+
+    stage: str
+    causal: bool
+    difference: float = 0.0
+    place: str = ""
+    remark: str = ""
 
 
-def format_numbers(word: str, numbers: Sequence[int]) -> str:
-    """Return a text such as ``layer 3`` or ``layers 3, 7 and 11``."""
-    if len(numbers) == 1:
-        return f"{word} {numbers[0]:,}"
-    shown = [f"{number:,}" for number in numbers[:MOST_NUMBERS]]
-    if len(numbers) > MOST_NUMBERS:
-        return f"{word}s {', '.join(shown)} and {len(numbers) - MOST_NUMBERS} more"
-    return f"{word}s {', '.join(shown[:-1])} and {shown[-1]}"
+@torch.no_grad()
+def outcomes(models: Models, forms: Sequence[bool]) -> Iterator[Outcome]:
+    """Yield the outcomes of all stages, those of single sequences first.
+
+    Args:
+        models: the two implementations.
+        forms: True for decoders, False for encoders.
+    """
+    for causal in forms:
+        for size in SIZES:
+            pair = models.pair(size, causal)
+            if pair is None:
+                yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
+                return
+            near = _near(models, pair, size, causal)
+            yield near
+            if near.place:
+                continue
+            for name, scenario, results, expected in scenario_results(pair, causal):
+                difference = worst_difference(results, expected)
+                differs = difference > SAME
+                place = _place_in_scenario(scenario, results, expected) if differs else ""
+                yield Outcome(name, causal, difference, place)
+            yield _far(models, pair, causal)
+    for causal in forms:
+        for stage, describe_difference in OTHER_STAGES.items():
+            try:
+                place = describe_difference(models, causal)
+            except Exception:  # the encoding or its module rejects these sizes or positions
+                continue
+            yield Outcome(stage, causal, torch.inf if place else 0.0, place)
 
 
-# Differences between two tensors.
+# Single sequences.
 
 
-def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = SAME) -> str:
+def _near(models: Models, pair: Pair, size: Sizes, causal: bool) -> Outcome:
+    """Compare at random positions below `NEAR`."""
+    width, heads, train_length = size
+    stage = NEAR_STAGE
+    if size != SMALL:
+        stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
+    if pair.difference <= SAME or not models.largest:
+        return Outcome(stage, causal, pair.difference, DIFFER if pair.difference > SAME else "")
+    place = place_in_pair(pair)
+    if not place and (place := place_in_pair(pair, NEAR)):
+        place = f"equal at positions 0, 1, 2, ...; with gaps between positions, {place}"
+    return Outcome(stage, causal, pair.difference, place or DIFFER)
+
+
+def _far(models: Models, pair: Pair, causal: bool) -> Outcome:
+    """Compare at random positions below `FAR`."""
+    if not models.defined_far(pair):
+        return Outcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
+    if not pair.layout and _only_adds_distance_bias(pair.reference):
+        return Outcome(FAR_STAGE, causal)  # `_difference_at_distances` compares every distance
+    try:
+        difference = pair.difference_below(FAR)
+    except Exception as error:  # raised by the implementation, e.g. for the end of a table
+        return Outcome(FAR_STAGE, causal, torch.nan, remark=_far_error(pair, error))
+    # Angles in float32 are off by less than 2 * SAME, angles in half precision by more.
+    place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * SAME else ""
+    return Outcome(FAR_STAGE, causal, difference, place)
+
+
+def _far_error(pair: Pair, error: Exception) -> str:
+    """Return which of both encodings rejects far positions, and its error."""
+    try:
+        scores_of(pair.reference, pair.inputs_below(FAR), pair.compares_weights, 0)
+    except Exception as reference_error:
+        return f"ours raises {sentence(reference_error)}"
+    return f"it raises {sentence(error)}"
+
+
+def _only_adds_distance_bias(encoding: PositionalEncoding) -> bool:
+    """Return whether the encoding does nothing but add a bias that depends on distances."""
+    cls = type(encoding)
+    overrides_other_hooks = acts_at_embedding(encoding) or any(
+        getattr(cls, hook) is not getattr(PositionalEncoding, hook)
+        for hook in ("rotate", "weights", "for_layer")
+    )
+    return encoding.invariant_to == "shift" and not overrides_other_hooks
+
+
+def place_in_pair(pair: Pair, span: int = DENSE) -> str:
+    """Describe the place of a difference at random positions below ``span``; return "" if there is none.
+
+    With `DENSE` the positions are 0, 1, 2, ... without gaps.
+    """
+    if pair.layout:
+        return ""
+    inputs = pair.inputs_below(span)
+    ids_T = inputs.positions_BT[0]
+    what = "attention weights" if pair.compares_weights else "logits"
+    return _place_in_embeddings(*pair.embeddings(inputs), ids_T) or _place_in_scores(
+        *pair.scores(inputs), ids_T, what
+    )
+
+
+def _place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = SAME) -> str:
     """Describe the first position and the column of a difference; return "" if there is none."""
     if result.shape != expected.shape:
         return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
@@ -87,7 +177,7 @@ def place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, toleran
     return f"embeddings differ from position {int(ids_T[differs_T].min()):,} on, most in column {column}"
 
 
-def place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) -> str:
+def _place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) -> str:
     """Describe the heads, the nearest distance and the largest difference; return "" if there is none.
 
     Args:
@@ -114,80 +204,39 @@ def place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) 
     )
 
 
-# Differences in models of the usual sizes.
+# Batches, caches, padding, packed documents.
 
 
-def place_in_pair(pair: Pair, span: int = DENSE) -> str:
-    """Describe the place of a difference at random positions below ``span``; return "" if there is none.
-
-    With `DENSE` the positions are 0, 1, 2, ... without gaps.
-    """
-    inputs = pair.inputs_below(span)
-    ids_T = inputs.positions_BT[0]
-    what = "attention weights" if pair.compares_weights else "logits"
-    return place_in_embeddings(*pair.embeddings(inputs), ids_T) or place_in_scores(
-        *pair.scores(inputs), ids_T, what
-    )
-
-
-@torch.no_grad()
-def where_they_differ(
-    candidate: MakeEncoding, reference: MakeEncoding, causal: bool, span: int = DENSE
-) -> str:
-    """Describe where embeddings or logits differ with equal parameters; return "" if nowhere."""
-    for size in SIZES:
-        pair = make_pair(candidate, reference, model_shape(size, causal))
-        try:
-            place = place_in_pair(pair, span) if pair else ""
-        except Exception:  # one of both rejects these positions
+def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list[Tensor]) -> str:
+    """Describe the row, and the query and key or the position, of the largest difference."""
+    for what, result, target in zip(("embeddings", "weights", "weights"), results, expected, strict=False):
+        if result.shape != target.shape:
+            return f"{what} have the shape {list(result.shape)} instead of {list(target.shape)}"
+        difference = (result - target).abs().nan_to_num(0.0, torch.inf)
+        if not difference.max() > SAME * target.nan_to_num(0.0).abs().max():
             continue
-        if place:
-            return place if size == SMALL else f"equal with {SMALL[1]} heads; with {size[1]}, {place}"
-    return ""
+        index = [int(i) for i in torch.unravel_index(difference.argmax(), difference.shape)]
+        ids = scenario.positions_BT[index[0]].tolist()
+        row = f"in row {index[0]} of the batch"
+        if what == "embeddings":
+            return f"{row}, embeddings differ most at the token with id {ids[index[1]]} (index {index[1]})"
+        _, head, query, key = index
+        return (
+            f"{row}, attention weights differ most in head {head} for the query with id {ids[query]} "
+            f"(index {query}) and the key with id {ids[key]} (index {key})"
+        )
+    return "embeddings or attention weights differ"
 
 
-@torch.no_grad()
-def untrained_pairs(candidate: MakeEncoding, reference: MakeEncoding, causal: bool) -> list[Pair]:
-    """Return pairs with initial parameters, in models of the usual sizes."""
-    shapes = [model_shape(size, causal) for size in SIZES]
-    return [Pair(build(candidate, shape), build(reference, shape)) for shape in shapes]
+# Models of other sizes, long rows, every distance, far ids, half precision, training.
 
 
-# Differences that models of the usual sizes do not show.
-
-
-def difference_in_other_models(
-    candidate: MakeEncoding, reference: MakeEncoding, forms: Sequence[bool], layout: Sequence[str] = ()
-) -> str:
-    """Describe the first difference in other models, at other positions or in tables; return "" if none."""
-    make_pair_for = partial(make_pair, candidate, reference, layout=layout)
-    comparisons: tuple[Callable[[MakePair, bool], str], ...] = (
-        _difference_across_sizes,
-        partial(_difference_around_lengths, reference),
-        _difference_of_long_training,
-        _difference_at_distances,
-        partial(_difference_at_far_ids, reference),
-        partial(_difference_in_half_precision, reference),
-        _untrained_table_rows,
-        _difference_of_sharing,
-    )
-    for causal in forms:
-        for describe_difference in comparisons:
-            try:
-                place = describe_difference(make_pair_for, causal)
-            except Exception:  # the encoding or its module rejects these sizes or positions
-                continue
-            if place:
-                return place if causal else f"in an encoder, {place}"
-    return ""
-
-
-def _difference_across_sizes(make_pair_for: MakePair, causal: bool) -> str:
+def _difference_across_sizes(models: Models, causal: bool) -> str:
     """Describe the first difference with twelve layers and other numbers of heads."""
     compared = set()
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
-            pair = make_pair_for(model_shape(size, causal, LAYERS))
+            pair = models.pair(size, causal, LAYERS)
         except Exception:  # the encoding rejects these sizes
             continue
         if pair is None or pair.shape in compared:
@@ -195,8 +244,7 @@ def _difference_across_sizes(make_pair_for: MakePair, causal: bool) -> str:
         compared.add(pair.shape)
         where = "" if size == SMALL else f"with {pair.shape.num_heads} heads, "
         if pair.difference > SAME:
-            place = "" if pair.layout else place_in_pair(pair)
-            return f"{where}{place or 'logits or embeddings differ'}"
+            return f"{where}{place_in_pair(pair) or DIFFER}"
         inputs = pair.inputs_below(NEAR)
         all_layers = range(pair.shape.num_layers)
         layers = [layer for layer in all_layers if masked_difference(*pair.scores(inputs, layer)) > SAME]
@@ -206,14 +254,13 @@ def _difference_across_sizes(make_pair_for: MakePair, causal: bool) -> str:
     return ""
 
 
-def _difference_around_lengths(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+def _difference_around_lengths(models: Models, causal: bool) -> str:
     """Describe a difference in rows of an original length of the reference, or just below or above it."""
     for size in SIZES:
-        pair = make_pair_for(model_shape(size, causal))
-        if pair is None:
-            continue
+        pair = models.pair(size, causal)
+        assert pair is not None
         for length in _original_lengths(pair.reference):
-            if length >= NEAR and not defined_far(reference, pair.reference):
+            if length >= NEAR and not models.defined_far(pair):
                 continue
             for tokens in (length - 1, length, length + 1):
                 inputs = _row_of_length(pair, tokens)
@@ -244,23 +291,22 @@ def _row_of_length(pair: Pair, tokens: int) -> Inputs:
     return replace(pair.inputs_at(ids_T[None]), declared_B=torch.tensor([tokens]))
 
 
-def _difference_of_long_training(make_pair_for: MakePair, causal: bool) -> str:
+def _difference_of_long_training(models: Models, causal: bool) -> str:
     """Describe a difference in models trained on long sequences."""
     width, heads, _ = SMALL
     lengths = {LONG_TRAINING}
-    pair = make_pair_for(model_shape(SMALL, causal))
+    pair = models.pair(SMALL, causal)
     if pair is not None and isinstance(pair.reference, ExtendedRope):
         # The slowest pair makes a whole rotation over more than 2 pi times the base.
         lengths.add(min(int(10 * pair.reference.base), LONGEST_TRAINING))
     for length in sorted(lengths):
-        pair = make_pair_for(model_shape((width, heads, length), causal))
+        pair = models.pair((width, heads, length), causal)
         if pair is not None and pair.difference > SAME:
-            place = "" if pair.layout else place_in_pair(pair, NEAR)
-            return f"trained on {length:,} tokens, {place or 'logits or embeddings differ'}"
+            return f"trained on {length:,} tokens, {place_in_pair(pair, NEAR) or DIFFER}"
     return ""
 
 
-def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
+def _difference_at_distances(models: Models, causal: bool) -> str:
     """Describe the distances up to 4,095 at which the logits of a shift-invariant encoding differ."""
     ids_S = torch.arange(FAR)
     # The last query sees all keys before it; in an encoder, the first query sees all keys after it.
@@ -268,7 +314,7 @@ def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
     if not causal:
         sizes_and_queries.append((LARGE, 0))
     for size, query in sizes_and_queries:
-        pair = make_pair_for(model_shape(size, causal))
+        pair = models.pair(size, causal)
         if pair is None or pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
             continue
         try:
@@ -287,35 +333,35 @@ def _difference_at_distances(make_pair_for: MakePair, causal: bool) -> str:
     return ""
 
 
-def _difference_at_far_ids(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+def _difference_at_far_ids(models: Models, causal: bool) -> str:
     """Describe a difference at ids up to `FARTHEST`, where tables may end or wrap."""
-    pair = make_pair_for(model_shape(SMALL, causal))
-    if pair is None or not defined_far(reference, pair.reference):
+    pair = models.pair(SMALL, causal)
+    if pair is None or not models.defined_far(pair):
         return ""
     for ids_T in (ids_around_table_ends(), spread_ids(DENSE)):
         embeddings, scores = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
-        place = "" if pair.layout else place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
+        place = "" if pair.layout else _place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
         if place:
-            return f"at ids up to {FARTHEST:,}, {place}"
+            return place
         if max(masked_difference(*embeddings), masked_difference(*scores)) > FAR_TOLERANCE:
-            return f"at ids from {TABLE_ENDS[0]:,} to {FARTHEST:,}, logits or embeddings differ"
+            return f"{DIFFER} at ids from {TABLE_ENDS[0]:,} on"
     return ""
 
 
-def _difference_in_half_precision(reference: MakeEncoding, make_pair_for: MakePair, causal: bool) -> str:
+def _difference_in_half_precision(models: Models, causal: bool) -> str:
     """Describe a difference on inputs in half precision that is larger than their rounding."""
-    pair = make_pair_for(model_shape(SMALL, causal))
-    if pair is None or pair.layout or not defined_far(reference, pair.reference):
+    pair = models.pair(SMALL, causal)
+    if pair is None or pair.layout or not models.defined_far(pair):
         return ""
     holds, measured = describe_loss(half_precision_losses(pair.candidate, pair.reference))
-    return "" if holds else f"on inputs in half precision, {measured}"
+    return "" if holds else measured
 
 
-def _difference_of_sharing(make_pair_for: MakePair, causal: bool) -> str:
+def _difference_of_sharing(models: Models, causal: bool) -> str:
     """Describe layers that have parameters of their own although those of the reference share them."""
     growths: list[list[float]] = [[], []]
     for layers in (1, 3):
-        pair = make_pair_for(model_shape(SMALL, causal, layers))
+        pair = models.pair(SMALL, causal, layers)
         if pair is None or pair.shape.num_layers != layers:  # the user gives the number of layers
             return ""
         for growth, encoding in zip(growths, (pair.candidate, pair.reference), strict=True):
@@ -329,9 +375,9 @@ def _difference_of_sharing(make_pair_for: MakePair, causal: bool) -> str:
     return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
 
-def _untrained_table_rows(make_pair_for: MakePair, causal: bool) -> str:
+def _untrained_table_rows(models: Models, causal: bool) -> str:
     """Describe rows of a table that lack a gradient although the reference's have one (padding_idx)."""
-    pair = make_pair_for(model_shape(SMALL, causal))
+    pair = models.pair(SMALL, causal)
     tables = [pairing for pairing in pair.pairings if pairing.candidate.squeeze().ndim == 2] if pair else []
     if pair is None or pair.layout or not tables:
         return ""
@@ -360,11 +406,54 @@ def _backward(pair: Pair) -> None:
     results = [pair.embeddings(inputs)]
     if not acts_at_embedding(pair.reference) and not pair.compares_weights:
         results.append(pair.scores(inputs))
-    for outputs in zip(*results, strict=True):  # those of the candidate, then those of the reference
+    for tensors in zip(*results, strict=True):  # those of the candidate, then those of the reference
         total = torch.zeros(())
-        for values in outputs:
+        for values in tensors:
             finite = values[values.isfinite()]
             weights = torch.randn(finite.shape, generator=torch.Generator().manual_seed(0))
             total = total + (finite * weights).sum()
         if total.requires_grad:
             total.backward()
+
+
+OTHER_STAGES: dict[str, Callable[[Models, bool], str]] = {
+    "models with twelve layers or other numbers of heads": _difference_across_sizes,
+    "rows of about the original length": _difference_around_lengths,
+    "models trained on long sequences": _difference_of_long_training,
+    "distances up to 4,095": _difference_at_distances,
+    f"ids up to {FARTHEST:,}": _difference_at_far_ids,
+    "inputs in half precision": _difference_in_half_precision,
+    "the gradients of its table": _untrained_table_rows,
+    SHARING: _difference_of_sharing,
+}
+# A new encoding may equal one of ours everywhere but in these.
+LENGTH_STAGES = {
+    FAR_STAGE,
+    "rows of about the original length",
+    "rows on both sides of the training length",
+    "models trained on long sequences",
+    "distances up to 4,095",
+    f"ids up to {FARTHEST:,}",
+}
+
+
+def ids_around_table_ends() -> Tensor:
+    """Return the ids next to the usual ends of tables, sorted."""
+    ends = torch.tensor(TABLE_ENDS)
+    return torch.cat([ends - 1, ends, ends + 1]).unique()
+
+
+def spread_ids(number: int) -> Tensor:
+    """Return random ids below `FARTHEST`, sorted."""
+    ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
+    return ids.sort().values
+
+
+def format_numbers(word: str, numbers: Sequence[int]) -> str:
+    """Return a text such as ``layer 3`` or ``layers 3, 7 and 11``."""
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]:,}"
+    shown = [f"{number:,}" for number in numbers[:MOST_NUMBERS]]
+    if len(numbers) > MOST_NUMBERS:
+        return f"{word}s {', '.join(shown)} and {len(numbers) - MOST_NUMBERS} more"
+    return f"{word}s {', '.join(shown[:-1])} and {shown[-1]}"

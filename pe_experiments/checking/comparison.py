@@ -1,0 +1,254 @@
+"""Compare an implementation with one of our encodings, in every stage of `stages`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+
+import torch
+
+from pe_experiments.checking.channel_layouts import LAYOUTS
+from pe_experiments.checking.components import SizedComponent
+from pe_experiments.checking.instances import build
+from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.pair import NEAR, SIZES, SMALL, Models, Pair, Sizes, model_shape
+from pe_experiments.checking.stages import (
+    DIFFER,
+    FAR_STAGE,
+    PARAMETERS,
+    Outcome,
+    outcomes,
+    place_in_pair,
+)
+from pe_experiments.configuration.parts import Component
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.terminal.errors import shown
+
+MOST_STAGES = 4  # in a message
+OTHER_ARGUMENTS = "models with other arguments"
+EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """An implementation under test beside one of our encodings, perhaps changed by a known mistake.
+
+    Args:
+        candidate: builds the implementation.
+        reference: our encoding.
+        forms: the forms in which both exist: True for decoders, False for encoders.
+        change: a change of our encoding, such as a known mistake.
+        layout: the layout of the candidate's channels, see `channel_layouts`.
+        component: the implementation with its arguments, if they are known.
+        user_arguments: names of arguments of our encoding that the user set.
+        named: whether the user says that it should be this encoding.
+        same_effect: whether both act in the same places, see `similar.Effect`.
+    """
+
+    candidate: MakeEncoding
+    reference: SizedComponent
+    forms: Sequence[bool]
+    change: Change | None = None
+    layout: Sequence[str] = ()
+    component: SizedComponent | None = None
+    user_arguments: Sequence[str] = ()
+    named: bool = False
+    same_effect: bool = True
+
+    def make_reference(self, shape: ModelShape) -> PositionalEncoding:
+        """Build our encoding for a model of this shape, with the change."""
+        return self._changed(self.reference)(shape)
+
+    def _changed(self, reference: SizedComponent) -> MakeEncoding:
+        if self.change is None:
+            return reference.build
+        return self.change.make_in(reference.build)
+
+    @cached_property
+    def models(self) -> Models:
+        return Models(self.candidate, self.make_reference, self.layout)
+
+    @torch.no_grad()
+    def outcomes(self, largest: bool = False) -> Iterator[Outcome]:
+        """Yield the outcome of every stage; a stage ends at its first difference unless ``largest``."""
+        models = Models(self.candidate, self.make_reference, self.layout, largest) if largest else self.models
+        yield from outcomes(models, self.forms)
+        if self.component is not None and (place := self._difference_with_other_arguments()):
+            yield Outcome(OTHER_ARGUMENTS, self.forms[0], torch.inf, place)
+
+    @cached_property
+    def _all_or_until_difference(self) -> list[Outcome]:
+        """Return the outcomes up to the first difference."""
+        results = []
+        for outcome in self.outcomes():
+            results.append(outcome)
+            if outcome.place:
+                break
+        return results
+
+    @cached_property
+    def differences(self) -> list[Outcome]:
+        """Return the outcomes of all stages that differ."""
+        return [outcome for outcome in self.outcomes(largest=True) if outcome.place]
+
+    @property
+    def same(self) -> bool:
+        """Return whether the two are equal in all stages, up to the layout or a longer table."""
+        return not self._all_or_until_difference[-1].place
+
+    @cached_property
+    def same_nearby(self) -> bool:
+        """Return whether single sequences at positions below 64 are equal in small models."""
+        return not next(islice(self.outcomes(), 1)).place
+
+    @cached_property
+    def shares_parameters(self) -> bool:
+        return next(islice(self.outcomes(), 1)).stage != PARAMETERS
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return why far positions were not compared."""
+        return [outcome.remark for outcome in self._all_or_until_difference if outcome.remark]
+
+    def changed(self, change: Change) -> Comparison:
+        """Return the comparison with our encoding changed once more."""
+        if self.change is not None:
+            change = self.change.then(change)
+        return replace(self, change=change)
+
+    def against(self, reference: SizedComponent) -> Comparison:
+        """Return the comparison with another of our encodings, in the forms in which it exists."""
+        return replace(self, reference=reference, forms=common_forms(reference, self.forms))
+
+    def layouts(self, layouts: Sequence[Sequence[str]] = LAYOUTS) -> Iterator[Comparison]:
+        """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
+        encoding = build(self.reference.build, model_shape(SIZES[0], self.forms[0]))
+        rotates = type(encoding).rotate is not PositionalEncoding.rotate
+        if rotates or acts_at_embedding(encoding):
+            for layout in layouts:
+                yield replace(self, layout=layout)
+
+    def _difference_with_other_arguments(self) -> str:
+        """Describe a difference that shows with another value of a shared argument; return "" if none."""
+        assert self.component is not None
+        for name, value in self.component.arguments.items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or self.reference.arguments.get(name) != value:
+                continue
+            other_value = value * 2 if value > 1 else value / 2
+            try:
+                candidate = self.component.with_arguments(**{name: other_value}).build
+                reference = self._changed(self.reference.with_arguments(**{name: other_value}))
+                differs = not self._equal_nearby(candidate, reference)
+                ignores = differs and self._equal_nearby(candidate, self.make_reference)
+            except Exception:  # one of both rejects the value
+                continue
+            if differs:
+                what = "it does not change" if ignores else DIFFER
+                return f"with {name}={shown(other_value)} in both, {what}"
+        return ""
+
+    def _equal_nearby(self, candidate: MakeEncoding, reference: MakeEncoding) -> bool:
+        models = Models(candidate, reference, self.layout)
+        return not next(islice(outcomes(models, self.forms), 1)).place
+
+    # Texts.
+
+    @property
+    def label(self) -> str:
+        return self.reference.label
+
+    @property
+    def form_names(self) -> str:
+        return format_forms(self.forms)
+
+    def describe_equality(self) -> str:
+        """Return the text that the implementation is our encoding, and up to which convention."""
+        results = self._all_or_until_difference
+        near = max(outcome.difference for outcome in results if outcome.stage != FAR_STAGE)
+        far = [outcome for outcome in results if outcome.stage == FAR_STAGE]
+        size = f"{near:.1e} of the largest value"
+        lines = [f"It is {self.label}, compared in {self.form_names}: the largest difference is {size}."]
+        if self.layout:
+            lines.append(f"Its channels are laid out differently: {'; '.join(self.layout)}.")
+            lines.append("That is no mistake, but weights do not carry over between the two.")
+        tables = [pair.table for pair in self._pairs if pair.table]
+        if tables:
+            lines.append(f"That is no mistake: {tables[0]}.")
+        if self.remarks:
+            lines.append(f"Far positions were not compared in every model: {self.remarks[0]}.")
+        far_difference = max((outcome.difference for outcome in far), default=0.0)
+        if far_difference > EXACT:
+            reason = "as a rule, angles or distances in float32"
+            lines.append(f"At positions up to 4,095 it differs by {far_difference:.1e}: {reason}.")
+        return "\n".join(lines)
+
+    @property
+    def _pairs(self) -> list[Pair]:
+        pairs = (self.models.pair(SMALL, causal) for causal in self.forms)
+        return [pair for pair in pairs if pair is not None]
+
+    def describe_difference(self) -> str:
+        """Return the text that says in which stages and where the two differ."""
+        if not self.shares_parameters:
+            return self._describe_parameters()
+        first = self.differences[0]
+        in_form = "" if first.causal or len(self.forms) == 1 else "in an encoder, "
+        if self.same_nearby:
+            stages = list(dict.fromkeys(outcome.stage for outcome in self.differences))
+            more = [f"{len(stages) - MOST_STAGES} more"] if len(stages) > MOST_STAGES else []
+            text = f"It equals {self.label}, except in {join_words(stages[:MOST_STAGES] + more)}."
+        else:
+            size = f" by {first.difference:.2g} of the largest" if first.difference < torch.inf else ""
+            text = f"It is not {self.label}: logits or embeddings differ{size}."
+        return f"{text}\n  {in_form}{first.place}"
+
+    def _describe_parameters(self) -> str:
+        """Describe how the two differ with initial parameters, if their parameters cannot be shared."""
+        parameters = "trainable parameters differ in number or shape"
+        difference, place = self.untrained_difference()
+        if place:
+            lines = [f"It cannot be {self.label}: their {parameters}.", f"  at first, {place}"]
+        else:
+            size = f"{difference:.1e} of the largest"
+            lines = [
+                f"At initialisation it equals {self.label} at positions below 64 (to {size}).",
+                f"Trained, it may leave {self.label}: their {parameters}.",
+            ]
+        if self.reference.arguments:
+            names = ", ".join(self.reference.arguments)
+            lines.append(
+                f"{self.reference.choice} with other arguments ({names}): +against_arguments.NAME=VALUE."
+            )
+        return "\n".join(lines)
+
+    @torch.no_grad()
+    def untrained_difference(self, sizes: Sequence[Sizes] = SIZES) -> tuple[float, str]:
+        """Return the difference below position 64 if both keep their initial parameters, and its place."""
+        worst = 0.0
+        for causal in self.forms:
+            for size in sizes:
+                shape = model_shape(size, causal)
+                pair = Pair(build(self.candidate, shape), build(self.make_reference, shape), self.layout)
+                worst = max(worst, pair.difference_below(NEAR))
+                if place := place_in_pair(pair):
+                    return worst, place
+        return worst, ""
+
+
+def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
+    """Return those ``forms`` (True: causal) in which the reference exists."""
+    causal_only = reference.cls.causal_only  # type: ignore[attr-defined]
+    return [causal for causal in forms if causal or not causal_only]
+
+
+def format_forms(forms: Sequence[bool]) -> str:
+    return " and ".join("a decoder" if causal else "an encoder" for causal in forms)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return the words as ``a, b and c``."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,233 @@
+"""Mistakes that any encoding can have: wrong position ids, numbers off by one, half precision, no effect."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pe_experiments.checking.known_mistakes.mistake import (
+    Change,
+    ChangeIds,
+    PositionIds,
+    change_attribute,
+    change_method,
+    change_result,
+    replace_method,
+    reported_in,
+    with_ids,
+)
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.models.attention import makes_weights
+
+
+def at_every_hook(change_ids: ChangeIds) -> Change:
+    """Return a change of the position ids that all hooks read.
+
+    Embeddings read changed ids only if the ids of queries and keys change equally.
+    """
+
+    def embed(encoding, original, x, ids, *declared):
+        query_ids, key_ids = change_ids(ids, ids)
+        return original(x, key_ids if torch.equal(query_ids, key_ids) else ids, *declared)
+
+    def attention_hook(encoding, original, q, k, at):
+        return original(q, k, with_ids(at, change_ids))
+
+    def change(encoding: PositionalEncoding) -> None:
+        if acts_at_embedding(encoding):
+            reads_row = type(encoding).embed_sequence is not PositionalEncoding.embed_sequence
+            replace_method(encoding, "embed_sequence" if reads_row else "embed", embed)
+        change_hooks(attention_hook).apply(encoding)
+
+    return Change(change)
+
+
+def layer_encodings(encoding: PositionalEncoding) -> list[PositionalEncoding]:
+    """Return the encodings of all layers, without duplicates."""
+    parts = [encoding.for_layer(layer) for layer in range(encoding.shape.num_layers)]
+    return list({id(part): part for part in parts}.values())
+
+
+def attention_hooks(encoding: PositionalEncoding) -> list[str]:
+    """Return the names of the overridden hooks that attention calls."""
+    if makes_weights(encoding):
+        return ["weights"]
+    base = PositionalEncoding
+    return [name for name in ("rotate", "bias") if getattr(type(encoding), name) is not getattr(base, name)]
+
+
+# Functions from the correct ids of queries i and keys j to wrong ones, by the description of the mistake.
+
+
+def _count_tokens(i: Tensor, j: Tensor) -> PositionIds:
+    """Return ids that count the keys from 0; the queries have the ids of the last keys."""
+    key_ids = torch.arange(j.shape[1])[None]
+    return key_ids[:, -i.shape[1] :], key_ids
+
+
+def _last_id(i: Tensor, j: Tensor) -> PositionIds:
+    last = j.amax(1, keepdim=True)
+    return last.expand_as(i), last.expand_as(j)
+
+
+WRONG_IDS: dict[str, ChangeIds] = {
+    "position ids are ignored, tokens counted": _count_tokens,
+    "position ids are ignored, tokens counted anew in every call": lambda i, j: (
+        torch.arange(i.shape[1])[None],
+        torch.arange(j.shape[1])[None],
+    ),
+    "every token has the position of the last one": _last_id,
+    "every token has position 0": lambda i, j: (0 * i, 0 * j),
+    "positions from 1": lambda i, j: (i + 1, j + 1),
+    "ids are counted from the first one of each row (an offset is lost)": lambda i, j: (
+        i - j.amin(1, keepdim=True),
+        j - j.amin(1, keepdim=True),
+    ),
+    "positions run backwards": lambda i, j: (j.amax(1, keepdim=True) - i, j.amax(1, keepdim=True) - j),
+    "the sign of distances": lambda i, j: (-i, -j),
+    "positions are doubled": lambda i, j: (2 * i, 2 * j),
+    "positions are halved and rounded down": lambda i, j: (i // 2, j // 2),
+    "the ids of the first row serve all rows": lambda i, j: (i[:1], j[:1]),
+    "queries are one position ahead": lambda i, j: (i + 1, j),
+    "keys are one position ahead": lambda i, j: (i, j + 1),
+    "positions in bfloat16": lambda i, j: (i.bfloat16(), j.bfloat16()),
+    "positions in float16": lambda i, j: (i.half(), j.half()),
+}
+
+
+# The ids of the queries of a cached step, from the correct ids and the index of the first query.
+WRONG_CACHED_IDS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "it is counted from 0": lambda i, j, first: torch.arange(i.shape[1])[None],
+    "it has the id of the first key": lambda i, j, first: j[:, : i.shape[1]],
+    "it is one position behind": lambda i, j, first: i - 1,
+    "it is one position ahead": lambda i, j, first: i + 1,
+    "it has its index in memory as its id (padding counts)": lambda i, j, first: torch.arange(
+        first, first + i.shape[1]
+    )[None],
+    "it has the id of the last key in memory": lambda i, j, first: j[:, -i.shape[1] :],
+    "it has the id of the longest row": lambda i, j, first: i.amax(0, keepdim=True).expand_as(i),
+    "the offset of the first row serves all rows": lambda i, j, first: i[:1],
+}
+REPORTED = {
+    "it is counted from 0": "x-transformers, candle #899",
+    "the offset of the first row serves all rows": "mlx #3494",
+}
+# How an implementation may recognise a cached step.
+CACHED: tuple[Callable[[Tensor, Tensor, AttentionContext], bool], ...] = (
+    lambda q, k, at: at.first_query > 0,
+    lambda q, k, at: q.shape[2] < k.shape[2],
+)
+
+
+def change_hooks(hook: Callable[..., Any], *names: str) -> Change:
+    """Return a change of the hooks of attention in all layers; with names, of these hooks only."""
+
+    def change(encoding: PositionalEncoding) -> None:
+        for part in layer_encodings(encoding):
+            for name in attention_hooks(part):
+                if not names or name in names:
+                    replace_method(part, name, hook)
+
+    return Change(change)
+
+
+def _cached_ids(
+    query_ids: Callable[[Tensor, Tensor, int], Tensor],
+    is_cached: Callable[[Tensor, Tensor, AttentionContext], bool],
+) -> Change:
+    def hook(part, original, q, k, at):
+        if is_cached(q, k, at):
+            at = with_ids(at, lambda i, j: (query_ids(i, j, at.first_query), j))
+        return original(q, k, at)
+
+    return change_hooks(hook)
+
+
+def mistakes_while_decoding() -> Iterator[tuple[str, Change]]:
+    """Yield mistakes in steps with cached keys. They have no effect on single sequences."""
+    for is_cached in CACHED:
+        for description, query_ids in WRONG_CACHED_IDS.items():
+            change = _cached_ids(query_ids, is_cached)
+            projects = REPORTED.get(description, "")
+            yield f"the query of a cached step: {description}", reported_in(projects, change)
+        yield "it has no effect on a cached step", Change(partial(_no_effect, is_cached))
+
+
+def _no_effect(
+    is_cached: Callable[[Tensor, Tensor, AttentionContext], bool], encoding: PositionalEncoding
+) -> None:
+    """Remove the effect of the encoding on calls with cached keys."""
+
+    def bias(part, original, q, k, at):
+        return original(q, k, at) * (0 if is_cached(q, k, at) else 1)
+
+    def rotate(part, original, q, k, at):
+        return (q, k) if is_cached(q, k, at) else original(q, k, at)
+
+    change_hooks(bias, "bias").then(change_hooks(rotate, "rotate")).apply(encoding)
+
+
+def _never_applied(encoding: PositionalEncoding) -> None:
+    """Remove the effect of the encoding."""
+    if not encoding.position_width:
+        replace_method(encoding, "embed_sequence", lambda part, original, x, ids, declared: x)
+    replace_method(encoding, "for_layer", lambda part, original, layer: PositionalEncoding(part.shape))
+
+
+def _round_bias(dtype: torch.dtype) -> Change:
+    """Return a change of every bias to half precision."""
+    return change_hooks(lambda part, original, q, k, at: original(q, k, at).to(dtype).float(), "bias")
+
+
+GENERIC: dict[str, Change] = {
+    **{description: at_every_hook(change_ids) for description, change_ids in WRONG_IDS.items()},
+    "the encoding is never applied": Change(_never_applied),
+}
+
+
+# Half precision in parts of an encoding.
+
+
+def _angles_in_bfloat16(encoding, original, at):
+    rounded_frequencies = encoding.frequencies_BR(at).bfloat16()[:, None, None]
+    tables = []
+    for ids in (at.q_positions_BT, at.k_positions_BS):
+        angles = ids.bfloat16()[:, None, :, None] * rounded_frequencies
+        tables.append((angles.float().cos(), angles.float().sin()))
+    return tuple(tables)
+
+
+def _tables_in_bfloat16(rotations):
+    return tuple((cos.bfloat16().float(), sin.bfloat16().float()) for cos, sin in rotations)
+
+
+ROUNDED_ROTATIONS: dict[str, Change] = {
+    "frequencies in bfloat16": reported_in(
+        "gpt-neox #1003", change_result("frequencies_BR", lambda f: f.bfloat16().double())
+    ),
+    "frequencies in float16": change_result("frequencies_BR", lambda f: f.half().double()),
+    "angles in bfloat16": change_method("_rotations", _angles_in_bfloat16),
+    "cos and sin in bfloat16": change_result("_rotations", _tables_in_bfloat16),
+}
+ROUNDED_BIASES: dict[str, Change] = {
+    "the bias in bfloat16": _round_bias(torch.bfloat16),
+    "the bias in float16": _round_bias(torch.float16),
+}
+
+
+def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
+    """Return the mistakes that this encoding can have, by description."""
+    changes = dict(GENERIC)
+    if isinstance(encoding, Rope):
+        changes |= ROUNDED_ROTATIONS
+    if any("bias" in attention_hooks(part) for part in layer_encodings(encoding)):
+        changes |= ROUNDED_BIASES
+    for name, value in vars(encoding).items():
+        if type(value) is int and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):
+            changes[f"{name} is one too large"] = change_attribute(name, lambda e, n=name: getattr(e, n) + 1)
+            changes[f"{name} is one too small"] = change_attribute(name, lambda e, n=name: getattr(e, n) - 1)
+    return changes

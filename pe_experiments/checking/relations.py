@@ -1,0 +1,545 @@
+"""Measure how the results of an implementation relate to those of one of our encodings.
+
+Each function of a `Pair` returns a change of our encoding and its description, or None. The change is
+measured on single sequences; whether it explains all stages is up to the caller.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pe_experiments.checking.instances import masked_difference, unmasked, vectors_at
+from pe_experiments.checking.known_mistakes.generic import (
+    at_every_hook,
+    change_hooks,
+    layer_encodings,
+)
+from pe_experiments.checking.known_mistakes.mistake import (
+    Change,
+    change_method,
+    replace_method,
+    with_ids,
+)
+from pe_experiments.checking.pair import DENSE, SAME, Pair, logits_of_one_query, scores_of
+from pe_experiments.checking.stages import (
+    FAR_TOLERANCE,
+    TABLE_ENDS,
+    format_numbers,
+    ids_around_table_ends,
+    spread_ids,
+)
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings.rope import Rope
+from pe_experiments.encodings.sinusoidal import Sinusoidal
+from pe_experiments.encodings.softmax import MASKED, is_masked
+from pe_experiments.models.attention import makes_weights
+
+FAR_IDS = 200
+STILL = 1e-12  # smaller angles of a step are rounding
+ROUNDED = 2.0**-7  # factors nearer to 1 are rounding to half precision
+
+
+class Relation(NamedTuple):
+    """A change of our encoding that gives the results of an implementation.
+
+    Args:
+        change: the change.
+        text: what the implementation does that our encoding does not.
+        mistake: whether no encoding is meant so; False for other slopes, frequencies and masks.
+    """
+
+    change: Change
+    text: str
+    mistake: bool = True
+
+
+def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bool:
+    return masked_difference(values, expected, largest) <= SAME
+
+
+def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> float | None:
+    """Return the factor by which all ``values`` are larger than ``expected``, or None if there is none."""
+    if values.shape != expected.shape or not torch.equal(values.isinf(), expected.isinf()):
+        return None
+    values, expected = unmasked(values), unmasked(expected)
+    square = float((expected * expected).sum())
+    factor = float((values * expected).sum()) / square if square else 0.0
+    if not _equal(values, factor * expected, largest):
+        return None
+    for exact in (0.0, 1.0):
+        if abs(factor - exact) < SAME:
+            return exact
+    return factor
+
+
+def _change_layers(hook: str, replacement: Callable[..., object]) -> Change:
+    """Return a change of a method of the encodings of all layers."""
+
+    def change(encoding: PositionalEncoding) -> None:
+        for part in layer_encodings(encoding):
+            replace_method(part, hook, replacement)
+
+    return Change(change)
+
+
+# Factors.
+
+
+def factor(pair: Pair) -> Relation | None:
+    """Measure a factor of all logits, of the bias, or of tokens and vectors at the embedding."""
+    inputs = pair.inputs_below(DENSE)
+    if acts_at_embedding(pair.reference):
+        return None if pair.reference.position_width else _embedding_factors(pair)
+    if pair.compares_weights:
+        return None
+    result, expected = pair.scores(inputs)
+    whole = _ratio(result, expected)
+    if whole not in (None, 0.0, 1.0):
+        scaled = _change_layers("scaled_logits", lambda part, original, q, k: whole * original(q, k))
+        text = _describe_factor("logits are", whole, pair.shape, pair.reference)
+        return Relation(scaled.then(_scaled_bias(whole)), *text)
+    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
+    content = content.masked_fill(expected.isinf(), -torch.inf)
+    if not torch.equal(result.isinf(), expected.isinf()):
+        return None
+    scale = float(unmasked(expected).abs().max())
+    parts = [(scores - content).masked_fill(content.isinf(), 0.0) for scores in (result, expected)]
+    added = _ratio(parts[0], parts[1], scale)
+    if added in (None, 1.0):
+        return None
+    text = _describe_factor("what positions add to the logits is", added, pair.shape, pair.reference)
+    return Relation(_scaled_bias(added), *text)
+
+
+def _scaled_bias(by: float | Tensor) -> Change:
+    def bias(part, original, q, k, at):
+        original_bias = original(q, k, at)
+        return None if original_bias is None else original_bias * by
+
+    return _change_layers("bias", bias)
+
+
+def _embedding_factors(pair: Pair) -> Relation | None:
+    """Measure a and b if the embedding is a * tokens + b * vectors."""
+    inputs = pair.inputs_below(DENSE)
+    result, expected = (embedded.double() for embedded in pair.embeddings(inputs))
+    tokens = inputs.x_BTD.double()
+    if result.shape != tokens.shape:
+        return None
+    columns = torch.stack([tokens.flatten(), (expected - tokens).flatten()], dim=1)
+    solution = torch.linalg.lstsq(columns, result.flatten()[:, None]).solution
+    if not _equal((columns @ solution).flatten(), result.flatten()):
+        return None
+    of_tokens, of_vectors = solution.flatten().tolist()
+
+    def embed_sequence(encoding, original, x, ids, declared):
+        return of_tokens * x + of_vectors * (original(x, ids, declared) - x)
+
+    change = change_method("embed_sequence", embed_sequence)
+    if abs(of_vectors) < SAME:
+        return Relation(change, "no vector of positions is added")
+    if math.isclose(of_tokens, of_vectors, rel_tol=SAME):
+        return Relation(change, *_describe_factor("tokens and vectors together are", of_tokens, pair.shape))
+    texts = [
+        _describe_factor(f"{what} are", number, pair.shape)
+        for what, number in {"tokens": of_tokens, "vectors of positions": of_vectors}.items()
+        if not math.isclose(number, 1, rel_tol=SAME)
+    ]
+    return Relation(change, "; ".join(text for text, _ in texts), any(mistake for _, mistake in texts))
+
+
+def _describe_factor(
+    what: str, number: float, shape: ModelShape, encoding: PositionalEncoding | None = None
+) -> tuple[str, bool]:
+    """Describe a factor, and a usual reason for it; return also whether there is one, so that it is wrong."""
+    if number == 0.0:
+        return f"{what} 0: it has no effect", True
+    reasons = {
+        1 / math.log(2): "a logarithm to base 2?",
+        math.log(2): "a logarithm to base 2?",
+        math.log(10): "a logarithm to base 10?",
+        1 / math.log(10): "a logarithm to base 10?",
+        -1.0: "the sign is wrong",
+        shape.head_dim**0.5: "not divided by sqrt(head_dim)?",
+        shape.head_dim**-0.5: "divided by sqrt(head_dim) twice?",
+        shape.d_model**0.5: "multiplied by sqrt(d_model)?",
+        shape.d_model**-0.5: "divided by sqrt(d_model)?",
+        (shape.head_dim / shape.d_model) ** 0.5: "divided by sqrt(d_model), not by sqrt(head_dim)?",
+        3.0**0.5: "not divided by sqrt(3)?",
+        3.0**-0.5: "divided by sqrt(3)?",
+    }
+    stretch = getattr(encoding, "factor", None)
+    if stretch:
+        scale = 0.1 * math.log(stretch) + 1
+        reasons |= {scale**power: f"YaRN's scale to the power {2 + power}?" for power in (-2, -1, 1, 2)}
+    for value, reason in reasons.items():
+        if math.isclose(number, value, rel_tol=1e-4):
+            return f"{what} {number:.5g} times ours: {reason}", True
+    return f"{what} {number:.5g} times ours", False
+
+
+# Heads, layers, masks.
+
+
+def heads(pair: Pair) -> Relation | None:
+    """Measure for each head which of our heads' biases it has, and by which factor."""
+    if pair.compares_weights or acts_at_embedding(pair.reference):
+        return None
+    inputs = pair.inputs_below(DENSE)
+    result, expected = pair.scores(inputs)
+    if not torch.equal(result.isinf(), expected.isinf()):
+        return None
+    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
+    masked = expected.isinf() | content.isinf()
+    parts, our_parts = ((scores - content).masked_fill(masked, 0.0) for scores in (result, expected))
+    scale = float(unmasked(expected).abs().max())
+    all_heads = range(len(parts))
+    sources, factors = [], []
+    for head in all_heads:
+        equal = (s for s in (head, *all_heads) if _equal(parts[head], our_parts[s], scale))
+        source = next(equal, head)
+        number = _ratio(parts[head], our_parts[source], scale)
+        if number is None:
+            return None
+        sources.append(source)
+        factors.append(number)
+    factors_H11 = torch.tensor(factors)[:, None, None]
+
+    def bias(part, original, q, k, at):
+        original_bias = original(q, k, at)
+        if original_bias is None:
+            return None
+        expanded = original_bias.expand(-1, part.shape.num_heads, -1, -1)
+        return expanded[:, sources] * factors_H11.to(expanded.dtype)
+
+    text, mistake = _describe_heads(sources, factors)
+    return Relation(_change_layers("bias", bias), text, mistake) if text else None
+
+
+def _describe_heads(sources: list[int], factors: list[float]) -> tuple[str, bool]:
+    """Describe heads with the biases of others or other factors; return also whether that is wrong."""
+    if sources != [*range(len(sources))] and set(factors) == {1.0}:
+        listed = ", ".join(map(str, sources))
+        permuted = sorted(sources) == [*range(len(sources))]
+        return f"heads {'are permuted: they ' if permuted else ''}take the place of our heads {listed}", True
+    differing = [head for head, number in enumerate(factors) if number != 1.0]
+    if all(factors[head] == 0.0 for head in differing) and differing:
+        return f"there are no positions in {format_numbers('head', differing)} of {len(factors)}", False
+    if differing and all(abs(number - 1) < ROUNDED for number in factors):
+        off = max(abs(number - 1) for number in factors)
+        return f"slopes are rounded, by up to {off:.1%}: in half precision?", True
+    words = ", ".join(f"{number:.5g}" for number in factors)
+    return (
+        f"what positions add to the logits is, head by head, {words} times ours" if differing else "",
+        False,
+    )
+
+
+def layers(pair: Pair) -> Relation | None:
+    """Measure which layers compute what ours computes in other layers, or nothing."""
+    if pair.compares_weights or acts_at_embedding(pair.reference):
+        return None
+    inputs = pair.inputs_below(DENSE)
+    scores = [pair.scores(inputs, layer) for layer in range(pair.shape.num_layers)]
+    nothing = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
+    layers_by_source: dict[int, list[int]] = {}  # -1: no effect
+    for layer, (result, expected) in enumerate(scores):
+        if _equal(result, expected):
+            continue
+        sources = [source for source, (_, other) in enumerate(scores) if _equal(result, other)]
+        if not sources and not _equal(result, nothing):
+            return None
+        layers_by_source.setdefault(sources[0] if sources else -1, []).append(layer)
+    source_of = {layer: source for source, several in layers_by_source.items() for layer in several}
+    if not source_of:
+        return None
+
+    def for_layer(part, original, layer):
+        source = source_of.get(layer, layer)
+        return PositionalEncoding(part.shape) if source < 0 else original(source)
+
+    texts = []
+    for source, several in layers_by_source.items():
+        what = "it has no effect" if source < 0 else f"it does what ours does in layer {source}"
+        texts.append(f"in {format_numbers('layer', several)} of {len(scores)}, {what}")
+    return Relation(change_method("for_layer", for_layer), "\n  ".join(texts))
+
+
+def mask(pair: Pair) -> Relation | None:
+    """Take over the keys that the implementation sees."""
+    encodings = (pair.candidate, pair.reference)
+    if any(makes_weights(encoding.for_layer(0)) for encoding in encodings):
+        return None
+    inputs = pair.inputs_below(DENSE)
+    result, expected = pair.scores(inputs)
+    texts = []
+    seen_HTS, expected_HTS = ~result.isinf(), ~expected.isinf()
+    distances_TS = (torch.arange(DENSE)[:, None] - torch.arange(DENSE)).abs()
+    for verb, differs_HTS in (("sees", seen_HTS & ~expected_HTS), ("hides", expected_HTS & ~seen_HTS)):
+        if differs_HTS.any():
+            distances = distances_TS.expand_as(differs_HTS)[differs_HTS].unique().tolist()
+            texts.append(f"it {verb} other keys than ours, at {format_numbers('distance', distances)}")
+    candidate = pair.candidate
+
+    def bias(part, original, q, k, at):
+        layer_candidate = candidate.for_layer(at.layer)
+        theirs = layer_candidate.bias(*layer_candidate.rotate(q, k, at), at)
+        ours = original(q, k, at)
+        ours = torch.zeros(()) if ours is None else ours.masked_fill(is_masked(ours), 0.0)
+        return ours if theirs is None else torch.where(is_masked(theirs), torch.tensor(MASKED), ours)
+
+    text = " and ".join(texts) or "it hides far keys that ours sees, or sees far keys that ours hides"
+    return Relation(_change_layers("bias", bias), text, mistake=False)
+
+
+# Position ids and distances.
+
+
+def shifted_ids(pair: Pair) -> Relation | None:
+    """Search a number by which distances, or ids at the embedding, are shifted."""
+    if pair.compares_weights:
+        return None
+    inputs = pair.inputs_below(DENSE)
+    at_embedding = acts_at_embedding(pair.reference)
+    result, expected = pair.embeddings(inputs) if at_embedding else pair.scores(inputs)
+    if result.shape != expected.shape or _equal(result, expected):
+        return None
+    for shift in _possible_shifts(pair):
+        change = at_every_hook(lambda i, j, by=shift: (i + by, j + by if at_embedding else j))  # type: ignore[misc]
+        shifted = copy.deepcopy(pair.reference)
+        change.apply(shifted)
+        try:
+            if at_embedding:
+                values = shifted.embed_sequence(
+                    inputs.x_BTD[..., shifted.position_width :], inputs.positions_BT, None
+                )
+            else:
+                values = scores_of(shifted, inputs, False, 0)
+        except Exception:  # the encoding rejects such ids
+            continue
+        if _equal(values, result):
+            what = "ids" if at_embedding else "distances"
+            return Relation(change, f"{what} are shifted by {shift}")
+    return None
+
+
+def _possible_shifts(pair: Pair) -> Iterator[int]:
+    """Yield small numbers, and sizes of the encoding and of the model."""
+    sizes = [value for value in vars(pair.reference).values() if type(value) is int]
+    sizes += [pair.shape.train_length, pair.shape.train_positions]
+    sizes += [length for parameter in pair.reference.parameters() for length in parameter.shape]
+    shifts = {*range(1, DENSE), *(size + offset for size in sizes for offset in (-1, 0, 1))} - {0}
+    for shift, sign in product(sorted(shifts), (1, -1)):
+        yield sign * shift
+
+
+class _ClippedDistances(AttentionContext):
+    """A context in which no distance is larger than ``limit``."""
+
+    limit: int
+
+    @property
+    def relative_positions_BTS(self) -> Tensor:  # type: ignore[override]
+        return super().relative_positions_BTS.clamp(-self.limit, self.limit)
+
+
+def _clip_distances(limit: int) -> Change:
+    def hook(part, original, q, k, at):
+        context = with_ids(at, lambda i, j: (i, j))
+        context.__class__ = _ClippedDistances
+        context.limit = limit
+        return original(q, k, context)
+
+    return change_hooks(hook)
+
+
+def table_end(pair: Pair) -> Relation | None:
+    """Search a usual size of a table at which ids wrap or are clipped, or distances are clipped."""
+    if pair.compares_weights or pair.layout:
+        return None
+    ids_S = torch.cat([torch.tensor([0]), ids_around_table_ends(), spread_ids(FAR_IDS)]).unique()
+
+    def values_at(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
+        if acts_at_embedding(encoding):
+            return vectors_at(encoding, ids_S).double()
+        return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
+
+    def equals_reference_at(ids_S: Tensor) -> bool:
+        try:
+            expected = values_at(pair.reference, ids_S)
+        except ValueError:  # the reference rejects such positions
+            return False
+        return masked_difference(result, expected) <= FAR_TOLERANCE
+
+    try:
+        result = values_at(pair.candidate, ids_S)
+    except Exception:  # the end of a table is reported elsewhere
+        return None
+    if equals_reference_at(ids_S):
+        return None
+    for size in (size + offset for offset in (0, 1, -1) for size in TABLE_ENDS):
+        last = size - 1
+        changes: dict[str, tuple[Tensor, Change]] = {
+            f"ids wrap at {size:,}": (
+                ids_S % size,
+                at_every_hook(lambda i, j, n=size: (i % n, j % n)),  # type: ignore[misc]
+            ),
+            f"ids beyond {last:,} are taken as {last:,}": (
+                ids_S.clamp(max=last),
+                at_every_hook(lambda i, j, n=last: (i.clamp(max=n), j.clamp(max=n))),  # type: ignore[misc]
+            ),
+            f"distances beyond {size:,} are taken as {size:,}": (
+                ids_S.clamp(min=int(ids_S[-1]) - size),
+                _clip_distances(size),
+            ),
+        }
+        for text, (changed_ids_S, change) in changes.items():
+            if equals_reference_at(changed_ids_S):
+                return Relation(change, text)
+    return None
+
+
+# Frequencies.
+
+
+def frequencies(pair: Pair) -> Relation | None:
+    """Measure the frequencies of a rotation or of sinusoidal vectors, pair by pair of channels."""
+    if isinstance(pair.reference, Sinusoidal):
+        return _sinusoid_frequencies(pair)
+    if not isinstance(pair.reference, Rope) or acts_at_embedding(pair.candidate):
+        return None
+    theirs, ours = (_pair_angles(pair, encoding) for encoding in (pair.candidate, pair.reference))
+    if theirs is None or ours is None:
+        return None
+    (angles_R, lengths), (our_angles_R, our_lengths) = theirs, ours
+    ratio = lengths / our_lengths
+
+    def rotate(part, original, q, k, at):
+        rotated_q, rotated_k = original(q, k, at)
+        scaled_q = torch.cat([rotated_q[..., :channels] * ratio, rotated_q[..., channels:]], -1)
+        return scaled_q, torch.cat([rotated_k[..., :channels] * ratio, rotated_k[..., channels:]], -1)
+
+    channels = 2 * pair.reference.pairs
+    change = change_method("frequencies_BR", lambda part, original, at: angles_R[None])
+    texts = []
+    if not torch.allclose(angles_R, our_angles_R, rtol=SAME, atol=STILL):
+        texts.append(_describe_frequencies(angles_R, our_angles_R))
+    if abs(ratio - 1) > SAME:
+        change = change.then(change_method("rotate", rotate))
+        texts.append(f"rotated queries and keys are {ratio:.5g} times as long as ours")
+    return Relation(change, "; ".join(texts), mistake=False) if texts else None
+
+
+def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> tuple[Tensor, float] | None:
+    """Return the angle of a step for each of our pairs of channels, and the length of rotated unit vectors.
+
+    Returns None if a pair mixes with others, or if pairs have several lengths.
+    """
+    pairs, head_dim = pair.reference.pairs, pair.shape.head_dim  # type: ignore[union-attr]
+    order = pair.channel_order(head_dim) if encoding is pair.candidate else [*range(head_dim)]
+    units_CK = torch.eye(head_dim)[:pairs][:, order]
+    units = units_CK[None, None].expand(1, pair.shape.num_heads, -1, -1)
+    ids = torch.ones(1, pairs, dtype=torch.long)
+    at = AttentionContext(ids, ids, torch.ones(1, 1, 1, dtype=torch.bool))
+    rotated = encoding.for_layer(0).rotate(units, units, at)[0][0, 0].double()
+    if rotated.shape != (pairs, head_dim):
+        return None
+    rotated = rotated[:, torch.tensor(order).argsort()]
+    cos, sin = rotated[:, :pairs].diagonal(), rotated[:, pairs : 2 * pairs].diagonal()
+    lengths = (cos.square() + sin.square()).sqrt()
+    if not torch.allclose(rotated.norm(dim=-1), lengths, rtol=SAME):
+        return None
+    if not torch.allclose(lengths, lengths[:1].expand_as(lengths), rtol=SAME):
+        return None
+    return torch.atan2(sin, cos), float(lengths[0])
+
+
+def keeps_pairs(pair: Pair) -> bool:
+    """Return whether the implementation rotates our pairs of channels, each by itself."""
+    return isinstance(pair.reference, Rope) and _pair_angles(pair, pair.candidate) is not None
+
+
+def _sinusoid_frequencies(pair: Pair) -> Relation | None:
+    """Measure the frequencies of vectors whose columns are sines and cosines in turn."""
+    width = pair.reference.width  # type: ignore[union-attr]
+    if width % 2 or pair.layout or pair.candidate.position_width or type(pair.reference) is not Sinusoidal:
+        return None
+
+    def angles(encoding: PositionalEncoding) -> Tensor:
+        vector_D = vectors_at(encoding, torch.tensor([1]))[0].double()
+        return torch.atan2(vector_D[0::2], vector_D[1::2])
+
+    angles_R, our_angles_R = angles(pair.candidate), angles(pair.reference)
+    if len(angles_R) != len(our_angles_R) or torch.allclose(angles_R, our_angles_R, rtol=SAME):
+        return None
+
+    def vectors(encoding, original, positions):
+        turned = positions.double()[..., None] * angles_R
+        return torch.stack([turned.sin(), turned.cos()], -1).flatten(-2).float()
+
+    text = _describe_frequencies(angles_R, our_angles_R)
+    return Relation(change_method("vectors", vectors), text, mistake=False)
+
+
+def _describe_frequencies(angles_R: Tensor, our_angles_R: Tensor) -> str:
+    """Describe how frequencies differ: by a factor, in their progression, or from which pair on."""
+    differs_R = ~torch.isclose(angles_R, our_angles_R, rtol=SAME, atol=STILL)
+    both = (angles_R.abs() > STILL) & (our_angles_R.abs() > STILL)
+    ratios = angles_R[both] / our_angles_R[both]
+    if bool(both.all()) and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):
+        return f"frequencies are {float(ratios[0]):.5g} times ours"
+    rotating, ours_rotating = (int((angles.abs() > STILL).sum()) for angles in (angles_R, our_angles_R))
+    if rotating != ours_rotating:
+        return f"{rotating} of {len(angles_R)} pairs of channels rotate, {ours_rotating} in ours"
+    first = int(differs_R.nonzero()[0])
+    text = (
+        f"frequencies differ in {int(differs_R.sum())} of {len(angles_R)} pairs, first in pair {first}: "
+        f"{float(angles_R[first]):.6g} instead of {float(our_angles_R[first]):.6g}"
+    )
+    base = geometric_base(angles_R)
+    if base is not None:
+        return f"{text}; they are geometric, as of base {base:.4g}"
+    steps = angles_R.diff()
+    if len(angles_R) > 3 and torch.allclose(steps, steps[:1].expand_as(steps), atol=1e-4):
+        return f"{text}; they are linear instead of geometric"
+    return text
+
+
+def geometric_base(angles: Tensor) -> float | None:
+    """Return b if the angles, largest first, are a constant times b^(-m/R) for m = 0 .. R - 1, else None."""
+    if len(angles) <= 3 or float(angles.min()) < STILL:
+        return None
+    logs = angles.log()
+    step = float(logs[-1] - logs[0]) / (len(angles) - 1)
+    if not torch.allclose(logs - logs[0], step * torch.arange(len(angles)).double(), rtol=0.0, atol=5e-3):
+        return None
+    return math.exp(-step * len(angles))
+
+
+def step_angles(encoding: PositionalEncoding, layer: int = 0) -> Tensor | None:
+    """Return the angles by which pairs of channels rotate from position 0 to position 1, largest first.
+
+    They are measured by eigenvalues, in any layout of channels. None if ``rotate`` changes the width of a
+    head or is not invertible.
+    """
+    at_zero, at_one = (rotation_at(encoding, position, layer) for position in (0, 1))
+    head_dim = encoding.shape.head_dim
+    if at_zero.shape != (head_dim, head_dim) or torch.linalg.matrix_rank(at_zero) < head_dim:
+        return None
+    eigenvalues = torch.linalg.eigvals(torch.linalg.solve(at_zero, at_one))
+    return eigenvalues.angle().abs().sort(descending=True).values[::2]
+
+
+def rotation_at(encoding: PositionalEncoding, position: int, layer: int = 0) -> Tensor:
+    """Return what ``rotate`` makes of each unit vector as a query at a position, [K, K]."""
+    head_dim = encoding.shape.head_dim
+    units = torch.eye(head_dim)[None, None].expand(1, encoding.shape.num_heads, -1, -1)
+    ids = torch.full((1, head_dim), position)
+    at = AttentionContext(ids, ids, torch.ones(1, 1, 1, dtype=torch.bool), layer=layer)
+    return encoding.for_layer(layer).rotate(units, units, at)[0][0, 0].double()

@@ -1,0 +1,127 @@
+"""Order our encodings by their similarity to an implementation."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
+from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.components import SizedComponent, reference_of
+from pe_experiments.checking.instances import build, perturbed, relative_difference
+from pe_experiments.checking.pair import DENSE, SAME, SIZES, SMALL, Models, Pair, model_shape, scores_of
+from pe_experiments.configuration.parts import shipped
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.encodings.mixtures import ByHead, ByLayer
+
+
+class Effect(NamedTuple):
+    """The effect of an encoding; encodings with different effects need not be compared."""
+
+    embeddings: bool
+    logits: int  # 0: unchanged, 1: changed by positions only, 2: changed depending on content
+
+    def within(self, effect: "Effect") -> bool:
+        """Return whether the given effect includes this one."""
+        return self.embeddings <= effect.embeddings and self.logits <= effect.logits
+
+
+@torch.no_grad()
+def effect_of(make: MakeEncoding, causal: bool) -> Effect:
+    """Measure the effect of an encoding on embeddings and logits.
+
+    Its parameters are perturbed, since initial ones may be 0.
+    """
+    encoding = perturbed(build(make, model_shape(SMALL, causal)))
+    if encoding.position_width:
+        return Effect(True, 2)
+    pair = Pair(encoding, PositionalEncoding(encoding.shape))
+    changes = []
+    embeddings = False
+    for seed in (0, 1):
+        inputs = pair.inputs_at(torch.arange(DENSE)[None], seed)  # longer than in training
+        embeddings |= not torch.equal(*pair.embeddings(inputs))
+        if pair.compares_weights:
+            return Effect(embeddings, 2)
+        layer_scores = [pair.scores(inputs, layer) for layer in pair.first_layers]
+        change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
+        changes.append(change.nan_to_num(0.0, neginf=-100.0))
+    if not any(change.abs().max() > SAME for change in changes):
+        return Effect(embeddings, 0)
+    return Effect(embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2)
+
+
+def all_encodings(component: SizedComponent, named: SizedComponent | None = None) -> list[SizedComponent]:
+    """Return all shipped encodings, with those arguments that the implementation has, too, or the named one.
+
+    Mixtures of others come last, since some of them equal one of their parts.
+    """
+    mixtures = (ByLayer, ByHead)
+    choices = sorted(shipped("pe"), key=lambda choice: issubclass(reference_of(choice).cls, mixtures))
+    components: list[SizedComponent] = []
+    for choice in choices:
+        default = reference_of(choice, component.sizes)
+        variants = [default.with_arguments_of(component)]
+        if named is not None:
+            variants = [default, *variants, default.with_arguments_of(named)]
+        components += [variant for variant in variants if variant not in components and variant != named]
+    return components
+
+
+@torch.no_grad()
+def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparison]:
+    """Return the comparisons with all encodings whose effect includes the implementation's, nearest first.
+
+    Encodings with the same effect come first, and among them those whose parameters fit.
+    """
+    effect = effect_of(component.build, forms[0])
+    comparisons: list[tuple[bool, bool, float, Comparison]] = []
+    for reference in all_encodings(component):
+        common = common_forms(reference, forms)
+        if not common:
+            continue
+        reference_effect = effect_of(reference.build, common[0])
+        if not effect.within(reference_effect):
+            continue
+        comparison = Comparison(component.build, reference, common, component=component)
+        difference = _near_difference(comparison)
+        fits = difference is not None
+        if difference is None:
+            difference = comparison.untrained_difference(SIZES[:1])[0]
+        other_effect = effect != reference_effect
+        comparison = replace(comparison, same_effect=not other_effect)
+        comparisons.append((other_effect, not fits, max(difference, SAME), comparison))
+    comparisons.sort(key=lambda entry: entry[:3])
+    return [comparison for *_, comparison in comparisons]
+
+
+def _near_difference(comparison: Comparison) -> float | None:
+    """Return the smallest difference below position 64 in the usual layouts; None: other parameters."""
+    differences = []
+    for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
+        models = Models(ours.candidate, ours.make_reference, ours.layout, largest=True)
+        pair = models.pair(SMALL, ours.forms[0])
+        if pair is None:
+            return None
+        difference = pair.difference
+        if difference == torch.inf and not acts_at_embedding(pair.reference):  # the masks differ
+            difference = _difference_without_masks(pair)
+        differences.append(difference)
+    return min(differences)
+
+
+def _difference_without_masks(pair: Pair) -> float:
+    """Return the difference of logits that both see, and the share of those that only one sees.
+
+    It is infinite if the implementation itself hides no key.
+    """
+    inputs = pair.inputs_below(DENSE)
+    result, expected = pair.scores(inputs)
+    content = scores_of(PositionalEncoding(pair.shape), inputs, pair.compares_weights, 0)
+    if torch.equal(result.isinf(), content.isinf()):
+        return torch.inf
+    masked = result.isinf() | expected.isinf()
+    seen, our_seen = (scores.masked_fill(masked, 0.0) for scores in (result, expected))
+    only_one_sees = float((result.isinf() != expected.isinf()).float().mean())
+    return only_one_sees + relative_difference(seen, our_seen)
