@@ -89,6 +89,12 @@ class Comparison:
                 break
         return results
 
+    @property
+    def first_difference(self) -> Outcome | None:
+        """Return the first stage that differs."""
+        last = self._all_or_until_difference[-1]
+        return last if last.place else None
+
     @cached_property
     def differences(self) -> list[Outcome]:
         """Return the outcomes of all stages that differ."""
@@ -97,7 +103,7 @@ class Comparison:
     @property
     def same(self) -> bool:
         """Return whether the two are equal in all stages, up to the layout or a longer table."""
-        return not self._all_or_until_difference[-1].place
+        return self.first_difference is None
 
     @cached_property
     def same_nearby(self) -> bool:

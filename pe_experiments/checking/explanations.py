@@ -30,7 +30,7 @@ from pe_experiments.checking.published import (
 )
 from pe_experiments.checking.relations import Relation
 from pe_experiments.checking.similar import all_encodings
-from pe_experiments.checking.stages import LAYERS, LENGTH_STAGES, SHARING
+from pe_experiments.checking.stages import LAYERS, LENGTH_STAGES, OTHER_STAGES, SHARING
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -113,13 +113,18 @@ def _equal_in_usual_layout(comparison: Comparison) -> Explanation | None:
 
 
 def _is_convention(comparison: Comparison, variant: Comparison) -> bool:
-    """Return whether a variant with published arguments is no other model, and not what the user excluded."""
+    """Return whether a variant with published arguments is no other model, and not what the user excluded.
+
+    The user excludes it by arguments of the reference, or by an argument that both have.
+    """
     changed = {
         name
         for name, value in variant.reference.arguments.items()
         if comparison.reference.arguments.get(name) != value
     }
-    return comparison.reference.choice not in OTHER_MODELS and changed.isdisjoint(comparison.user_arguments)
+    arguments = comparison.component.arguments if comparison.component is not None else {}
+    given = {name for name, value in arguments.items() if value is not None} | {*comparison.user_arguments}
+    return comparison.reference.choice not in OTHER_MODELS and changed.isdisjoint(given)
 
 
 def _as_other_encoding(comparison: Comparison, same: Explanation, convention: bool = False) -> Explanation:
@@ -150,7 +155,7 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
         ours = comparison.against(variant)
         for layout in layouts:
             changed = replace(ours, layout=layout).changed(change)
-            if _holds(changed):
+            if _explains(changed, ours):
                 return _describe_mistake(ours, changed, name, change)
     return None
 
@@ -166,10 +171,19 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
     return layouts or [()]
 
 
-def _holds(comparison: Comparison) -> bool:
-    """Return whether the two are equal; False if the changed encoding raises, e.g. for rejected ids."""
+def _explains(changed: Comparison, comparison: Comparison) -> bool:
+    """Return whether the two are equal in all stages once our encoding is changed.
+
+    The stage that differs without the change is tried first. False if the changed encoding raises, e.g. for
+    ids that it rejects.
+    """
+    differs_in = comparison.first_difference
     try:
-        return comparison.same
+        if differs_in is not None and differs_in.stage in OTHER_STAGES:
+            with torch.no_grad():
+                if OTHER_STAGES[differs_in.stage](changed.models, differs_in.causal):
+                    return False
+        return changed.same
     except Exception:
         return False
 
@@ -214,7 +228,7 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
             return None
         # What is measured in the implementation follows its arguments by itself.
         changed = replace(comparison, component=None).changed(Change(change))
-        if not _holds(changed) or not found:
+        if not _explains(changed, comparison) or not found:
             return None
         # Patterns of layers show in the model with most layers.
         shape = max(found, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))
@@ -297,12 +311,10 @@ def _rotates_by_coordinates(encoding: PositionalEncoding) -> bool:
     identity = torch.eye(len(rotations[0]), dtype=torch.float64)
     for width in range(2, GRID // 2 + 1):
         along = [step for index, step in enumerate(steps, start=1) if index % width]
-        ends = [step for index, step in enumerate(steps, start=1) if not index % width]
-        if not (_all_equal(along) and _all_equal(ends)):
-            continue
         row = rotations[width] @ rotations[0].T
         # Equal steps are no grid; one that stands still in a row halves ids, one that returns wraps them.
-        if not any(_all_equal(pair) for pair in ((along[0], ends[0]), (along[0], identity), (row, identity))):
+        no_grid = ((along[0], steps[width - 1]), (along[0], identity), (row, identity))
+        if _all_equal(along) and not any(map(_all_equal, no_grid)):
             return True
     return False
 

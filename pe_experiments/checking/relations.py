@@ -233,7 +233,7 @@ def _describe_heads(sources: list[int], factors: list[float]) -> tuple[str, bool
         return f"there are no positions in {format_numbers('head', differing)} of {len(factors)}", False
     if differing and all(abs(number - 1) < ROUNDED for number in factors):
         off = max(abs(number - 1) for number in factors)
-        return f"slopes are rounded, by up to {off:.1%}: in half precision?", True
+        return f"slopes are rounded, by up to {100 * off:.2g} %: in half precision?", True
     words = ", ".join(f"{number:.5g}" for number in factors)
     return (
         f"what positions add to the logits is, head by head, {words} times ours" if differing else "",

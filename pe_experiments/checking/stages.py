@@ -42,7 +42,11 @@ FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, th
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
 MOST_NUMBERS = 8  # in a message
 NEAR_STAGE = "single sequences at positions below 64"
-FAR_STAGE = "positions up to 4,095"
+FAR_STAGE = "sequences at positions up to 4,095"
+LENGTHS = "rows of about the original length"
+LONG_TRAINED = "models trained on long sequences"
+DISTANCES = "keys at distances up to 4,095"
+FAR_IDS = "sequences at ids up to 131,072"
 PARAMETERS = "trainable parameters"
 SHARING = "the parameters of layers"
 DIFFER = "logits or embeddings differ"
@@ -418,23 +422,16 @@ def _backward(pair: Pair) -> None:
 
 OTHER_STAGES: dict[str, Callable[[Models, bool], str]] = {
     "models with twelve layers or other numbers of heads": _difference_across_sizes,
-    "rows of about the original length": _difference_around_lengths,
-    "models trained on long sequences": _difference_of_long_training,
-    "distances up to 4,095": _difference_at_distances,
-    f"ids up to {FARTHEST:,}": _difference_at_far_ids,
+    LENGTHS: _difference_around_lengths,
+    LONG_TRAINED: _difference_of_long_training,
+    DISTANCES: _difference_at_distances,
+    FAR_IDS: _difference_at_far_ids,
     "inputs in half precision": _difference_in_half_precision,
     "the gradients of its table": _untrained_table_rows,
     SHARING: _difference_of_sharing,
 }
 # A new encoding may equal one of ours everywhere but in these.
-LENGTH_STAGES = {
-    FAR_STAGE,
-    "rows of about the original length",
-    "rows on both sides of the training length",
-    "models trained on long sequences",
-    "distances up to 4,095",
-    f"ids up to {FARTHEST:,}",
-}
+LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
 
 
 def ids_around_table_ends() -> Tensor:

@@ -6,7 +6,12 @@ that the checker names it.
 
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.instances import build
-from pe_experiments.checking.known_mistakes.generic import generic_changes, mistakes_while_decoding
+from pe_experiments.checking.known_mistakes.generic import (
+    attention_hooks,
+    generic_changes,
+    layer_encodings,
+    mistakes_while_decoding,
+)
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.known_mistakes.reported import REPORTED
 from pe_experiments.checking.pair import SMALL, model_shape
@@ -20,4 +25,7 @@ def reported_mistakes(component: SizedComponent) -> list[tuple[str, Change]]:
 def generic_mistakes(component: SizedComponent, causal: bool) -> list[tuple[str, Change]]:
     """Return the mistakes that any encoding can have, with their descriptions."""
     encoding = build(component.build, model_shape(SMALL, causal))
-    return [*generic_changes(encoding).items(), *mistakes_while_decoding()]
+    mistakes = [*generic_changes(encoding).items()]
+    if any(map(attention_hooks, layer_encodings(encoding))):
+        mistakes += mistakes_while_decoding()
+    return mistakes
