@@ -163,9 +163,11 @@ def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
         "the mask": at.visible_BTS,
     }
     before = {name: tensor.clone() for name, tensor in shared.items()}
-    for hook in ("embed", "rotate", "bias", "weights"):
+    for hook in ("embed", "rotate", "bias", "weights", "values", "outputs"):
         if hook == "embed":
             embed(encoding, replace(inputs, x_BTD=inputs.x_BTD.clone()))  # may change token embeddings
+        elif hook in ("values", "outputs"):
+            getattr(layer_encoding, hook)(q, at)
         else:
             getattr(layer_encoding, hook)(q, k, at)
         changed = [name for name, tensor in shared.items() if not torch.equal(tensor, before[name])]

@@ -224,21 +224,21 @@ def heads(pair: Pair) -> Relation | None:
 
 def _describe_heads(sources: list[int], factors: list[float]) -> tuple[str, bool]:
     """Describe heads with the biases of others or other factors; return also whether that is wrong."""
-    if sources != [*range(len(sources))] and set(factors) == {1.0}:
-        listed = ", ".join(map(str, sources))
-        permuted = sorted(sources) == [*range(len(sources))]
-        return f"heads {'are permuted: they ' if permuted else ''}take the place of our heads {listed}", True
+    in_order = [*range(len(sources))]
     differing = [head for head, number in enumerate(factors) if number != 1.0]
-    if all(factors[head] == 0.0 for head in differing) and differing:
-        return f"there are no positions in {format_numbers('head', differing)} of {len(factors)}", False
-    if differing and all(abs(number - 1) < ROUNDED for number in factors):
+    texts = []
+    if sources != in_order:
+        permuted = "are permuted: they " if sorted(sources) == in_order else ""
+        texts.append(f"heads {permuted}take the place of our heads {', '.join(map(str, sources))}")
+    if differing and all(factors[head] == 0.0 for head in differing):
+        texts.append(f"there are no positions in {format_numbers('head', differing)} of {len(factors)}")
+    elif differing and all(abs(number - 1) < ROUNDED for number in factors):
         off = max(abs(number - 1) for number in factors)
         return f"slopes are rounded, by up to {100 * off:.2g} %: in half precision?", True
-    words = ", ".join(f"{number:.5g}" for number in factors)
-    return (
-        f"what positions add to the logits is, head by head, {words} times ours" if differing else "",
-        False,
-    )
+    elif differing:
+        words = ", ".join(f"{number:.5g}" for number in factors)
+        texts.append(f"what positions add to the logits is, head by head, {words} times ours")
+    return "; ".join(texts), sources != in_order
 
 
 def layers(pair: Pair) -> Relation | None:
@@ -285,6 +285,14 @@ def mask(pair: Pair) -> Relation | None:
         if differs_HTS.any():
             distances = distances_TS.expand_as(differs_HTS)[differs_HTS].unique().tolist()
             texts.append(f"it {verb} other keys than ours, at {format_numbers('distance', distances)}")
+    if not texts:  # far keys may be hidden
+        try:
+            far, our_far = pair.scores(pair.inputs_at(spread_ids(DENSE)[None]))
+        except Exception:  # the end of a table
+            return None
+        if torch.equal(far.isinf(), our_far.isinf()):
+            return None
+        texts.append("it hides far keys that ours sees, or sees far keys that ours hides")
     candidate = pair.candidate
 
     def bias(part, original, q, k, at):
@@ -294,8 +302,7 @@ def mask(pair: Pair) -> Relation | None:
         ours = torch.zeros(()) if ours is None else ours.masked_fill(is_masked(ours), 0.0)
         return ours if theirs is None else torch.where(is_masked(theirs), torch.tensor(MASKED), ours)
 
-    text = " and ".join(texts) or "it hides far keys that ours sees, or sees far keys that ours hides"
-    return Relation(_change_layers("bias", bias), text, mistake=False)
+    return Relation(_change_layers("bias", bias), " and ".join(texts), mistake=False)
 
 
 # Position ids and distances.
@@ -345,7 +352,7 @@ class _ClippedDistances(AttentionContext):
     limit: int
 
     @property
-    def relative_positions_BTS(self) -> Tensor:  # type: ignore[override]
+    def relative_positions_BTS(self) -> Tensor:
         return super().relative_positions_BTS.clamp(-self.limit, self.limit)
 
 
@@ -353,6 +360,7 @@ def _clip_distances(limit: int) -> Change:
     def hook(part, original, q, k, at):
         context = with_ids(at, lambda i, j: (i, j))
         context.__class__ = _ClippedDistances
+        assert isinstance(context, _ClippedDistances)
         context.limit = limit
         return original(q, k, context)
 
@@ -441,7 +449,8 @@ def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> tuple[Tensor, floa
 
     Returns None if a pair mixes with others, or if pairs have several lengths.
     """
-    pairs, head_dim = pair.reference.pairs, pair.shape.head_dim  # type: ignore[union-attr]
+    assert isinstance(pair.reference, Rope)
+    pairs, head_dim = pair.reference.pairs, pair.shape.head_dim
     order = pair.channel_order(head_dim) if encoding is pair.candidate else [*range(head_dim)]
     units_CK = torch.eye(head_dim)[:pairs][:, order]
     units = units_CK[None, None].expand(1, pair.shape.num_heads, -1, -1)
@@ -467,8 +476,9 @@ def keeps_pairs(pair: Pair) -> bool:
 
 def _sinusoid_frequencies(pair: Pair) -> Relation | None:
     """Measure the frequencies of vectors whose columns are sines and cosines in turn."""
-    width = pair.reference.width  # type: ignore[union-attr]
-    if width % 2 or pair.layout or pair.candidate.position_width or type(pair.reference) is not Sinusoidal:
+    assert isinstance(pair.reference, Sinusoidal)
+    is_scaled = type(pair.reference) is not Sinusoidal
+    if is_scaled or pair.reference.width % 2 or pair.layout or pair.candidate.position_width:
         return None
 
     def angles(encoding: PositionalEncoding) -> Tensor:

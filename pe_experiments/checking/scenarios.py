@@ -82,9 +82,10 @@ OWN_IDS = SCENARIOS["rows at ids of their own"]
 def outputs(
     encoding: PositionalEncoding, scenario: Scenario, inputs: Inputs, declared_B: Tensor | None = None
 ) -> list[Tensor]:
-    """Return embeddings [B, T, D] and the attention weights [B, H, T, S] of the first two layers.
+    """Return embeddings [B, T, D], then attention weights [B, H, T, S] and what is read [B, H, T, K].
 
-    Values at queries of padding are 0. ``declared_B`` are the declared lengths, by default the scenario's.
+    The latter two are of the first two layers; the values that are read are those of the queries. Results at
+    queries of padding are 0. ``declared_B`` are the declared lengths, by default the scenario's.
     """
     if declared_B is None:
         declared_B = scenario.declared_B(encoding.shape.train_length)
@@ -108,11 +109,15 @@ def outputs(
     for layer in range(min(2, encoding.shape.num_layers)):
         at = AttentionContext(ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=declared_B)
         layer_encoding = encoding.for_layer(layer)
-        weights = [
-            layer_encoding.weights(inputs.q_BHTK[:, :, start:stop], inputs.k_BHTK, at.query_rows(start, stop))
-            for start, stop in calls
-        ]
-        results.append(torch.cat(weights, dim=2).masked_fill(is_padding_BT[:, None, :, None], 0.0))
+        v_BHSK = layer_encoding.values(inputs.q_BHTK, at)
+        weights, read = [], []
+        for start, stop in calls:
+            of_call = at.query_rows(start, stop)
+            weights.append(layer_encoding.weights(inputs.q_BHTK[:, :, start:stop], inputs.k_BHTK, of_call))
+            o_BHTK = layer_encoding.read(weights[-1], v_BHSK, of_call)
+            read.append(layer_encoding.outputs(o_BHTK, of_call))
+        for parts in (weights, read):
+            results.append(torch.cat(parts, dim=2).masked_fill(is_padding_BT[:, None, :, None], 0.0))
     return results
 
 
@@ -130,10 +135,13 @@ def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> f
             x = inputs.x_BTD[row : row + 1, index]
             one_document = Scenario(ids, torch.zeros_like(ids), lengths=scenario.lengths)
             declared_1 = declared_B[row : row + 1]
-            embedded, *weights = outputs(encoding, one_document, Inputs(q, k, x, ids), declared_1)
+            results = outputs(encoding, one_document, Inputs(q, k, x, ids), declared_1)
+            embedded, weights, read = results[0], results[1::2], results[2::2]
             alone[0][row, index] = embedded[0].to(alone[0].dtype)
-            for batch_weights, document_weights in zip(alone[1:], weights, strict=True):
+            for layer, (document_weights, document_read) in enumerate(zip(weights, read, strict=True)):
+                batch_weights, batch_read = alone[2 * layer + 1], alone[2 * layer + 2]
                 batch_weights[row, :, index[:, None], index] = document_weights[0].to(batch_weights.dtype)
+                batch_read[row, :, index] = document_read[0].to(batch_read.dtype)
     return worst_difference(together, alone)
 
 
@@ -158,6 +166,9 @@ def scenario_results(pair: Pair, causal: bool) -> Iterator[tuple[str, Scenario, 
         inputs = pair.inputs_at(scenario.positions_BT, seed=5)
         results = outputs(pair.candidate, scenario, pair.candidate_inputs(inputs))
         expected = outputs(pair.reference, scenario, inputs)
+        if pair.layout:  # values are in the layout of queries and keys
+            order = pair.channel_order(pair.shape.head_dim)
+            expected[2::2] = [read_BHTK[..., order] for read_BHTK in expected[2::2]]
         if compares_layouts:
             results[0], expected[0] = pair.position_parts(results[0], expected[0], inputs)
         yield name, scenario, results, expected

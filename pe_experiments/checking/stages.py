@@ -49,6 +49,7 @@ DISTANCES = "keys at distances up to 4,095"
 FAR_IDS = "sequences at ids up to 131,072"
 PARAMETERS = "trainable parameters"
 SHARING = "the parameters of layers"
+WITH_GAPS = "equal at positions 0, 1, 2, ...; with gaps between positions"
 DIFFER = "logits or embeddings differ"
 
 
@@ -116,7 +117,7 @@ def _near(models: Models, pair: Pair, size: Sizes, causal: bool) -> Outcome:
         return Outcome(stage, causal, pair.difference, DIFFER if pair.difference > SAME else "")
     place = place_in_pair(pair)
     if not place and (place := place_in_pair(pair, NEAR)):
-        place = f"equal at positions 0, 1, 2, ...; with gaps between positions, {place}"
+        place = f"{WITH_GAPS}, {place}"
     return Outcome(stage, causal, pair.difference, place or DIFFER)
 
 
@@ -213,22 +214,22 @@ def _place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str)
 
 def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list[Tensor]) -> str:
     """Describe the row, and the query and key or the position, of the largest difference."""
-    for what, result, target in zip(("embeddings", "weights", "weights"), results, expected, strict=False):
+    names = ["embeddings", *["attention weights", "what is read"] * 2]
+    for what, result, target in zip(names, results, expected, strict=False):
         if result.shape != target.shape:
-            return f"{what} have the shape {list(result.shape)} instead of {list(target.shape)}"
+            return f"{what}: the shape is {list(result.shape)} instead of {list(target.shape)}"
         difference = (result - target).abs().nan_to_num(0.0, torch.inf)
         if not difference.max() > SAME * target.nan_to_num(0.0).abs().max():
             continue
-        index = [int(i) for i in torch.unravel_index(difference.argmax(), difference.shape)]
-        ids = scenario.positions_BT[index[0]].tolist()
-        row = f"in row {index[0]} of the batch"
-        if what == "embeddings":
-            return f"{row}, embeddings differ most at the token with id {ids[index[1]]} (index {index[1]})"
-        _, head, query, key = index
-        return (
-            f"{row}, attention weights differ most in head {head} for the query with id {ids[query]} "
-            f"(index {query}) and the key with id {ids[key]} (index {key})"
+        row, *index = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
+        ids = scenario.positions_BT[row].tolist()
+        query = index[0] if what == "embeddings" else index[1]
+        text = (
+            f"in row {row} of the batch, {what} differ most at the token with id {ids[query]} (index {query})"
         )
+        if what == "attention weights":
+            text += f" and the key with id {ids[index[2]]} (index {index[2]}), in head {index[0]}"
+        return text
     return "embeddings or attention weights differ"
 
 

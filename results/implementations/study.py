@@ -13,7 +13,6 @@ the rows of these packages are updated.
 """
 
 import datetime
-import math
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -24,10 +23,10 @@ import pandas as pd
 import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.compare import Reference, common_forms, compare_layouts, reference_of
-from pe_experiments.checking.differences import where_they_differ
-from pe_experiments.checking.identify import known_mistakes
-from pe_experiments.checking.pair import SAME as ROUNDING
+from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.components import reference_of
+from pe_experiments.checking.explanations import channel_layout, equal, known_mistake
+from pe_experiments.checking.stages import WITH_GAPS
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.studies import Study, table
 from pe_experiments.terminal.console import say
@@ -78,28 +77,22 @@ def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
 
 def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
     """Return the result of the comparison with the logits of our encoding, and its reason."""
-    ours = Reference(row.against, reference.build, forms)
-    comparison = compare_layouts(row.make, ours, largest=True)
-    if comparison.same:
-        far_difference = comparison.far_difference
-        far = "not compared" if math.isnan(far_difference) else f"{far_difference:.0e}"
-        reason = f"largest difference {comparison.difference:.0e} at positions below 64, {far} up to 4,095"
-        return ("convention", f"{comparison.layout}; {reason}") if comparison.layout else ("pass", reason)
-    if comparison.difference is None:
+    comparison = Comparison(row.make, reference, forms)
+    same = equal(comparison) or channel_layout(comparison)
+    if same is not None:
+        return "convention" if same.comparison.layout else "pass", same.text
+    if not comparison.shares_parameters:
         return "fail", "parameters of other shapes"
-    if comparison.other_models:
-        return "fail", comparison.other_models
-    if comparison.difference <= ROUNDING and not comparison.scenario:
-        return "fail", f"equal below position 64; up to 4,095 they differ by {comparison.far_difference:.1e}"
-    difference = f"they differ by {comparison.difference:.1e}"
-    where = where_they_differ(row.make, reference.build, forms[0])
-    if not (where or comparison.scenario or row.style.embed is not PositionalEncoding.embed):
-        return "convention", f"the same at positions 0, 1, 2, ...; with gaps {difference}"
-    if comparison.scenario:
-        difference = f"{difference}; {comparison.scenario}"
-    matches = known_mistakes(row.make, [reference], forms)
-    mistakes = [f"known mistake: {match.mistake.name}" for match in matches if match.mistake]
-    return "fail", "; ".join(filter(None, [row.remark, difference, *mistakes, where]))
+    first = comparison.differences[0]
+    adds_vectors = row.style.embed is not PositionalEncoding.embed
+    if first.place.startswith(WITH_GAPS) and not adds_vectors:
+        return (
+            "convention",
+            f"the same at positions 0, 1, 2, ...; with gaps they differ by {first.difference:.1e}",
+        )
+    explanation = known_mistake(comparison)
+    reasons = [row.remark, explanation.text if explanation else "", comparison.describe_difference()]
+    return "fail", "; ".join(filter(None, reasons))
 
 
 def write_table(folder: Path, packages: list[str]) -> None:

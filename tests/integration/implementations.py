@@ -16,6 +16,8 @@ from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import frequencies
 from tests.integration.public_bugs import (
     Pair,
+    RightAlibi,
+    RightLearned,
     RightRope,
     RightT5,
     RightYarn,
@@ -89,7 +91,93 @@ class Detached(RightRope):
         return super().rotate(q.detach(), k.detach(), at)
 
 
+class FrequenciesInBfloat16(RightRope):
+    """Frequencies are rounded if queries are in bfloat16, and only then."""
+
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        inverse = self.inverse(at).to(torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
+        angles = positions[:, None, :, None].double() * inverse.double()
+        return turned(x, angles.cos().float(), angles.sin().float()).to(x.dtype)
+
+
+class RopeOnValues(RightRope):
+    """As in DeepSeek-V4."""
+
+    def values(self, v: Tensor, at: AttentionContext) -> Tensor:
+        return self.rotated(v, at.k_positions_BS, at)
+
+    def outputs(self, o: Tensor, at: AttentionContext) -> Tensor:
+        return self.rotated(o, -at.q_positions_BT, at)
+
+
+class Grid(RightRope):
+    """A rotation in two dimensions: half of the channels by the row, the others by the column."""
+
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        pairs = x.shape[-1] // 4
+        inverse = 100.0 ** (-torch.arange(pairs).double() / pairs)
+        parts = []
+        for part, ids in zip(x.chunk(2, -1), (positions // 4, positions % 4), strict=True):
+            angles = ids[:, None, :, None].double() * inverse
+            parts.append(turned(part, angles.cos().float(), angles.sin().float()))
+        return torch.cat(parts, -1).to(x.dtype)
+
+
+class NormalisedQueries(RightRope):
+    """Queries and keys are normalised before they rotate."""
+
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        return super().rotated(nn.functional.rms_norm(x.float(), x.shape[-1:]), positions, at).to(x.dtype)
+
+
+# Decoding from a cache.
+
+
+class CachedQueryFromZero(RightRope):
+    """The query of a cached step counts from 0."""
+
+    def query_ids(self, at: AttentionContext) -> Tensor:
+        return torch.arange(at.q_positions_BT.shape[1])[None] if at.first_query else at.q_positions_BT
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        return self.rotated(q, self.query_ids(at), at), self.rotated(k, at.k_positions_BS, at)
+
+
+class IdOfThePaddedBatch(CachedQueryFromZero):
+    """The id of a cached step counts the padding."""
+
+    def query_ids(self, at: AttentionContext) -> Tensor:
+        ids = at.q_positions_BT
+        return torch.arange(ids.shape[1])[None] + at.first_query if at.first_query else ids
+
+
+class XposCentredWhileDecoding(PositionalEncoding):
+    """The scale of a cached query is counted from the query itself."""
+
+    causal_only = True
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
+        pairs = q.shape[-1] // 2
+        zeta = (torch.arange(pairs).double() / pairs + 0.4) / 1.4
+        low, high = at.k_positions_BS.aminmax(dim=-1, keepdim=True)
+        centre = at.q_positions_BT if at.first_query else (low + high) / 2
+        rotated = []
+        for x, ids, offsets, sign in (
+            (q, at.q_positions_BT, at.q_positions_BT - centre, 1),
+            (k, at.k_positions_BS, at.k_positions_BS - (low + high) / 2, -1),
+        ):
+            angles = ids[:, None, :, None].double() * frequencies(10_000.0, pairs)
+            scale = zeta ** (sign * offsets[:, None, :, None].double() / 512)
+            rotated.append(turned(x, (angles.cos() * scale).float(), (angles.sin() * scale).float()))
+        return rotated[0], rotated[1]
+
+
 # Biases.
+
+
+class SlopesInBfloat16(RightAlibi):
+    def slopes(self, heads: int) -> Tensor:
+        return super().slopes(heads).bfloat16().float()
 
 
 class OneSided(PositionalEncoding):
@@ -97,6 +185,10 @@ class OneSided(PositionalEncoding):
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         return alibi_slopes(q.shape[1]).float()[:, None, None] * at.relative_positions_BTS[:, None]
+
+
+class AlibiOfDecoders(OneSided):
+    causal_only = True
 
 
 class LearnedSlopes(PositionalEncoding):
@@ -188,6 +280,22 @@ class Concatenated(PositionalEncoding):
         return torch.cat([x, vectors.expand(len(x), -1, -1)], -1)
 
 
+class SinesByRow(PositionalEncoding):
+    """Sines at even positions and cosines at odd ones, not in even and odd columns."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        columns = torch.arange(x.shape[-1]) // 2 * 2
+        angles = positions[..., None].double() * 10_000.0 ** (-columns / x.shape[-1]).double()
+        return x + torch.where(positions[..., None] % 2 == 0, angles.sin(), angles.cos()).float()
+
+
+class BeyondIgnored(RightLearned):
+    """Its argument has no effect: the last row serves all ids beyond the table."""
+
+    def __init__(self, shape: ModelShape, beyond: str = "interpolate"):
+        super().__init__(shape)
+
+
 class Unused(Learned):
     def embed_sequence(self, x: Tensor, positions: Tensor, declared: Any) -> Tensor:
         return x
@@ -225,6 +333,29 @@ class ScaledAtTheLength(RightNtk):
 
     def longer(self, at: AttentionContext) -> Tensor:
         return super().longer(at) * torch.where(at.tokens_B == self.shape.train_length, 1.1, 1.0)
+
+
+class LongRopeEachRow(RightRope):
+    """A row longer than in training has other frequencies."""
+
+    def tokens(self, at: AttentionContext) -> Tensor:
+        return at.tokens_B
+
+    def inverse(self, at: AttentionContext) -> Tensor:
+        is_long = self.tokens(at) > self.shape.train_length
+        factors = torch.linspace(1.0, 4.0, self.shape.head_dim // 2).double()
+        return super().inverse(at).double() / torch.where(is_long[:, None], factors, 1.0)[:, None, None]
+
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        angles = positions[:, None, :, None].double() * self.inverse(at)
+        return turned(x, angles.cos().float(), angles.sin().float()).to(x.dtype)
+
+
+class LongRopeByBatch(LongRopeEachRow):
+    """The longest row of a batch decides for all rows."""
+
+    def tokens(self, at: AttentionContext) -> Tensor:
+        return super().tokens(at).amax(0, keepdim=True)
 
 
 class YarnOfArguments(RightYarn):
@@ -317,6 +448,57 @@ class Chunks(Window):
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         chunks = (at.q_positions_BT // self.window)[:, :, None] != (at.k_positions_BS // self.window)[:, None]
         return torch.zeros(chunks[:, None].shape).masked_fill(chunks[:, None], torch.finfo(torch.float32).min)
+
+
+class WindowAndSinks(PositionalEncoding):
+    """The last four keys and the first two are seen."""
+
+    def seen(self, distances: Tensor, keys: Tensor) -> Tensor:
+        return (distances < 4) | (keys < 2)
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        seen = self.seen(at.relative_positions_BTS.abs()[:, None], at.k_positions_BS[:, None, None])
+        return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+
+
+class DilatedWindow(WindowAndSinks):
+    """Every third of the last twelve keys is seen."""
+
+    def seen(self, distances: Tensor, keys: Tensor) -> Tensor:
+        return (distances < 12) & (distances % 3 == 0)
+
+
+class RopeInChunks(RightRope):
+    """RoPE in chunks of 8,192 tokens, as in Llama 4, with another base."""
+
+    base = 500.0
+
+    def inverse(self, at: AttentionContext) -> Tensor:
+        return super().inverse(at).double()
+
+    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
+        angles = positions[:, None, :, None].double() * self.inverse(at)
+        return turned(x, angles.cos().float(), angles.sin().float()).to(x.dtype)
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        hidden = (at.q_positions_BT // 8192)[:, :, None] != (at.k_positions_BS // 8192)[:, None]
+        return torch.zeros(hidden[:, None].shape).masked_fill(hidden[:, None], -1e9)
+
+
+class T5WithoutMinimum(RightT5):
+    """In an encoder, far keys spill into the buckets of the other side."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        relative = at.relative_positions_BTS
+        causal = self.shape.causal
+        buckets = self.buckets if causal else self.buckets // 2
+        distance = -relative.clamp(max=0) if causal else relative.abs()
+        exact = buckets // 2
+        log = (distance.clamp(min=1).double() / exact).log() / math.log(self.most / exact)
+        far = exact + (log * (buckets - exact)).long()
+        side = 0 if causal else (relative > 0).long() * buckets
+        bucket = (torch.where(distance < exact, distance, far) + side).clamp(max=self.buckets - 1)
+        return self.relative_attention_bias(bucket).permute(0, 3, 1, 2)
 
 
 class OwnTableInEveryLayer(RightT5):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Outcome, Script, assert_one_sentence
 from tests.integration import implementations, public_bugs
+from tests.oracles.released import FILES, text_part, written
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +18,7 @@ RIGHT = {
     "Interleaved against=rope": ["pairs of neighbouring channels", "angles or distances in float32"],
     "FrozenFrequencies against=rope": ["It is rope, compared in a decoder and an encoder"],
     "BothSides against=shaw": ["It is shaw, compared in a decoder and an encoder"],
-    "OneSided": ["In a decoder alone (causal_only = True", "It is alibi, compared in a decoder:"],
+    "AlibiOfDecoders": ["It is alibi, compared in a decoder:"],
     "RightGroups against=rope": ["It is rope, "],
     "RightSinusoidal against=sinusoidal": ["It is sinusoidal, "],
     "RightLearned against=learned": ["It is learned, "],
@@ -43,6 +44,7 @@ RECOGNISED = {
     "RightNtk against=rope_ntk": ["It is rope_ntk, "],
     "YarnOfArguments against=rope_yarn": ["It is rope_yarn(factor=4), "],
     "LogNOfQwen against=logn": ["another convention, which is no mistake", "as in Qwen"],
+    "RopeOnValues": ["It is rope_values, compared in a decoder and an encoder"],
     "OtherBase": ["It is rope(base=500), "],
     "RightYarn": ["It is rope_yarn(factor=4,original_length=4096), "],
 }
@@ -63,11 +65,24 @@ BROKEN = {
     ],
     "StaleCache against=rope": ["FAILS in the decoder: earlier calls change nothing"],
     "OddWidthsCrash against=sinusoidal": ["FAILS in the decoder: odd widths work or are refused"],
-    "OnlyRowZeroWritten against=sinusoidal": ["there is no vector at positions 1, 2, 3"],
+    "OnlyRowZeroWritten against=sinusoidal": ["embeddings differ from position 1 on"],
     "PaddingIndexZero against=learned": ["the vector of position 0 starts at 0, others do not"],
     "AnglesInDtypeOfQ against=rope": [
         "half precision loses only its own rounding",
-        "on inputs in half precision, at ids from 4,000 on",
+        "It equals rope, except in inputs in half precision",
+    ],
+    "FrequenciesInBfloat16 against=rope": [
+        "half precision loses only its own rounding",
+        "It equals rope, except in inputs in half precision",
+    ],
+    "LongRopeByBatch against=new": [
+        "FAILS in the decoder: padding and batch composition change nothing",
+        "FAILS in the decoder: rows of a batch keep their own positions",
+    ],
+    "CachedQueryFromZero against=rope": [
+        "FAILS in the decoder: decoding with cached keys agrees with the whole row",
+        "It equals rope, except in decoding with cached keys",
+        "the query of a cached step: it is counted from 0 (reported: x-transformers, candle #899)",
     ],
     "MisspeltHook against=none": ["bais overrides no hook; did you mean bias?"],
 }
@@ -84,35 +99,64 @@ DIFFERENT = {
     "FourthLayerUnrotated against=rope": ["in layers 3, 7 and 11 of 12, it has no effect"],
     "CacheOf32768 against=rope": ["ids beyond 32,767 are taken as 32,767"],
     "LinearFrequencies against=rope": ["linear instead of geometric"],
-    "UnrotatedWhenCached against=rope": ["it has no effect while decoding with cached keys"],
+    "UnrotatedWhenCached against=rope": [
+        "It equals rope, except in decoding with cached keys",
+        "it has no effect on a cached step",
+    ],
+    "IdOfThePaddedBatch against=rope": [
+        "It equals rope, except in decoding with cached keys and decoding after left padding.",
+        "its index in memory as its id (padding counts)",
+    ],
+    "XposCentredWhileDecoding against=xpos": ["It equals xpos, except in decoding with cached keys"],
     "YarnScaleOnTheWholeLogit against=rope_yarn +against_arguments.factor=4": [
         "logits are 0.87825 times ours: YaRN's scale"
     ],
     "KeysOfOtherGroups against=rope": ["attention weights differ in 2 of 4 heads (1, 2)"],
     "RotatedValues against=rope": ["values are rotated or mixed"],
-    "LastVectorForAll against=sinusoidal": ["every token has the vector of position 23"],
-    "SumTimesRoot against=sinusoidal": ["tokens and vectors together are multiplied by sqrt(d_model)"],
+    "LastVectorForAll against=sinusoidal": ["every token has the position of the last one"],
+    "SinesByRow against=sinusoidal": ["embeddings differ from position 0 on"],
+    "SumTimesRoot against=sinusoidal": [
+        "tokens and vectors together are 8 times ours: multiplied by sqrt(d_model)?"
+    ],
     "VectorsTwice against=sinusoidal": ["vectors of positions are 2 times ours"],
     "RowsWrapped against=learned +against_arguments.beyond=clamp": ["It is learned(beyond=wrap), "],
     "ClippedAt5000 against=alibi": ["distances beyond 5,000 are taken as 5,000"],
     "ExtraHeadsNotInterleaved against=alibi": ["the extra heads take the first slopes of twice the heads"],
     "LastHeadsUnbiased against=alibi": ["there are no positions in head 3 of 4"],
+    "SlopesInBfloat16 against=alibi": ["slopes are rounded", "in half precision?"],
     "ScaledAtTheLength against=rope_ntk": [
-        "in a row of 12 tokens, exactly the original length, logits differ"
+        "except in rows on both sides of the training length and rows of about the original length"
     ],
     "RampClampedAtPairs against=rope_yarn": ["trained on 100,000 tokens, logits differ"],
     "LinearScaling against=rope_llama3": ["It is rope_linear(base=500000,factor=8)", "It is not rope_llama3"],
-    "BaseIgnored against=rope": ["with base=20000 in both", "rope: the base is not passed on"],
-    "LogNIgnored against=logn": ["It is none", "what logn adds has no effect"],
+    "BaseIgnored against=rope": ["with base=20000.0 in both, it does not change"],
+    "BeyondIgnored against=learned": ["It is not learned(beyond=interpolate)"],
+    "LogNIgnored against=logn": ["logn: the encoding is never applied"],
     "Chunks against=sliding_window": ["it hides other keys than ours, at distances 1, 2 and 3"],
     # Without the name of a reference, or as if it were new:
     "AttentionFactorIgnored +pe.attention_factor=1.0": [
-        "It ignores attention_factor=1: it is rope_yarn(factor=4)."
+        "It ignores attention_factor=1.0: it is rope_yarn(factor=4)."
     ],
-    "SlopesWrongFromTwelve": ["It is almost alibi.", "with 12 heads"],
+    "SlopesWrongFromTwelve": ["It equals alibi, except in models with twelve layers", "with 12 heads"],
     "HeadsPermuted": ["Against alibi: heads are permuted: they take the place of our heads 3, 0, 1, 2"],
     "RightAlibi against=new": ["It is alibi, compared in"],
-    "OwnTableInEveryLayer": ["It is almost t5.", "every layer has parameters of its own"],
+    "OwnTableInEveryLayer against=t5": ["every layer has parameters of its own", "There is no reference"],
+    "OneSided": ["In a decoder alone: It is alibi", "In an encoder: It is not alibi", "causal_only = True"],
+    "T5WithoutMinimum": ["In a decoder alone: It is t5", "In an encoder: It equals t5"],
+    "Grid against=rope": ["It rotates by two coordinates", "There is no reference for that here"],
+}
+# Implementations that equal none of our encodings, without the name of a reference.
+UNKNOWN = {
+    "StepsOfPositions": [],
+    "OwnTableInEveryLayer": ["It is almost t5", "There is no reference for that here"],
+    "NormalisedQueries": ["It normalises queries or keys", "There is no reference for that here"],
+    "Grid": ["It rotates by two coordinates", "There is no reference for that here"],
+}
+NEW = {
+    "WindowAndSinks": ["it sees other keys than ours"],
+    "DilatedWindow": ["it hides other keys than ours"],
+    "RopeInChunks": [],
+    "LongRopeEachRow": [],
 }
 # Implementations whose one defect is reported once, however many checks it breaks.
 REPORTED_ONCE = {
@@ -167,8 +211,21 @@ def test_the_comparison_alone_refuses_a_wrong_implementation(typed: str, script:
 
 
 @pytest.mark.usefixtures("_comparison_alone")
-def test_what_may_be_new_has_an_exit_code_of_its_own(script: Script) -> None:
-    checked(script, "StepsOfPositions", 3, ["or against=new"])
+@pytest.mark.parametrize("typed", UNKNOWN)
+def test_what_may_be_new_has_an_exit_code_of_its_own(typed: str, script: Script) -> None:
+    checked(script, typed, 3, ["or against=new", *UNKNOWN[typed]])
+
+
+@pytest.mark.parametrize("typed", NEW)
+def test_a_new_encoding_is_accepted_as_new(typed: str, script: Script) -> None:
+    assert "FAILS" not in checked(script, f"{typed} against=new", 0, NEW[typed]).out
+
+
+@pytest.mark.parametrize("name", ["Llama 4 Scout", "Gemma 3 4B"])
+def test_a_released_file_passes_against_itself(name: str, tmp_path: Path, script: Script) -> None:
+    config = written(tmp_path, text_part(FILES[name]))
+    options = [f"+pe.config={config}", "against=rope_hf", "model.num_layers=6"]
+    script("check_encoding", "pe=rope_hf", *options).succeeded()
 
 
 @pytest.mark.usefixtures("_comparison_alone")

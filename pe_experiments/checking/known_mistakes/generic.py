@@ -219,6 +219,10 @@ ROUNDED_BIASES: dict[str, Change] = {
 }
 
 
+def _number_plus(name: str, by: int, encoding: PositionalEncoding) -> int:
+    return int(getattr(encoding, name)) + by
+
+
 def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
     """Return the mistakes that this encoding can have, by description."""
     changes = dict(GENERIC)
@@ -228,6 +232,6 @@ def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
         changes |= ROUNDED_BIASES
     for name, value in vars(encoding).items():
         if type(value) is int and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):
-            changes[f"{name} is one too large"] = change_attribute(name, lambda e, n=name: getattr(e, n) + 1)
-            changes[f"{name} is one too small"] = change_attribute(name, lambda e, n=name: getattr(e, n) - 1)
+            for size, by in {"large": 1, "small": -1}.items():
+                changes[f"{name} is one too {size}"] = change_attribute(name, partial(_number_plus, name, by))
     return changes

@@ -1,4 +1,4 @@
-"""Test that the checker finds and names every known mistake."""
+"""Test that the checker finds and names known mistakes, in every stage."""
 
 from __future__ import annotations
 
@@ -8,38 +8,64 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.checking import CHECKS, Subject, compare, small_shape
-from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.identify import equal_encodings, known_mistakes
-from pe_experiments.checking.known_mistakes import MISTAKES
+from pe_experiments.checking import CHECKS, Subject, small_shape
+from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.components import SizedComponent, reference_of
+from pe_experiments.checking.explanations import Kind, explain, known_mistake
+from pe_experiments.checking.known_mistakes.generic import GENERIC, mistakes_while_decoding
+from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.known_mistakes.reported import REPORTED
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
 
-# A base that is not passed on shows at a base other than the default.
-ARGUMENTS = {"rope: the base is not passed on (10,000 stays)": {"base": 500.0}}
+REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for name in mistakes]
+
+
+def comparison_with(reference: SizedComponent, change: Change) -> Comparison:
+    forms = common_forms(reference, [True, False])
+    return Comparison(change.make_in(reference.build), reference, forms, named=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MISTAKES)
-def test_every_mistake_is_caught_and_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mistake = MISTAKES[name]
-    component = reference_of(mistake.encoding, **ARGUMENTS.get(name, {}))
-    wrong = mistake.make_in(component.build)
-    forms = [True, False]
+@pytest.mark.parametrize(("choice", "name"), REPORTED_MISTAKES)
+def test_every_reported_mistake_is_caught_and_named(choice: str, name: str) -> None:
+    change = REPORTED[choice][name]
+    comparison = comparison_with(reference_of(choice), change)
+    assert not comparison.same
+    explanation = known_mistake(comparison)
+    assert explanation is not None
+    assert name in explanation.text
+    assert (explanation.kind is Kind.RIGHT) == change.convention
 
-    def named_mistakes() -> list[str]:
-        matches = known_mistakes(wrong, [component], forms)
-        return [match.mistake.name for match in matches if match.mistake]
 
-    with monkeypatch.context() as patch:  # quicker: most differ already in models of the usual sizes
-        patch.setattr(compare, "difference_in_other_models", lambda *_: "")
-        if equal_encodings(wrong, [component], forms) == [] and named_mistakes() == [name]:
-            return
-    assert equal_encodings(wrong, [component], forms) == []
-    assert named_mistakes() == [name]
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["rope", "sinusoidal"])
+@pytest.mark.parametrize("name", ["positions are doubled", "positions in bfloat16"])
+def test_a_generic_mistake_is_named(choice: str, name: str) -> None:
+    explanation = known_mistake(comparison_with(reference_of(choice), GENERIC[name]))
+    assert explanation is not None
+    assert name in explanation.text
+
+
+def test_a_mistake_while_decoding_is_no_difference_of_single_sequences() -> None:
+    name, change = next(mistakes_while_decoding())
+    comparison = comparison_with(reference_of("rope"), change)
+    assert comparison.same_nearby
+    assert [outcome.stage for outcome in comparison.differences][:1] == ["decoding with cached keys"]
+    explanation = explain([comparison])
+    assert explanation is not None
+    assert explanation.text.startswith("It equals rope, except in decoding with cached keys")
+    assert name in explanation.text
+
+
+def test_what_is_read_from_values_is_compared() -> None:
+    reference = reference_of("rope_values")
+    comparison = Comparison(Rope, reference, [True, False])
+    assert comparison.same_nearby
+    assert "what is read" in comparison.differences[0].place
 
 
 class DividedByTokensSoFar(Rope):
