@@ -30,7 +30,15 @@ from pe_experiments.checking.published import (
 )
 from pe_experiments.checking.relations import Relation
 from pe_experiments.checking.similar import all_encodings
-from pe_experiments.checking.stages import LAYERS, LENGTH_STAGES, OTHER_STAGES, SHARING
+from pe_experiments.checking.stages import (
+    DISTANCES,
+    FAR_IDS,
+    FAR_STAGE,
+    LAYERS,
+    LENGTH_STAGES,
+    SHARING,
+    differs_in,
+)
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -148,7 +156,9 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
         for variant in published_variants(reference):
             mistakes += [(variant, *mistake) for mistake in reported_mistakes(variant)]
     if comparison.same_effect:
-        generic = generic_mistakes(reference, comparison.forms[0])
+        first = comparison.first_difference
+        is_far = first is not None and first.stage in (FAR_STAGE, DISTANCES, FAR_IDS)
+        generic = generic_mistakes(reference, comparison.forms[0], at_table_ends=is_far)
         mistakes += [(reference, *mistake) for mistake in generic]
     layouts = _plausible_layouts(comparison)
     for variant, name, change in mistakes:
@@ -177,12 +187,10 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
     The stage that differs without the change is tried first. False if the changed encoding raises, e.g. for
     ids that it rejects.
     """
-    differs_in = comparison.first_difference
+    first = comparison.first_difference
     try:
-        if differs_in is not None and differs_in.stage in OTHER_STAGES:
-            with torch.no_grad():
-                if OTHER_STAGES[differs_in.stage](changed.models, differs_in.causal):
-                    return False
+        if first is not None and differs_in(first.stage, changed.models, first.causal):
+            return False
         return changed.same
     except Exception:
         return False
@@ -378,7 +386,6 @@ EXPLANATIONS: tuple[Rule, ...] = (
     relation(relations.factor),
     relation(relations.heads),
     relation(relations.shifted_ids),
-    relation(relations.table_end),
     frequencies,
     relation(relations.mask),
     own_parameters,

@@ -16,21 +16,16 @@ from torch import Tensor
 from pe_experiments.checking.instances import masked_difference, unmasked, vectors_at
 from pe_experiments.checking.known_mistakes.generic import (
     at_every_hook,
-    change_hooks,
     layer_encodings,
 )
 from pe_experiments.checking.known_mistakes.mistake import (
     Change,
     change_method,
     replace_method,
-    with_ids,
 )
-from pe_experiments.checking.pair import DENSE, SAME, Pair, logits_of_one_query, scores_of
+from pe_experiments.checking.pair import DENSE, SAME, Pair, scores_of
 from pe_experiments.checking.stages import (
-    FAR_TOLERANCE,
-    TABLE_ENDS,
     format_numbers,
-    ids_around_table_ends,
     spread_ids,
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
@@ -344,73 +339,6 @@ def _possible_shifts(pair: Pair) -> Iterator[int]:
     shifts = {*range(1, DENSE), *(size + offset for size in sizes for offset in (-1, 0, 1))} - {0}
     for shift, sign in product(sorted(shifts), (1, -1)):
         yield sign * shift
-
-
-class _ClippedDistances(AttentionContext):
-    """A context in which no distance is larger than ``limit``."""
-
-    limit: int
-
-    @property
-    def relative_positions_BTS(self) -> Tensor:
-        return super().relative_positions_BTS.clamp(-self.limit, self.limit)
-
-
-def _clip_distances(limit: int) -> Change:
-    def hook(part, original, q, k, at):
-        context = with_ids(at, lambda i, j: (i, j))
-        context.__class__ = _ClippedDistances
-        assert isinstance(context, _ClippedDistances)
-        context.limit = limit
-        return original(q, k, context)
-
-    return change_hooks(hook)
-
-
-def table_end(pair: Pair) -> Relation | None:
-    """Search a usual size of a table at which ids wrap or are clipped, or distances are clipped."""
-    if pair.compares_weights or pair.layout:
-        return None
-    ids_S = torch.cat([torch.tensor([0]), ids_around_table_ends(), spread_ids(FAR_IDS)]).unique()
-
-    def values_at(encoding: PositionalEncoding, ids_S: Tensor) -> Tensor:
-        if acts_at_embedding(encoding):
-            return vectors_at(encoding, ids_S).double()
-        return logits_of_one_query(encoding, ids_S, len(ids_S) - 1)
-
-    def equals_reference_at(ids_S: Tensor) -> bool:
-        try:
-            expected = values_at(pair.reference, ids_S)
-        except ValueError:  # the reference rejects such positions
-            return False
-        return masked_difference(result, expected) <= FAR_TOLERANCE
-
-    try:
-        result = values_at(pair.candidate, ids_S)
-    except Exception:  # the end of a table is reported elsewhere
-        return None
-    if equals_reference_at(ids_S):
-        return None
-    for size in (size + offset for offset in (0, 1, -1) for size in TABLE_ENDS):
-        last = size - 1
-        changes: dict[str, tuple[Tensor, Change]] = {
-            f"ids wrap at {size:,}": (
-                ids_S % size,
-                at_every_hook(lambda i, j, n=size: (i % n, j % n)),  # type: ignore[misc]
-            ),
-            f"ids beyond {last:,} are taken as {last:,}": (
-                ids_S.clamp(max=last),
-                at_every_hook(lambda i, j, n=last: (i.clamp(max=n), j.clamp(max=n))),  # type: ignore[misc]
-            ),
-            f"distances beyond {size:,} are taken as {size:,}": (
-                ids_S.clamp(min=int(ids_S[-1]) - size),
-                _clip_distances(size),
-            ),
-        }
-        for text, (changed_ids_S, change) in changes.items():
-            if equals_reference_at(changed_ids_S):
-                return Relation(change, text)
-    return None
 
 
 # Frequencies.

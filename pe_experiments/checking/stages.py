@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
 from pe_experiments.checking.instances import masked_difference, relative_difference, trainable, unmasked
+from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
 from pe_experiments.checking.pair import (
     DENSE,
     FAR,
@@ -39,7 +40,6 @@ LONG_TRAINING = 131_072  # tokens
 LONGEST_TRAINING = 2**22
 FARTHEST = 131_072
 FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, those of wrapped ids by 1
-TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
 MOST_NUMBERS = 8  # in a message
 NEAR_STAGE = "single sequences at positions below 64"
 FAR_STAGE = "sequences at positions up to 4,095"
@@ -380,47 +380,6 @@ def _difference_of_sharing(models: Models, causal: bool) -> str:
     return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
 
-def _untrained_table_rows(models: Models, causal: bool) -> str:
-    """Describe rows of a table that lack a gradient although the reference's have one (padding_idx)."""
-    pair = models.pair(SMALL, causal)
-    tables = [pairing for pairing in pair.pairings if pairing.candidate.squeeze().ndim == 2] if pair else []
-    if pair is None or pair.layout or not tables:
-        return ""
-    _backward(pair)
-    names = {id(parameter): name for name, parameter in pair.candidate.named_parameters()}
-    for pairing in tables:
-        if pairing.candidate.grad is None or pairing.reference.grad is None:
-            continue
-        # The difference is 0 in rows of a longer table that have no source in the reference's table.
-        zeros = torch.zeros_like(pairing.reference)
-        expected_grad = pairing.convert(pairing.reference.grad) - pairing.convert(zeros)
-        has_grad = pairing.candidate.grad.squeeze().abs().sum(-1) > 0
-        expects_grad = expected_grad.squeeze().abs().sum(-1) > 0
-        if has_grad.shape == expects_grad.shape and has_grad.any():
-            untrained = (expects_grad & ~has_grad).nonzero().flatten().tolist()
-            if untrained:
-                rows = format_numbers("row", untrained)
-                return f"no gradient reaches {rows} of {names[id(pairing.candidate)]}"
-    return ""
-
-
-@torch.enable_grad()
-def _backward(pair: Pair) -> None:
-    """Compute the gradients of a weighted sum of embeddings and logits at all near positions, in both."""
-    inputs = pair.inputs_at(torch.arange(NEAR)[None])
-    results = [pair.embeddings(inputs)]
-    if not acts_at_embedding(pair.reference) and not pair.compares_weights:
-        results.append(pair.scores(inputs))
-    for tensors in zip(*results, strict=True):  # those of the candidate, then those of the reference
-        total = torch.zeros(())
-        for values in tensors:
-            finite = values[values.isfinite()]
-            weights = torch.randn(finite.shape, generator=torch.Generator().manual_seed(0))
-            total = total + (finite * weights).sum()
-        if total.requires_grad:
-            total.backward()
-
-
 OTHER_STAGES: dict[str, Callable[[Models, bool], str]] = {
     "models with twelve layers or other numbers of heads": _difference_across_sizes,
     LENGTHS: _difference_around_lengths,
@@ -428,11 +387,19 @@ OTHER_STAGES: dict[str, Callable[[Models, bool], str]] = {
     DISTANCES: _difference_at_distances,
     FAR_IDS: _difference_at_far_ids,
     "inputs in half precision": _difference_in_half_precision,
-    "the gradients of its table": _untrained_table_rows,
     SHARING: _difference_of_sharing,
 }
 # A new encoding may equal one of ours everywhere but in these.
 LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
+
+
+@torch.no_grad()
+def differs_in(stage: str, models: Models, causal: bool) -> bool:
+    """Return whether the two differ in one of the later stages, which are tried out of order to save time."""
+    if stage == FAR_STAGE:
+        pair = models.pair(SMALL, causal)
+        return pair is not None and bool(_far(models, pair, causal).place)
+    return stage in OTHER_STAGES and bool(OTHER_STAGES[stage](models, causal))
 
 
 def ids_around_table_ends() -> Tensor:

@@ -10,6 +10,7 @@ from pe_experiments.checking.known_mistakes.generic import (
     attention_hooks,
     generic_changes,
     layer_encodings,
+    mistakes_at_table_ends,
     mistakes_while_decoding,
 )
 from pe_experiments.checking.known_mistakes.mistake import Change
@@ -22,10 +23,15 @@ def reported_mistakes(component: SizedComponent) -> list[tuple[str, Change]]:
     return [*REPORTED.get(component.choice, {}).items()]
 
 
-def generic_mistakes(component: SizedComponent, causal: bool) -> list[tuple[str, Change]]:
-    """Return the mistakes that any encoding can have, with their descriptions."""
+def generic_mistakes(
+    component: SizedComponent, causal: bool, at_table_ends: bool
+) -> list[tuple[str, Change]]:
+    """Return the mistakes that any encoding can have, with their descriptions.
+
+    With ``at_table_ends`` these include wrapped and clipped ids, at all usual sizes of tables.
+    """
     encoding = build(component.build, model_shape(SMALL, causal))
     mistakes = [*generic_changes(encoding).items()]
     if any(map(attention_hooks, layer_encodings(encoding))):
         mistakes += mistakes_while_decoding()
-    return mistakes
+    return [*mistakes, *mistakes_at_table_ends()] if at_table_ends else mistakes

@@ -157,6 +157,42 @@ def mistakes_while_decoding() -> Iterator[tuple[str, Change]]:
         yield "it has no effect on a cached step", Change(partial(_no_effect, is_cached))
 
 
+TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
+
+
+class _ClippedDistances(AttentionContext):
+    """A context in which no distance is larger than ``limit``."""
+
+    limit: int
+
+    @property
+    def relative_positions_BTS(self) -> Tensor:
+        return super().relative_positions_BTS.clamp(-self.limit, self.limit)
+
+
+def _clip_distances(limit: int) -> Change:
+    def hook(part, original, q, k, at):
+        context = with_ids(at, lambda i, j: (i, j))
+        context.__class__ = _ClippedDistances
+        assert isinstance(context, _ClippedDistances)
+        context.limit = limit
+        return original(q, k, context)
+
+    return change_hooks(hook)
+
+
+def mistakes_at_table_ends() -> Iterator[tuple[str, Change]]:
+    """Yield ids that wrap or are clipped, and distances that are clipped, at usual sizes of tables."""
+    for size in (end + offset for offset in (0, 1, -1) for end in TABLE_ENDS):
+        last = size - 1
+        yield f"ids wrap at {size:,}", at_every_hook(lambda i, j, n=size: (i % n, j % n))  # type: ignore[misc]
+        yield (
+            f"ids beyond {last:,} are taken as {last:,}",
+            at_every_hook(lambda i, j, n=last: (i.clamp(max=n), j.clamp(max=n))),  # type: ignore[misc]
+        )
+        yield f"distances beyond {size:,} are taken as {size:,}", _clip_distances(size)
+
+
 def _no_effect(
     is_cached: Callable[[Tensor, Tensor, AttentionContext], bool], encoding: PositionalEncoding
 ) -> None:

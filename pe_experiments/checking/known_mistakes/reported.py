@@ -15,7 +15,6 @@ from pe_experiments.checking.known_mistakes.mistake import (
     reported_in,
     with_ids,
 )
-from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.rope import Rope
 
 # RoPE and its extensions.
@@ -164,13 +163,9 @@ REPORTED: dict[str, dict[str, Change]] = {
         "no interleaving where the number of heads is no power of two": as_convention(
             change_slopes(geometric_slopes)
         ),
-        "slopes of the next power of two, of which the first are kept (padded heads)": change_slopes(
-            lambda heads: geometric_slopes(1 << (heads - 1).bit_length())[:heads]
-        ),
         "the extra heads take the first slopes of twice the heads, not every other one": change_slopes(
             extra_slopes_not_interleaved
         ),
-        "slopes for twice the heads": change_slopes(lambda heads: alibi_slopes(2 * heads)[:heads]),
     },
     "logn": {
         "nothing is scaled below the original length, as in Qwen": as_convention(
