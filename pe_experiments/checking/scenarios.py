@@ -84,7 +84,7 @@ def outputs(
 ) -> list[Tensor]:
     """Return embeddings [B, T, D], then attention weights [B, H, T, S] and what is read [B, H, T, K].
 
-    The latter two are of the first two layers; the values that are read are those of the queries. Results at
+    The latter two are of the first two layers; the values have the numbers of the queries. Results at
     queries of padding are 0. ``declared_B`` are the declared lengths, by default the scenario's.
     """
     if declared_B is None:
@@ -109,7 +109,7 @@ def outputs(
     for layer in range(min(2, encoding.shape.num_layers)):
         at = AttentionContext(ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=declared_B)
         layer_encoding = encoding.for_layer(layer)
-        v_BHSK = layer_encoding.values(inputs.q_BHTK, at)
+        v_BHSK = layer_encoding.values(inputs.q_BHTK.detach(), at)
         weights, read = [], []
         for start, stop in calls:
             of_call = at.query_rows(start, stop)
