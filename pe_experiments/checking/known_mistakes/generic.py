@@ -267,7 +267,8 @@ def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
     if any("bias" in attention_hooks(part) for part in layer_encodings(encoding)):
         changes |= ROUNDED_BIASES
     for name, value in vars(encoding).items():
-        if type(value) is int and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):
+        is_number = type(value) is int and value > 0  # at 0, an option is off
+        if is_number and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):
             for size, by in {"large": 1, "small": -1}.items():
                 changes[f"{name} is one too {size}"] = change_attribute(name, partial(_number_plus, name, by))
     return changes
