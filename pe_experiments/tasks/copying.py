@@ -51,6 +51,50 @@ class Copy(Task):
         return {"coupling": PositionIds(ids_1N, ids_1N[:, self.source_indices(length)], separator=1)}
 
 
+class SelectiveCopy(Task):
+    """Repeat the symbols that stand among blanks, in their order: _ 3 _ _ 1 _ -> 3 1.
+
+    Symbols are ``0 .. vocab_size-1``, the blank is ``vocab_size``:
+
+    >>> SelectiveCopy(vocab_size=4, every=3).solve(torch.tensor([[4, 3, 4, 4, 1, 4]])).tolist()
+    [[3, 1]]
+
+    One symbol for ``every`` places, at least one in all, stands at random places. Symbols are independent and
+    uniform.
+    Source: MAD of Poli et al. 2024, arXiv:2403.17844 (16 symbols to copy out of 256 places).
+
+    Args:
+        vocab_size: symbols to copy, at least 2.
+        every: places for each symbol, at least 1.
+    """
+
+    def __init__(self, vocab_size: int = 10, every: int = 4):
+        self.blank = self.answers = at_least(2, "vocab_size", vocab_size)
+        self.every = at_least(1, "every", every)
+        self.vocab_size = vocab_size + 1
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        copied = self.target_length(length)
+        places_BM = distinct_symbols(length, copied, batch_size, generator).sort(dim=1).values
+        targets_BM = torch.randint(self.blank, (batch_size, copied), generator=generator)
+        blanks_BN = torch.full((batch_size, length), self.blank)
+        return blanks_BN.scatter(1, places_BM, targets_BM), targets_BM
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [symbol for symbol in row if symbol != self.blank]
+
+    def target_length(self, length: int) -> int:
+        return max(1, length // self.every)
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        is_blank_BN = inputs_BN == self.blank
+        return is_blank_BN.long().argsort(dim=1, stable=True)[:, : self.target_length(inputs_BN.shape[1])]
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
+        copied = self.target_length(length)
+        return mean_mode_share(1, copied, self.blank) if prefix else mode_share(copied, self.blank)
+
+
 class Reverse(Copy):
     """Repeat the input backwards: 3 1 4 -> 4 1 3. Symbols are independent and uniform.
 

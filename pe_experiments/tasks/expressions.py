@@ -1,8 +1,10 @@
 """Modular arithmetic written as expressions, as in the suite of Delétang et al. 2022."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,6 +64,103 @@ class ModularArithmetic(OneAnswer):
                 values.append(digit)
                 signs.append(1 if operator == self.modulus else -1)
         return [sum(sign * value for sign, value in zip(signs, values, strict=True)) % self.modulus]
+
+
+class PrefixArithmetic(OneAnswer):
+    """The value of an expression in prefix notation modulo 23: + 2 * 3 4 -> 14. No brackets are needed.
+
+    Symbols: digits 0 .. 22, plus 23, minus 24, times 25:
+
+    >>> PrefixArithmetic().solve(torch.tensor([[23, 2, 25, 3, 4], [24, 24, 1, 2, 3]])).tolist()
+    [[14], [19]]
+
+    An operator stands before its two operands. Digits and operators are independent and uniform, and so is
+    the number of the operators in the first operand. Inputs of L operators have 2L + 1 symbols. Source: Mano
+    of Allen-Zhu 2025, Physics of Language Models part 4.1 (trained on up to L operations, tested on L; how
+    operators are split there was not found).
+
+    Args:
+        modulus: at least 2.
+    """
+
+    step = 2
+
+    def __init__(self, modulus: int = 23):
+        self.modulus = self.answers = at_least(2, "modulus", modulus)
+        self.vocab_size = modulus + 3
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        digits_BN = torch.randint(self.modulus, (batch_size, length), generator=generator)
+        operators_BN = torch.randint(self.modulus, self.vocab_size, (batch_size, length), generator=generator)
+        splits_BN = torch.rand(batch_size, length, generator=generator, dtype=torch.float64)
+        rows_B = torch.arange(batch_size)
+        # The numbers of operators of the operands still to be written, the next one on top.
+        stack_BN = torch.zeros(batch_size, length + 1, dtype=torch.long)
+        stack_BN[:, 0] = length // 2
+        top_B = torch.zeros(batch_size, dtype=torch.long)
+        inputs_BN = digits_BN
+        for index in range(length):
+            operators_B = stack_BN[rows_B, top_B]
+            is_operator_B = operators_B > 0
+            first_B = (splits_BN[:, index] * operators_B).long()
+            inputs_BN[:, index] = operators_BN[:, index].where(is_operator_B, digits_BN[:, index])
+            second_B = (operators_B - 1 - first_B).where(is_operator_B, 0)
+            stack_BN[rows_B, top_B] = second_B
+            stack_BN[rows_B, top_B + 1] = first_B
+            top_B = torch.where(is_operator_B, top_B + 1, (top_B - 1).clamp(min=0))
+        return inputs_BN, self._values(inputs_BN)[:, None]
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        stack: list[int] = []
+        for symbol in reversed(row):
+            if symbol < self.modulus:
+                stack.append(symbol)
+            elif len(stack) < 2:
+                return []  # not an expression
+            else:
+                first = stack.pop()
+                second = stack.pop()
+                results = (first + second, first - second, first * second)
+                stack.append(results[symbol - self.modulus] % self.modulus)
+        return stack if len(stack) == 1 else []
+
+    def input_blind(self, length: int) -> float:
+        return float(_value_shares(self.modulus, length // 2)[-1].max())
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
+        return 1.0 if length == 1 else None
+
+    def _values(self, inputs_BN: Tensor) -> Tensor:
+        """Return the value of each expression, computed from its end with a stack."""
+        rows_B = torch.arange(len(inputs_BN))
+        stack_BN = torch.zeros(len(inputs_BN), inputs_BN.shape[1] + 2, dtype=torch.long)
+        top_B = torch.full((len(inputs_BN),), 1)  # the two entries below the first value are never read
+        for index in reversed(range(inputs_BN.shape[1])):
+            symbol_B = inputs_BN[:, index]
+            first_B = stack_BN[rows_B, top_B]
+            second_B = stack_BN[rows_B, top_B - 1]
+            results_3B = torch.stack([first_B + second_B, first_B - second_B, first_B * second_B])
+            operator_B = (symbol_B - self.modulus).clamp(min=0)
+            is_digit_B = symbol_B < self.modulus
+            value_B = symbol_B.where(is_digit_B, results_3B[operator_B, rows_B] % self.modulus)
+            top_B = torch.where(is_digit_B, top_B + 1, top_B - 1)
+            stack_BN[rows_B, top_B] = value_B
+        return stack_BN[rows_B, top_B]
+
+
+@cache
+def _value_shares(modulus: int, operators: int) -> np.ndarray:
+    """Return the probability of each value of `PrefixArithmetic` with 0 .. ``operators`` operators."""
+    digits = np.arange(modulus)
+    values_3DD = (
+        np.stack([digits[:, None] + digits, digits[:, None] - digits, digits[:, None] * digits]) % modulus
+    )
+    shares_LD = np.full((operators + 1, modulus), 1 / modulus)
+    for number in range(1, operators + 1):
+        pairs_DD = shares_LD[:number].T @ shares_LD[:number][::-1] / number
+        weights = np.broadcast_to(pairs_DD / 3, values_3DD.shape)
+        shares_LD[number] = np.bincount(values_3DD.ravel(), weights.ravel(), modulus)
+    return shares_LD
 
 
 class Expressions(OneAnswer):

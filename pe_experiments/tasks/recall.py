@@ -1,5 +1,7 @@
 """Recall: name the symbol that followed an earlier occurrence of a queried symbol."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -135,6 +137,204 @@ class OverwrittenRecall(OneAnswer):
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length // 2, self.values)  # the values do not depend on where the key stands
+
+
+class CompositionalRecall(OneAnswer):
+    """Triples of two keys and their value, then two keys: a x 1 a y 4 b x 2 b y 3 | a y -> 4.
+
+    Symbols: first keys ``0 .. keys-1``, second keys, then the values. With two keys of each kind and the
+    values 4 and 5:
+
+    >>> task = CompositionalRecall(keys=2, values=2)
+    >>> task.solve(torch.tensor([[0, 2, 4, 0, 3, 5, 1, 2, 4, 0, 3]])).tolist()
+    [[5]]
+
+    The pairs of keys are distinct random cells of a square grid, the smallest with enough cells, whose rows
+    and columns are random keys; values are independent and uniform. Neither key suffices, since others share
+    it. An input of t triples has 3t + 2 symbols; t is at most ``keys`` squared. Source: compositional
+    multi-query recall of zoology (HazyResearch/zoology), after Arora et al. 2023, arXiv:2312.04927; one query
+    was chosen for this project.
+
+    Args:
+        keys: first keys, and as many second keys, at least 2.
+        values: value symbols, at least 2.
+    """
+
+    shortest = 5
+    step = 3
+
+    def __init__(self, keys: int = 20, values: int = 10):
+        self.keys = at_least(2, "keys", keys)
+        self.values = self.answers = at_least(2, "values", values)
+        self.longest = 3 * keys**2 + 2
+        self.vocab_size = 2 * keys + values
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        triples = length // 3
+        side = math.isqrt(triples - 1) + 1
+        cells_BT = distinct_symbols(side**2, triples, batch_size, generator)
+        rows_BG, columns_BG = (distinct_symbols(self.keys, side, batch_size, generator) for _ in range(2))
+        first_BT = rows_BG.gather(1, cells_BT // side)
+        second_BT = self.keys + columns_BG.gather(1, cells_BT % side)
+        values_BT = torch.randint(2 * self.keys, self.vocab_size, (batch_size, triples), generator=generator)
+        queried_B1 = torch.randint(triples, (batch_size, 1), generator=generator)
+        triples_BN = torch.stack([first_BT, second_BT, values_BT], dim=-1).flatten(1)
+        query = [keys_BT.gather(1, queried_B1) for keys_BT in (first_BT, second_BT)]
+        return torch.cat([triples_BN, *query], dim=1), values_BT.gather(1, queried_B1)
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        *triples, first, second = row
+        values = dict(zip(zip(triples[::3], triples[1::3], strict=True), triples[2::3], strict=True))
+        return [values.get((first, second), IGNORE)]
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return 3 * self._queried(inputs_BN) + 2
+
+    def depth(self, inputs_BN: Tensor) -> Tensor:
+        return self._queried(inputs_BN)[:, 0] / max(1, inputs_BN.shape[1] // 3 - 1)
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
+        return mode_share(length // 3, self.values)  # the bag tells the values, not which keys they have
+
+    def _queried(self, inputs_BN: Tensor) -> Tensor:
+        """Return the number [B, 1] of the triple with both queried keys."""
+        same_first_BT = inputs_BN[:, :-2:3] == inputs_BN[:, -2:-1]
+        same_second_BT = inputs_BN[:, 1:-2:3] == inputs_BN[:, -1:]
+        return (same_first_BT & same_second_BT).long().argmax(dim=1, keepdim=True)
+
+
+class TwoTokenRecall(Task):
+    """Keys and values of two symbols, then several keys: ab 12 ba 34 | ba ab -> 34 12.
+
+    Symbols: those of keys, ``0 .. keys-1``, then those of values. With two of each:
+
+    >>> task = TwoTokenRecall(keys=2, values=2, queries=1)
+    >>> task.solve(torch.tensor([[0, 1, 2, 3, 1, 0, 3, 3, 1, 0]])).tolist()
+    [[3, 3]]
+
+    Keys are distinct as pairs of symbols and share them; the symbols of values are independent and uniform;
+    queried keys are distinct and random. An input of p keys has 4p + 2 ``queries`` symbols; p is at least
+    ``queries``. Source: multi-query multi-token associative recall (MQMTAR) of Vasylenko et al. 2025,
+    arXiv:2506.16640 (four queries; there the keys and values fill 80 % of the input).
+
+    Args:
+        keys: symbols of keys, at least 2.
+        values: symbols of values, at least 2.
+        queries: number of queried keys, at least 1 and at most ``keys`` squared.
+    """
+
+    step = 4
+
+    def __init__(self, keys: int = 20, values: int = 10, queries: int = 4):
+        self.keys = at_least(2, "keys", keys)
+        self.values = self.answers = at_least(2, "values", values)
+        self.queries = at_least(1, "queries", queries)
+        if queries > keys**2:
+            raise ValueError(f"queries={queries} must be at most the square of keys={keys}")
+        self.shortest = 6 * queries
+        self.longest = 4 * keys**2 + 2 * queries
+        self.vocab_size = keys + values
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        pairs = self._pairs(length)
+        cells_BP = distinct_symbols(self.keys**2, pairs, batch_size, generator)
+        keys_BP2 = torch.stack([cells_BP // self.keys, cells_BP % self.keys], dim=-1)
+        values_BP2 = torch.randint(self.keys, self.vocab_size, keys_BP2.shape, generator=generator)
+        queried_BQ2 = distinct_symbols(pairs, self.queries, batch_size, generator)[..., None].expand(
+            -1, -1, 2
+        )
+        pairs_BN = torch.cat([keys_BP2, values_BP2], dim=-1).flatten(1)
+        queries_BN = keys_BP2.gather(1, queried_BQ2).flatten(1)
+        return torch.cat([pairs_BN, queries_BN], dim=1), values_BP2.gather(1, queried_BQ2).flatten(1)
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        stop = len(row) - 2 * self.queries
+        values = {tuple(row[i : i + 2]): row[i + 2 : i + 4] for i in range(0, stop, 4)}
+        queried_keys = [tuple(row[i : i + 2]) for i in range(stop, len(row), 2)]
+        return [symbol for key in queried_keys for symbol in values.get(key, [IGNORE, IGNORE])]
+
+    def target_length(self, length: int) -> int:
+        return 2 * self.queries
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        pairs_BP4 = inputs_BN[:, : -2 * self.queries].unflatten(1, (-1, 4))
+        queried_BQ2 = inputs_BN[:, -2 * self.queries :].unflatten(1, (-1, 2))
+        is_queried_BQP = (queried_BQ2[:, :, None] == pairs_BP4[:, None, :, :2]).all(-1)
+        first_BQ1 = 4 * is_queried_BQP.long().argmax(dim=2, keepdim=True) + 2
+        return torch.cat([first_BQ1, first_BQ1 + 1], dim=2).flatten(1)
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
+        symbols = 2 * self._pairs(length)  # the bag tells the symbols of values, not where they stand
+        if prefix:
+            return mean_mode_share(symbols - 2 * self.queries + 1, symbols, self.values)
+        return mode_share(symbols, self.values)
+
+    def _pairs(self, length: int) -> int:
+        """Return the number of keys with a value in an input of this length."""
+        return (length - 2 * self.queries) // 4
+
+
+class PathStar(Task):
+    """Edges of a star with several arms in random order, then its centre and a leaf: the path between them.
+
+    ca cb ad be | c d -> c a d. Symbols are nodes. With two arms of two edges, from 0 to 1, 2 and to 3, 4:
+
+    >>> PathStar(arms=2, nodes=5).solve(torch.tensor([[3, 4, 0, 1, 0, 3, 1, 2, 0, 4]])).tolist()
+    [[0, 3, 4]]
+
+    Nodes are random and distinct, edges point away from the centre. Arms of m edges make inputs of
+    2 ``arms`` m + 2 symbols and answers of m + 1. Sources: Bachmann and Nagarajan 2024, arXiv:2403.06963 (a
+    model trained with teacher forcing cannot choose the first edge), and ``train_path_star.py`` of
+    x-transformers.
+
+    Args:
+        arms: at least 2.
+        nodes: symbols, more than ``arms``.
+    """
+
+    def __init__(self, arms: int = 2, nodes: int = 100):
+        self.arms = at_least(2, "arms", arms)
+        self.vocab_size = at_least(arms + 1, "nodes", nodes)
+        self.step = 2 * arms
+        self.shortest = 2 * arms + 2
+        self.longest = 2 * arms * ((nodes - 1) // arms) + 2
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        edges = self.target_length(length) - 1
+        nodes_BC = distinct_symbols(self.vocab_size, 1 + self.arms * edges, batch_size, generator)
+        centre_BA1 = nodes_BC[:, :1, None].expand(-1, self.arms, -1)
+        paths_BAM = torch.cat([centre_BA1, nodes_BC[:, 1:].unflatten(1, (self.arms, edges))], dim=2)
+        edges_BE2 = torch.stack([paths_BAM[..., :-1], paths_BAM[..., 1:]], dim=-1).flatten(1, 2)
+        order_BE = distinct_symbols(self.arms * edges, self.arms * edges, batch_size, generator)
+        edges_BE2 = edges_BE2.gather(1, order_BE[..., None].expand(-1, -1, 2))
+        arm_B = torch.randint(self.arms, (batch_size,), generator=generator)
+        path_BM = paths_BAM[torch.arange(batch_size), arm_B]
+        return torch.cat([edges_BE2.flatten(1), path_BM[:, [0, -1]]], dim=1), path_BM
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        *edges, centre, leaf = row
+        before = dict(zip(edges[1::2], edges[::2], strict=True))
+        path = [leaf]
+        while path[0] != centre and path[0] in before and len(path) <= len(edges):
+            path.insert(0, before[path[0]])
+        return path if path[0] == centre and len(path) == self.target_length(len(row)) else []
+
+    def target_length(self, length: int) -> int:
+        return (length - 2) // (2 * self.arms) + 1
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        path_BM = self.solve(inputs_BN)
+        is_end_BME = path_BM[:, 1:, None] == inputs_BN[:, None, 1:-2:2]
+        centre_B1 = torch.full((len(inputs_BN), 1), inputs_BN.shape[1] - 2)
+        return torch.cat([centre_B1, 2 * is_end_BME.long().argmax(dim=2) + 1], dim=1)
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float:
+        # The centre occurs most often. Each other node of the path is one of those that occur twice: the
+        # inner nodes of all arms and the queried leaf.
+        edges = self.target_length(length) - 1
+        twice = self.arms * (edges - 1) + 1
+        known = range(edges) if prefix else [0] * edges
+        return (1 + sum(1 / (twice - seen) for seen in known)) / (edges + 1)
 
 
 def _last_pair(keys_BP: Tensor, queried_B1: Tensor) -> Tensor:

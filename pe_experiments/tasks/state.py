@@ -1,5 +1,7 @@
 """State: the answer depends on the effect of all instructions so far."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -271,3 +273,52 @@ class VariableAssignment(OneAnswer):
         means = np.mean([mean_signs(clauses, index + 1) for index in queried[:-1]], axis=0)
         expected = float(coin_flips(clauses) @ np.abs(means))
         return 1 / len(queried) + (1 - 1 / len(queried)) * (1 + expected) / 2
+
+
+class Blocks(Task):
+    """Has the last of several blocks begun? a a b a a -> no no no yes yes. Predicted at each symbol.
+
+    Blocks of 0 and of 1 alternate, the first is of 0. The answers are 2 (no) and 3 (yes):
+
+    >>> Blocks(blocks=3).solve(torch.tensor([[0, 0, 1, 0, 0]])).tolist()
+    [[2, 2, 2, 3, 3]]
+
+    The places where blocks begin are random. An input has at least as many symbols as blocks. Source: the
+    released code of pentagonalize/CRASP_depth (3 to 12 blocks, one to ten layers), which relates the number
+    of blocks to the depth that a transformer needs.
+
+    Args:
+        blocks: at least 2.
+    """
+
+    formats = ("aligned",)
+    vocab_size = 4
+    answers = 2
+
+    def __init__(self, blocks: int = 4):
+        self.blocks = self.shortest = at_least(2, "blocks", blocks)
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        begins_BN = torch.zeros(batch_size, length, dtype=torch.long)
+        begins_BN.scatter_(1, 1 + distinct_symbols(length - 1, self.blocks - 1, batch_size, generator), 1)
+        block_BN = begins_BN.cumsum(dim=1)
+        return block_BN % 2, 2 + (block_BN == self.blocks - 1).long()
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        block = 0
+        answers = []
+        for before, symbol in zip([row[0], *row], row, strict=False):
+            block += symbol != before
+            answers.append(3 if block == self.blocks - 1 else 2)
+        if row[0] != 0 or block != self.blocks - 1:
+            return [IGNORE] * len(row)
+        return answers
+
+    def input_blind(self, length: int) -> float:
+        # At index t all other blocks have begun if their beginnings are among the places 1 .. t.
+        all_places = math.comb(length - 1, self.blocks - 1)
+        begun = [math.comb(index, self.blocks - 1) / all_places for index in range(length)]
+        return sum(max(share, 1 - share) for share in begun) / length
+
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
+        return 1.0 if self.blocks == 2 else None  # with two blocks, the symbol is the answer

@@ -20,7 +20,16 @@ from tests.integration.user_encodings import TellingIds
 
 TASKS = sorted(shipped("task"))
 # Few symbols, so that bags repeat and the best answer to a bag can be counted.
-FEW = {"vocab_size": 3, "symbols": 2, "fillers": 2, "keys": 4, "values": 2, "variables": 4, "modulus": 3}
+FEW = {
+    "vocab_size": 3,
+    "symbols": 2,
+    "fillers": 2,
+    "keys": 4,
+    "values": 2,
+    "variables": 4,
+    "modulus": 3,
+    "nodes": 5,
+}
 CEILING = "ceiling"
 SLOW = ("examples", "splits")  # a second each
 

@@ -64,8 +64,8 @@ def combinations(corpus: Path) -> dict[str, list[str]]:
             if model == "decoder" or not load_component("pe", section).cls.causal_only:
                 runs[f"encoding {name}, {model}"] = [f"pe={name}", f"model={model}", LENGTHS]
     for name in shipped("task"):
-        path = [f"task.path={corpus}"] if name == "text" else []
-        runs[f"task {name}"] = [f"task={name}", "pe=rope", "training.max_length=8", *path]
+        needed = {"text": [f"task.path={corpus}"], "two_token_recall": ["task.queries=1"]}.get(name, [])
+        runs[f"task {name}"] = [f"task={name}", "pe=rope", "training.max_length=8", *needed]
     for name in shipped("positions"):
         task = ["task=addition"] if name == "task" else []
         runs[f"positions {name}"] = [f"positions={name}", "pe=rope", LENGTHS, *task]
