@@ -156,9 +156,8 @@ def _check_loggers(sections: dict[str, Any]) -> dict[str, Any]:
     for name, section in sections.items():
         target = (section or {}).get("_target_", "a.b")
         if not isinstance(target, str) or "." not in target:
-            raise ValueError(
-                f"logger.{name}._target_={shown(target)}: expected the path of a class of Lightning"
-            )
+            example = "expected a logger such as pytorch_lightning.loggers.CSVLogger"
+            raise ValueError(f"logger.{name}._target_={shown(target)}: {example}")
     return sections
 
 

@@ -146,6 +146,24 @@ EVALUATION_MISTAKES = {
 }
 
 
+def test_a_finished_run_says_what_is_not_logged_and_an_hour_task_what_to_try_first(
+    script: Script, results: Path
+) -> None:
+    arguments = ("train", *TINY, "task=addition", "pe=rope", "logger=none", f"results_dir={results}")
+    expected = (
+        "addition takes an hour of one core or more until an encoding learns it; try task=addition_reversed"
+    )
+    assert expected in script(*arguments).out
+    again = script(*arguments, "logger=csv").out
+    assert "it has finished before, so nothing is logged to csv; rerun=true trains again" in again
+    assert "nothing is logged" not in script(*arguments).out
+
+
+def test_a_difference_is_finite(script: Script, results: Path) -> None:
+    refusal = script("compare", f"results_dir={results}", "difference=inf")
+    assert_one_sentence(refusal, "difference=inf: expected a finite number")
+
+
 @pytest.mark.slow
 def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path) -> None:
     script("train", *TINY, f"results_dir={results}")
