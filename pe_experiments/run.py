@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig
 
 from pe_experiments.configuration.compose import config_from_python
@@ -41,7 +42,7 @@ from pe_experiments.tasks.text import Text
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import Diverged, UserError, few
-from pe_experiments.terminal.files import CATALOGUE, read_yaml
+from pe_experiments.terminal.files import CATALOGUE, LOADER
 from pe_experiments.training import cpu
 from pe_experiments.training.device import use_device
 from pe_experiments.training.observer import Observer
@@ -170,7 +171,7 @@ def _explained_failures() -> Iterator[None]:
 def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
     """Print remarks on a run before it is trained."""
     task = run.experiment.components["task"].choice
-    catalogue = read_yaml(CATALOGUE)
+    catalogue = yaml.load(CATALOGUE.read_text(), Loader=LOADER)
     tier = catalogue["tasks"].get(task, {}).get("tier", "quick")
     if tier != "quick" and not isinstance(run.experiment.task, Text):
         first = catalogue["try_first"].get(task, "copy")

@@ -84,9 +84,10 @@ class Loggers:
     ):
         self.loggers: list[Logger] = []
         self.metrics = metrics
-        self.measured = [column for metric in metrics for column in metric.columns]
+        self.measured: list[str] = []
         if not sections or run is None:
             return
+        self.measured = [column for metric in metrics for column in metric.columns]
         self.config = run.config
         require_installed(sections)
         try:

@@ -109,8 +109,6 @@ class Lines(Display):
         self._started_at = time.monotonic()
         self._printed_steps = done
         self._printed_at = self._started_at
-        if on_terminal():
-            self._show(f"{what} {done}/{total}")
 
     def step(self, done: int) -> None:
         now = time.monotonic()

@@ -15,7 +15,7 @@ from pe_experiments.terminal import console
     ("terminal", "out"),
     [
         (False, "copy 1/2  loss 0.5000, 0 s left\ncopy 2/2  loss 0.5000, 0 s left\ndone\n"),
-        (True, "\x1b[Kcopy 0/2\r\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
+        (True, "\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
     ],
 )
 def test_a_terminal_line_is_overwritten_and_removed(
