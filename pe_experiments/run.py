@@ -32,8 +32,7 @@ from pe_experiments.store.csv_files import read_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
 from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, trained_model
-from pe_experiments.store.names import file_digest, leaves
-from pe_experiments.store.own_code import UNTRACKED
+from pe_experiments.store.names import file_digest
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import require_installed
@@ -182,11 +181,11 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
         )
     for remark in remarks_of(model.encodings):
         say(remark)
-    if run.state is State.NEW and not run.config.rerun and (difference := run.difference_to_cached_run()):
+    if untracked := run.identity.untracked:
+        why = "its code is not, or not only, what its file says, so this run will not be found again"
+        say(f"{few(untracked)}: {why}; load it by its path, as in pe=my_module.MyEncoding")
+    elif run.state is State.NEW and not run.config.rerun and (difference := run.difference_to_cached_run()):
         display.say(f"This is a new run, {difference}.")
-    for path, digest in leaves(run.identity.classes):
-        if digest == UNTRACKED:
-            say(f"{path[-1]}: the source of this class is unknown, so edits do not start a new run")
 
 
 def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display) -> Result:

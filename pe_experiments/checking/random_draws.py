@@ -12,7 +12,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from pe_experiments.terminal.errors import LIBRARIES
+from pe_experiments.terminal.errors import is_library
 
 UNLIKELY_SEED = 881_723  # unlikely to be used by modules that seed a generator
 State = Callable[[], Any]
@@ -84,7 +84,7 @@ def _generators_of(owner: object) -> dict[str, State]:
     places = {
         name: vars(module)
         for name, module in modules.items()
-        if module is not None and not str(getattr(module, "__file__", LIBRARIES[0])).startswith(LIBRARIES)
+        if module is not None and hasattr(module, "__file__") and not is_library(str(module.__file__))
     }
     places |= {cls.__name__: dict(vars(cls)) for cls in type(owner).__mro__}
     places["self"] = getattr(owner, "__dict__", {})

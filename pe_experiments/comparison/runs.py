@@ -38,6 +38,7 @@ TRAINING = ("step", LOSS.name, EXACT_MATCH.name, TOKEN_ACCURACY.name)
 # Keys of an evaluation that must be as in the run, with the words for messages.
 EVALUATION = {
     "pe": "encoding",
+    "code": "version of the encoding's code",
     "task": "task",
     "decoding": "decoding",
     "window": "window",
@@ -281,7 +282,9 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     if result is None:
         return
     differing = [
-        name for key, name in EVALUATION.items() if result["evaluation"].get(key) != evaluation.get(key)
+        name
+        for key, name in EVALUATION.items()
+        if short_hash(result["evaluation"].get(key)) != short_hash(evaluation.get(key))
     ]
     if differing:
         differences = " and ".join(differing)

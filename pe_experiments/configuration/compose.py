@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from os import PathLike, fspath
 from types import FunctionType
 from typing import Any
@@ -69,13 +70,18 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
             choices.append(f"{key}=[{','.join(map(str, settings.pop(key)))}]")
     config = compose_config(choices)
     OmegaConf.set_struct(config, False)
+    given: dict[str, Any] = {}
     for key in sorted(settings, key=lambda key: "." in key):  # whole sections first
         try:
             value = settings[key]
-            _set(config, key, _plain(value, functions=key.startswith("evaluation")))
+            _set(config, key, _plain(value, key.startswith("evaluation"), given))
         except (OmegaConfBaseException, AttributeError) as error:
             problem = str(error).splitlines()[0]
             raise UserError(f"{key}: {problem}; allowed: numbers, texts, lists and mappings") from error
+    for name, value in given.items():
+        FROM_PYTHON.pop(name, None)
+        if not is_importable(value):
+            FROM_PYTHON[name] = value
     return config
 
 
@@ -90,22 +96,29 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
         OmegaConf.update(config, key, value, merge=True, force_add=True)
 
 
-def _plain(value: Any, functions: bool) -> Any:
+def _plain(value: Any, functions: bool, given: dict[str, Any]) -> Any:
     """Return a value given from Python as YAML could hold it: a class becomes its section.
 
-    With ``functions`` (``evaluation.metrics``) a function or a `Metric` becomes its name. These are looked up
-    in `FROM_PYTHON`, because they may not be importable, for example in a notebook.
+    With ``functions`` (``evaluation.metrics``) a function or a `Metric` becomes its name. All are collected in
+    ``given`` by name, because they may not be importable, for example in a notebook.
     """
     if functions and isinstance(function := getattr(value, "of", None), FunctionType):
         name = f"{function.__module__}.{value.name}"
-        FROM_PYTHON[name] = value
+        given[name] = value
         return name
     if isinstance(value, type) or (functions and isinstance(value, FunctionType)):
         name = f"{value.__module__}.{value.__qualname__}"
-        FROM_PYTHON[name] = value
+        if given.setdefault(name, value) is not value:
+            raise UserError(f"{name} is the name of two different classes; give each a name of its own")
         return {"_target_": name} if isinstance(value, type) else name
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, functions) for key, item in value.items()}
+        return {str(key): _plain(item, functions, given) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, functions) for item in value]
+        return [_plain(item, functions, given) for item in value]
     return fspath(value) if isinstance(value, PathLike) else value
+
+
+def is_importable(value: type | Callable[..., Any]) -> bool:
+    """Return whether a class or function is at the top level of its module, which is no script or notebook."""
+    name = value.__qualname__
+    return value.__module__ != "__main__" and getattr(sys.modules.get(value.__module__), name, None) is value

@@ -15,6 +15,7 @@ from pe_experiments.configuration.parts import (
     Component,
     load_component,
     load_function,
+    same,
     shipped,
     user_errors,
 )
@@ -114,7 +115,7 @@ class Experiment:
             parent_length=config.parent.length if config.parent else None,
         )
         self.other_task = load_component("task", other_task) if other_task else None
-        if self.other_task == components["task"]:
+        if self.other_task and same(self.other_task.section, components["task"].section):
             self.other_task = None
         self.evaluation_component = self.other_task or components["task"]
         self.evaluation_task = self.task

@@ -9,7 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +31,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import MakeSoftmax
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import UserError, error_place
+from pe_experiments.terminal.errors import UserError, error_place, is_library
 from pe_experiments.terminal.files import CONFIG_DIR
 
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
@@ -93,11 +93,9 @@ class Component:
         section: dict[str, Any] = {"_target_": self.target}
         if self.partial:
             section["_partial_"] = True
-        defaults = {key: _tuple_as_list(value) for key, value in signature_of(self.cls).defaults.items()}
-        for key, argument in self.arguments.items():
-            value = _tuple_as_list(argument)
-            default = defaults.get(key, ...)
-            if default != value or isinstance(default, bool) != isinstance(value, bool):
+        defaults = signature_of(self.cls).defaults
+        for key, value in self.arguments.items():
+            if key not in defaults or not same(value, defaults[key]):
                 section[key] = value
         for key, components in self.nested.items():
             sections = [nested.section_without_defaults for nested in components]
@@ -134,7 +132,7 @@ class Component:
                 name = f"{self.cls.__module__}.{name}"
             choice_arguments = {name: signature_of(self.cls).defaults}
         changed = {
-            name: [key for key, value in self.arguments.items() if arguments.get(key, ...) != value]
+            name: [key for key, value in self.arguments.items() if not same(arguments.get(key, ...), value)]
             for name, arguments in choice_arguments.items()
         }
         return min(changed.items(), key=lambda item: (len(item[1]), item[0]))
@@ -151,10 +149,8 @@ class Component:
     @property
     def own_classes(self) -> list[type]:
         """Return the user's classes among these and their ancestors: those outside `KNOWN_PACKAGES`."""
-        if self.target.startswith(("pe_experiments.", "torch.optim.")) and not self.nested:
-            return []
         ancestors = dict.fromkeys(ancestor for cls in self.classes for ancestor in cls.__mro__)
-        return [cls for cls in ancestors if cls.__module__.partition(".")[0] not in KNOWN_PACKAGES]
+        return [cls for cls in ancestors if not _is_known(cls)]
 
 
 class ForeignCode(UserError):
@@ -215,8 +211,23 @@ def load_component(group: str, section: dict[str, Any], *, only_ours: bool = Fal
         cls=cls,
         arguments={**signature.defaults, **arguments},
         nested=nested,
-        partial=section.get("_partial_", False),
     )
+
+
+def same(value: Any, other: Any) -> bool:
+    """Return whether type and value are equal at any depth; tuples equal lists, since YAML has no tuples."""
+    if isinstance(value, list | tuple) and isinstance(other, list | tuple):
+        return len(value) == len(other) and all(map(same, value, other))
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        keys = sorted(map(repr, value))
+        return keys == sorted(map(repr, other)) and all(same(value[key], other[key]) for key in value)
+    return type(value) is type(other) and repr(value) == repr(other)  # -0.0 equals 0.0, but has another text
+
+
+def _is_known(cls: type) -> bool:
+    """Return whether a class is of `KNOWN_PACKAGES`; a file of the user may have the name of one of them."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return cls.__module__.partition(".")[0] in KNOWN_PACKAGES and (file is None or is_library(file))
 
 
 @contextmanager
@@ -334,6 +345,10 @@ def signature_of(cls: type) -> Signature:
     for name, annotation in annotations.items():
         with suppress(PydanticUserError):  # types that pydantic cannot check
             types[name] = TypeAdapter(annotation)
+    defaults = {name: p.default for name, p in configured.items() if p.default is not p.empty}
+    for name in types.keys() & defaults.keys():
+        with suppress(ValidationError):  # as a configured value: the default 0 of a float is 0.0
+            defaults[name] = types[name].validate_python(defaults[name], strict=True)
     parts = {
         name: group
         for name, annotation in annotations.items()
@@ -342,16 +357,11 @@ def signature_of(cls: type) -> Signature:
     }
     return Signature(
         parameters=configured,
-        defaults={name: p.default for name, p in configured.items() if p.default is not p.empty},
+        defaults=defaults,
         types=types,
         parts=parts,
         takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters.values()),
     )
-
-
-def _tuple_as_list(value: Any) -> Any:
-    """Return a tuple as a list, as it is in YAML, and any other value unchanged."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _short(value: Any) -> str:
@@ -390,6 +400,7 @@ def _nested_components(group: str, value: Any, part_group: str | None, only_ours
         if not isinstance(item, dict):
             raise UserError(f"{group}: {item} is listed with nested parts but has no _target_")
         component = load_component(group, item, only_ours=only_ours)
+        component = replace(component, partial=item.get("_partial_", False))
         if issubclass(component.cls, PositionalEncoding) and component.partial is not True:
             name = component.cls.__name__
             raise UserError(f"{group}: {name} inside a part needs _partial_: true; it is built for the model")

@@ -6,6 +6,7 @@ The code of this package enters as one number, `NUMERICS`, which is raised when 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,11 +23,20 @@ from pe_experiments.configuration.schema import (
     TrainingConfig,
     warmup_steps,
 )
-from pe_experiments.store.names import file_digest, full_hash, jsonable, safe_name, text_digest, texts
-from pe_experiments.store.own_code import code_digests
+from pe_experiments.store.names import (
+    bytes_digest,
+    file_digest,
+    full_hash,
+    jsonable,
+    leaves,
+    safe_name,
+    texts,
+)
+from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.terminal.errors import UserError
 
 LONGEST_LABEL = 120  # characters in a run's name
+CALL = "call"  # a random text that no other run has, for code that cannot be compared
 MOST_FILES = 20  # data files with a separate digest; more files share one digest
 
 
@@ -52,6 +62,11 @@ class Identity:
         return f"{self.stem}-{self.hash[:digits]}"
 
     @property
+    def untracked(self) -> list[str]:
+        """Return the names of the user's classes whose code is in no file that can be compared."""
+        return _untracked(self.classes)
+
+    @property
     def key(self) -> str:
         """Return the hash of configuration and data, by which a published run is found; see `config_key`."""
         return full_hash([self.config, self.data])[:8]
@@ -69,8 +84,11 @@ def identify(experiment: Experiment) -> Identity:
     if experiment.task.vocabulary:
         data["task.tokenizer"] = experiment.task.vocabulary
     task = components["task"].choice
+    config = _without_defaults(trained_sections(experiment.full_config), components, callbacks)
+    if _untracked(classes):
+        config[CALL] = secrets.token_hex(8)
     return Identity(
-        config=_without_defaults(trained_sections(experiment.full_config), components, callbacks),
+        config=config,
         data=data,
         classes=classes,
         numerics=NUMERICS,
@@ -149,7 +167,14 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
         key["files"] = files
     if encoding.own_classes:
         key["code"] = code_digests(encoding.own_classes)
+    if _untracked(key):
+        key[CALL] = secrets.token_hex(8)
     return jsonable(key)
+
+
+def _untracked(digests: Mapping[str, Any]) -> list[str]:
+    """Return the names of classes and functions among these digests whose code is in no file."""
+    return [path[-1] for path, digest in leaves(digests) if str(digest).startswith(UNTRACKED)]
 
 
 def data_digests(data_files: Iterable[str | Path], components: Iterable[Component]) -> dict[str, str]:
@@ -182,5 +207,5 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
                 files_by_name[name] = file.absolute()
     digests = {name: file_digest(path) for name, path in sorted(files_by_name.items())}
     if len(digests) > MOST_FILES:
-        return {f"{len(digests)} files": text_digest(str(digests))}
+        return {f"{len(digests)} files": bytes_digest(str(digests).encode())}
     return digests

@@ -28,18 +28,19 @@ def short_hash(content: Any) -> str:
     return full_hash(content)[:8]
 
 
-def text_digest(text: str) -> str:
-    """Return the first digits of the SHA-256 hash of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+def bytes_digest(content: bytes) -> str:
+    """Return the first digits of the SHA-256 hash of some bytes."""
+    return hashlib.sha256(content).hexdigest()[:DIGITS]
 
 
 def file_digest(path: Path) -> str:
     """Return the first digits of the SHA-256 hash of a file, cached until it is modified."""
-    return _digest_of_file(path, path.stat().st_mtime_ns)
+    status = path.stat()
+    return _digest_of_file(path, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
 
 
 @cache
-def _digest_of_file(path: Path, changed_at: int) -> str:
+def _digest_of_file(path: Path, *_: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
 
@@ -70,7 +71,7 @@ def differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[s
     for path in values | earlier_values:
         value = values.get(path, "default")
         earlier_value = earlier_values.get(path, "default")
-        if value == earlier_value:
+        if json.dumps(value) == json.dumps(earlier_value):
             continue
         if path[0] in ("data", "classes"):
             texts.append(f"{path[-1]} has been edited")

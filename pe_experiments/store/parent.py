@@ -37,6 +37,7 @@ from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.store.directory import find_run
 from pe_experiments.store.finished import finished_run, trained_model
+from pe_experiments.store.identity import CALL
 from pe_experiments.store.names import leaves, short_hash
 from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError, few
@@ -150,7 +151,7 @@ def _changed_keys(config: ConfigMapping) -> Iterator[str]:
 def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfig:
     """Return the record of the parent that a child with an encoding of these classes stores."""
     experiment, identity = parent.experiment, parent.identity
-    shared = {key: value for key, value in identity.config.items() if key != "seed"}
+    shared = {key: value for key, value in identity.config.items() if key not in ("seed", CALL)}
     if "parent" in shared:
         shared["parent"] = shared["parent"]["family"]
     steps = (parent.directory.read_result() or {}).get("finished_step", experiment.config.training.steps)

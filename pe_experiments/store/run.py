@@ -64,11 +64,12 @@ class Run:
         # An evaluation that also kept its predictions has the same curve.
         if result is None or result["status"] != COMPLETED:
             return self.directory
-        if result["evaluation"] in (self.evaluation, self.evaluation | {"save": True}):
+        earlier = full_hash(result["evaluation"])  # 1 and 1.0 differ
+        if earlier in (full_hash(self.evaluation), full_hash(self.evaluation | {"save": True})):
             return self.directory
         directory = self.directory.evaluation(short_hash(self.evaluation))
-        earlier = directory.read_result()
-        is_another = earlier is not None and earlier["evaluation"] != self.evaluation
+        result = directory.read_result()
+        is_another = result is not None and full_hash(result["evaluation"]) != full_hash(self.evaluation)
         return self.directory.evaluation(full_hash(self.evaluation)) if is_another else directory
 
     @property

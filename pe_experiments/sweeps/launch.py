@@ -135,6 +135,9 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
         try:
             composed = loader.load_sweep_config(launcher.config, list(overrides))
             job.run = Run(_checked(composed, overrides))
+            if untracked := job.run.identity.untracked:
+                why = "is made at run time, so a sweep cannot find its runs again"
+                raise UserError(f"{untracked[0]} {why}; allowed: a class at the top level of a file")
             _read_state(job, job.run, published)
         except Exception as error:
             explanation = explain_error(error, overrides)

@@ -62,16 +62,22 @@ def sentence(error: BaseException) -> str:
 
 
 LIBRARIES = (  # where code is that the user did not write: this package, Python and installed packages
-    str(Path(__file__).parents[1]),
-    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(f"{path}{os.sep}" for path in (Path(__file__).parents[1], *map(
+        sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))),
     "<frozen",
-)
+)  # fmt: skip
+INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
+
+
+def is_library(file: str) -> bool:
+    """Return whether the file of a module belongs to this package, Python or an installed package."""
+    return file.startswith(LIBRARIES) or not INSTALLED.isdisjoint(Path(file).parts)
 
 
 def error_place(error: BaseException) -> str:
     """Return where the user's code raised the error, as `` (mine.py:12, in bias)``, or ""."""
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    user_frames = [frame for frame in frames if not is_library(frame.filename)]
     if not user_frames:
         return ""
     last = user_frames[-1]
