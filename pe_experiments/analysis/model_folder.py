@@ -17,6 +17,7 @@ from safetensors.torch import load_model, save_model
 
 from pe_experiments import NUMERICS, __version__
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.schema import Config
 from pe_experiments.drawing import markdown_table
 from pe_experiments.models import Backbone
@@ -26,7 +27,6 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
 from pe_experiments.store.run import Run
-from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, one_line
 from pe_experiments.terminal.files import read_json, require_file, write_atomically
 
@@ -173,7 +173,7 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = one_line(f"{type(error).__name__}: {error}")
         raise UserError(f"{option}: its {CONFIG} is not that of a shared model ({why})") from error
-    refuse_untrusted_code(option, config, {}, trust)
+    refuse_foreign(option, config, {}, trust)
     experiment = Experiment(Config.checked(config))
     for group, recorded in classes.items():
         component = experiment.components.get(group)

@@ -74,7 +74,12 @@ def _check_model(experiment: Experiment) -> None:
         with user_errors("pe", f"fails {where}"), torch.no_grad():
             _require_finite(model.train(training), examples, where)
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
-        _refuse_looking_ahead(model.eval(), batch.rows(torch.arange(ROWS) % len(batch.tokens_BT)), source)
+        rows = batch.rows(torch.arange(ROWS) % len(batch.tokens_BT))
+        # At initialisation attention adds little to the logits, and a gate may be closed.
+        initialise_backbone(model, "pytorch", model.shape.num_layers, source.seed)
+        perturbed(model.encodings, by=0.1)
+        _refuse_random_results(model.eval(), rows)
+        _refuse_looking_ahead(model, rows, source)
 
 
 def _check_metrics(experiment: Experiment) -> None:
@@ -127,14 +132,18 @@ def _require_finite(model: Backbone, batch: Batch, where: str) -> None:
         raise ValueError(f"its outputs {where} are NaN or infinite before any training")
 
 
+def _refuse_random_results(model: Backbone, batch: Batch) -> None:
+    """Raise an error if a model in evaluation draws random numbers, which no later evaluation repeats."""
+    if not torch.equal(_logits(model, batch), _logits(model, batch)):
+        names = allowed(dict.fromkeys(type(part).__name__ for part in model.encodings))
+        raise ValueError(f"{names}: two equal calls give different results; draw while self.training alone")
+
+
 def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None:
     """Raise an error if later tokens change the predictions of a decoder at earlier tokens."""
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
     if not model.shape.causal or any(encoding.looks_ahead for encoding in encodings):
         return
-    # At initialisation attention adds little to the logits, and a gate may be closed.
-    initialise_backbone(model, "pytorch", model.shape.num_layers, source.seed)
-    perturbed(model.encodings, by=0.1)
     cuts_B = 1 + torch.arange(ROWS) * (batch.lengths_B - 2).clamp(min=0) // (ROWS - 1)
     unchanged_BT = torch.arange(batch.tokens_BT.shape[1]) < cuts_B[:, None]
     vocabulary = source.format.vocab_size
@@ -142,14 +151,8 @@ def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None
     generator = torch.Generator().manual_seed(source.seed)
     others_BT = (tokens_BT + torch.randint(1, vocabulary, tokens_BT.shape, generator=generator)) % vocabulary
     changed = batch._replace(tokens_BT=torch.where(unchanged_BT, tokens_BT, others_BT))
-    results = []
-    for examples in (batch, batch, changed):
-        torch.manual_seed(0)
-        results.append(_logits(model, examples))
-    logits, repeated, changed_logits = results
+    logits, changed_logits = _logits(model, batch), _logits(model, changed)
     names = allowed(dict.fromkeys(type(part).__name__ for part in encodings))
-    if not torch.equal(logits, repeated):
-        raise ValueError(f"{names}: two equal calls give different results; draw from torch alone")
     largest = float(logits.abs().max())
     difference = relative_difference(changed_logits[unchanged_BT], logits[unchanged_BT], largest)
     if difference > LOOK_AHEAD:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from types import FunctionType
 from typing import Any
@@ -118,7 +118,7 @@ def _plain(value: Any, functions: bool, given: dict[str, Any]) -> Any:
     return fspath(value) if isinstance(value, PathLike) else value
 
 
-def is_importable(value: type | Callable[..., Any]) -> bool:
-    """Return whether a class or function is at the top level of its module, which is no script or notebook."""
-    name = value.__qualname__
+def is_importable(value: Any) -> bool:
+    """Return whether a class or function is at the top level of a module that is no script or notebook."""
+    name = getattr(value, "__qualname__", "")
     return value.__module__ != "__main__" and getattr(sys.modules.get(value.__module__), name, None) is value

@@ -13,9 +13,8 @@ from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml
 # Groups whose choices are classes with arguments.
 COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
 
-OURS = re.compile(  # classes whose code comes with this package, PyTorch or Lightning
-    r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim|pytorch_lightning\.callbacks)(\.\w+)+"
-)
+# Classes that a read configuration may name: the parts of this package, and the optimizers of PyTorch.
+OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
 
 ALIASES = {"nope": "none"}  # synonyms of encodings
 

@@ -9,6 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import nn, optim
 
-from pe_experiments.configuration.compose import FROM_PYTHON
+from pe_experiments.configuration.compose import FROM_PYTHON, is_importable
 from pe_experiments.configuration.groups import ALIASES, OURS
 from pe_experiments.configuration.hints import nearest, nearest_choice
 from pe_experiments.configuration.schema import complaint
@@ -153,26 +154,29 @@ class Component:
         return [cls for cls in ancestors if not _is_known(cls)]
 
 
-class ForeignCode(UserError):
-    """A section names a class from outside the package where none may be imported."""
+_REFUSES_FOREIGN = ContextVar("refuses_foreign", default=False)
 
 
-def load_component(group: str, section: dict[str, Any], *, only_ours: bool = False) -> Component:
+@contextmanager
+def only_shipped() -> Iterator[None]:
+    """Refuse, within the block, to import code from outside this package that a configuration names."""
+    token = _REFUSES_FOREIGN.set(True)
+    try:
+        yield
+    finally:
+        _REFUSES_FOREIGN.reset(token)
+
+
+def load_component(group: str, section: dict[str, Any]) -> Component:
     """Return the component of a config section after checking its arguments.
 
     Args:
         group: the config group.
         section: ``_target_`` and arguments.
-        only_ours: import no module from outside the package.
-
-    Raises:
-        ForeignCode: with ``only_ours``, the section names a class from outside the package.
     """
     target = section.get("_target_")
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
-    if only_ours and not OURS.fullmatch(target):
-        raise ForeignCode(f"{group}._target_={target} is from outside this package")
     cls = _import_class(group, target)
     arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     signature = signature_of(cls)
@@ -184,7 +188,7 @@ def load_component(group: str, section: dict[str, Any], *, only_ours: bool = Fal
             if not cls.__module__.startswith("pe_experiments."):
                 problem += f" The class alone is chosen with {group}={target}."
             raise UserError(problem)
-        if components := _nested_components(group, value, signature.parts.get(name), only_ours):
+        if components := _nested_components(group, value, signature.parts.get(name)):
             nested[name] = components
             # Default arguments are included, so that equivalent configurations are equal.
             sections = [
@@ -227,7 +231,8 @@ def same(value: Any, other: Any) -> bool:
 def _is_known(cls: type) -> bool:
     """Return whether a class is of `KNOWN_PACKAGES`; a file of the user may have the name of one of them."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    return cls.__module__.partition(".")[0] in KNOWN_PACKAGES and (file is None or is_library(file))
+    is_named_so = cls.__module__.partition(".")[0] in KNOWN_PACKAGES
+    return is_named_so and (file is None or is_library(file)) and is_importable(cls)
 
 
 @contextmanager
@@ -264,8 +269,6 @@ def load_function(option: str, target: str) -> Callable[..., Any]:
     Raises:
         UserError: the module cannot be imported or has no such function.
     """
-    if target in FROM_PYTHON:
-        return FROM_PYTHON[target]
     return _imported(f"{option}={target}", target, "function", is_metric)
 
 
@@ -277,9 +280,6 @@ def is_metric(value: Any) -> bool:
 def _import_class(group: str, target: str) -> type:
     """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
     kind = KINDS.get(group) or _callback_class()
-    cls = FROM_PYTHON.get(target)
-    if isinstance(cls, type) and issubclass(cls, kind):
-        return cls
     key = f"{group}._target_={target}"
     return _imported(
         key, target, kind.__name__, lambda value: isinstance(value, type) and issubclass(value, kind)
@@ -287,7 +287,14 @@ def _import_class(group: str, target: str) -> type:
 
 
 def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> Any:
-    """Import what an option names, as error messages show it in ``key``, if it is of the kind that fits."""
+    """Import what an option names, as error messages show it in ``key``, if it is of the kind that fits.
+
+    This is the only place where a name in a configuration becomes code.
+    """
+    if _REFUSES_FOREIGN.get() and not OURS.fullmatch(target):
+        raise UserError(f"{key} is from outside this package")
+    if target in FROM_PYTHON and fits(FROM_PYTHON[target]):
+        return FROM_PYTHON[target]
     module_name, _, name = target.rpartition(".")
     if not module_name:
         raise UserError(f"{key}: expected the module and the name of the {kind}, as my_module.NAME")
@@ -378,14 +385,13 @@ def _short(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _nested_components(group: str, value: Any, part_group: str | None, only_ours: bool) -> list[Component]:
+def _nested_components(group: str, value: Any, part_group: str | None) -> list[Component]:
     """Return the components that an argument holds: a section or a list of sections, else an empty list.
 
     Args:
         group: of the component with this argument.
         value: of the argument.
         part_group: the group of its parts, which may be given by name, if the argument is annotated so.
-        only_ours: as in `load_component`.
     """
     group = part_group or group
     items = value if isinstance(value, list) else [value]
@@ -399,7 +405,7 @@ def _nested_components(group: str, value: Any, part_group: str | None, only_ours
     for item in items:
         if not isinstance(item, dict):
             raise UserError(f"{group}: {item} is listed with nested parts but has no _target_")
-        component = load_component(group, item, only_ours=only_ours)
+        component = load_component(group, item)
         component = replace(component, partial=item.get("_partial_", False))
         if issubclass(component.cls, PositionalEncoding) and component.partial is not True:
             name = component.cls.__name__

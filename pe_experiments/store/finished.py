@@ -8,16 +8,16 @@ from typing import Any
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
-from pe_experiments.store.identity import Identity, identify
-from pe_experiments.store.names import file_digest, leaves
+from pe_experiments.store.identity import CALL, Identity, identify
+from pe_experiments.store.names import file_digest, full_hash, leaves
 from pe_experiments.store.record import Record
 from pe_experiments.store.run import Run
-from pe_experiments.store.trust import refuse_untrusted_code
 from pe_experiments.terminal.errors import UserError, few, shown
 
 
@@ -39,21 +39,24 @@ def finished_run(
     directory.complete_rerun()
     saved = directory.read_config()
     changes = _with_sections(changes or {}, saved)
-    refuse_untrusted_code(option, saved, changes, trust)
+    refuse_foreign(option, saved, changes, trust)
     record = Record.read(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
     experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)
-    # Even if another encoding is evaluated, the trained one may be a class of a stranger.
-    identity = record.trusted_identity() if trust else record.identity
-    run = Run(experiment.config, experiment, identity, directory)
+    run = Run(experiment.config, experiment, record.identity, directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
         shown_state = State.INTERRUPTED if state is State.NEW else state
         only = "only a completed run can be evaluated or continued; train it first"
         raise UserError(f"{option}: it is {shown_state}, and {only}")
-    _refuse_edited_code(option, record, saved["pe"], identify(experiment), changes)
-    if run.identity.hash != record.hash:
+    current = identify(experiment)
+    _refuse_edited_code(option, record, saved["pe"], current, changes)
+    # Even if another encoding is evaluated, the trained one may be a class of a stranger.
+    replaced = {CALL, *changes}
+    kept = current.config.keys() - replaced
+    same = all(full_hash(current.config[key]) == full_hash(run.identity.config.get(key)) for key in kept)
+    if run.identity.hash != record.hash or not same:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
 

@@ -6,16 +6,16 @@ The code of this package enters as one number, `NUMERICS`, which is raised when 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pe_experiments import NUMERICS
 from pe_experiments.configuration.experiment import IGNORED_ARGUMENTS, Experiment, trained_sections
-from pe_experiments.configuration.parts import CALLBACKS, Component, load_component
+from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, only_shipped
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     SIZES,
@@ -33,7 +33,7 @@ from pe_experiments.store.names import (
     texts,
 )
 from pe_experiments.store.own_code import UNTRACKED, code_digests
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, shown
 
 LONGEST_LABEL = 120  # characters in a run's name
 CALL = "call"  # a random text that no other run has, for code that cannot be compared
@@ -80,7 +80,7 @@ def identify(experiment: Experiment) -> Identity:
     own_classes["trainer"] = [cls for callback in callbacks for cls in callback.own_classes]
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
-    data = data_digests(experiment.task.data_files, components.values())
+    data = data_digests(experiment.task.data_files, [*components.values(), *callbacks])
     if experiment.task.vocabulary:
         data["task.tokenizer"] = experiment.task.vocabulary
     task = components["task"].choice
@@ -96,17 +96,21 @@ def identify(experiment: Experiment) -> Identity:
     )
 
 
-def without_defaults(trained: Mapping[str, Any], trust: bool = False) -> dict[str, Any]:
-    """Return a saved configuration without default arguments, so that new arguments do not change hashes.
+def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a read configuration without default arguments, so that new arguments do not change hashes.
 
     Raises:
-        ForeignCode: without ``trust`` it names a class from outside the package, which is not imported.
+        UserError: it names code from outside the package, which is not imported, or it is damaged.
     """
+    for section in (*ENCODING_AND_TASK, "model", "optimizer", "training", "trainer"):
+        if not isinstance(trained.get(section), Mapping):
+            raise UserError(f"{section}={shown(trained.get(section))} is not a section of a configuration")
     model = {key: value for key, value in trained["model"].items() if key not in SIZES}
     sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer")} | {"model": model}
-    load = partial(load_component, only_ours=not trust)
-    components = {group: load(group, section) for group, section in sections.items()}
-    callbacks = [load(CALLBACKS, section) for section in trained["trainer"].get("callbacks", ())]
+    with only_shipped():
+        components = {group: load_component(group, section) for group, section in sections.items()}
+        sections = trained["trainer"].get("callbacks", ())
+        callbacks = [load_component(CALLBACKS, section) for section in sections]
     return _without_defaults(trained, components, callbacks)
 
 
@@ -182,7 +186,9 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
 
     Args:
         data_files: files, and folders whose files are all included.
-        components: if one of their arguments is the path of a file, this file is included.
+        components: if one of their arguments is the path of a file, this file is included; for the user's
+            classes also all files of a folder, or all that continue the argument, as ``data.npy`` for
+            ``data``.
 
     Raises:
         UserError: one of ``data_files`` does not exist.
@@ -197,15 +203,31 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     files_by_name = {os.path.relpath(path, root): path for path in files if path.is_file()}
     for component in components:
         for value in texts(component.arguments):
-            if "\n" in value or not os.path.isfile(value):
-                continue
-            file = Path(value)
-            name = file.name if file.is_absolute() else value
-            while files_by_name.get(name, file.absolute()) != file.absolute():
-                name += "'"  # another file of this name
-            if file.absolute() not in files:
-                files_by_name[name] = file.absolute()
+            for file in _argument_files(value, all_files=bool(component.own_classes)):
+                name = file.name if file.is_absolute() else value if file == Path(value) else str(file)
+                while files_by_name.get(name, file.absolute()) != file.absolute():
+                    name += "'"  # another file of this name
+                if file.absolute() not in files:
+                    files_by_name[name] = file.absolute()
     digests = {name: file_digest(path) for name, path in sorted(files_by_name.items())}
     if len(digests) > MOST_FILES:
         return {f"{len(digests)} files": bytes_digest(str(digests).encode())}
     return digests
+
+
+def _argument_files(value: str, all_files: bool) -> list[Path]:
+    """Return the files that an argument may name: the file of this path, and with ``all_files`` more.
+
+    These are the files in the folder of this path, or else those whose names continue it.
+    """
+    path = Path(value)
+    try:
+        if "\n" in value or not value or path.is_file() or not all_files:
+            return [path] if value and path.is_file() else []
+        if path.is_dir():
+            return sorted(file for file in path.rglob("*") if file.is_file()) if path.name else []
+        beside = path.parent.iterdir() if path.name and path.parent.is_dir() else []
+        continued = re.compile(re.escape(path.name) + r"[._-].*")
+        return sorted(file for file in beside if continued.fullmatch(file.name) and file.is_file())
+    except (OSError, ValueError):  # too long for a path, or not readable
+        return []

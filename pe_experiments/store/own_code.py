@@ -47,14 +47,14 @@ def code_digests(user_classes: Iterable[UserCode]) -> dict[str, str]:
     digests: dict[str, str] = {}
     for cls in user_classes:
         module = sys.modules.get(cls.__module__)
-        if is_library(str(getattr(module, "__file__", ""))):
-            library = cls.__module__.partition(".")[0]
-            digests[library] = " ".join(map(version, packages_distributions().get(library, [])))
-            continue
         try:
             if not is_importable(cls):
                 raise _Unknown
-            digests |= _source_digests(cls.__module__)
+            if is_library(str(getattr(module, "__file__", ""))):
+                library = cls.__module__.partition(".")[0]
+                digests[library] = " ".join(map(version, packages_distributions().get(library, [])))
+            else:
+                digests |= _source_digests(cls.__module__)
         except _Unknown:
             token = _TOKENS.setdefault(cls, secrets.token_hex(6))
             digests[f"{cls.__module__}.{cls.__qualname__}"] = f"{UNTRACKED} {token}"
@@ -127,10 +127,13 @@ def _loaded_codes(spec: ModuleSpec, source: bytes) -> Iterator[CodeType]:
 
 
 def _modules_of(module: ModuleType) -> Iterator[str]:
-    """Yield the names of modules in the namespace of a module, and of those that its members come from."""
+    """Yield the names of modules in the namespace of a module, and of those that its members come from.
+
+    In the namespace of a package are also those of its modules that anything has imported. They do not count.
+    """
     for value in list(vars(module).values()):
         name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str) and name in sys.modules:
+        if isinstance(name, str) and name in sys.modules and not name.startswith(f"{module.__name__}."):
             yield name
 
 
@@ -190,8 +193,9 @@ def _bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
     """Yield a name for each statement that binds it, including ``global`` in functions."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield from getattr(node, "name", "").split()
-            yield from (name for part in ast.walk(node) if isinstance(part, ast.Global) for name in part.names)
+            yield getattr(node, "name", "")
+            for part in ast.walk(node):
+                yield from part.names if isinstance(part, ast.Global) else ()
         elif isinstance(node, ast.alias):
             yield (node.asname or node.name).partition(".")[0]
         else:

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any
 
 from pe_experiments.configuration.experiment import trained_sections
-from pe_experiments.configuration.parts import ForeignCode
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, without_defaults
 from pe_experiments.terminal.errors import UserError
@@ -26,7 +25,7 @@ class Record:
         classes: digests of user code by config group and module.
         derived: values that follow from the configuration, such as ``train_lengths``; empty if published.
         hash: of its identity; empty if published.
-        config: `Identity.config`, recorded only if the run names classes from outside the package.
+        config: `Identity.config`, recorded only if the run names code from outside the package.
     """
 
     name: str
@@ -40,23 +39,19 @@ class Record:
 
     @cached_property
     def identity(self) -> Identity:
-        """Return the identity without importing classes from outside the package.
+        """Return the identity without importing code from outside the package.
 
         Raises:
-            UserError: the run names such classes, and does not record its identity without them.
+            UserError: the run names such code, and does not record its identity without it.
         """
         try:
             config = without_defaults(self.trained)
-        except ForeignCode as error:
+        except UserError as error:
             if self.config is None:
                 problem = f"{error}, and its config.yaml records no identity that can be read without it"
                 raise UserError(f"{problem}; if it is yours, add rerun=true to its command") from error
             config = self.config
         return Identity(config, self.data, self.classes, self.numerics)
-
-    def trusted_identity(self) -> Identity:
-        """Return the identity computed from the trained configuration, whose classes may be imported."""
-        return Identity(without_defaults(self.trained, trust=True), self.data, self.classes, self.numerics)
 
     @classmethod
     def read(cls, directory: RunDirectory, saved: Mapping[str, Any] | None = None) -> Record:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.foreign import foreign_targets
 from pe_experiments.configuration.schema import Config
 from pe_experiments.store.directory import (
     COMPLETED,
@@ -97,7 +98,7 @@ class Run:
     def saved_config(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
         identity = {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")}
-        if self.identity.classes:  # comparisons do not import them
+        if foreign_targets(self.identity.config):  # comparisons do not import them
             identity["config"] = self.identity.config
         config = self.experiment.full_config
         return {**config, "rerun": False, "derived": self.experiment.derived, "identity": identity}

@@ -1,14 +1,12 @@
 """Publish a study: add its finished runs, trained with committed code, to its CSVs."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pe_experiments.studies.archive as archive
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.groups import OURS
+from pe_experiments.configuration.foreign import foreign_targets
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.published import PROVENANCE
 from pe_experiments.studies.pages import load_study, make_pages, mirror
@@ -77,8 +75,7 @@ def require_committed_code(study: str, runs: Runs) -> None:
         )
         raise UserError(f"study={study}: {problem}; commit the code and train them again")
     for name, saved in runs.saved.items():
-        outside = [target for target in _targets(saved.trained) if not OURS.fullmatch(target)]
-        if outside:
+        if outside := foreign_targets(saved.trained):
             raise UserError(f"study={study}: {few(outside)} of {name} is not code of this project")
 
 
@@ -90,16 +87,3 @@ def _refuse_windows(study: str, runs: Runs, results_dir: Path) -> None:
         if window is not None:
             problem = f"{name} was evaluated with evaluation.window={window}"
             raise UserError(f"publish={study}: {problem}; allowed: null, so repeat it with rerun=true")
-
-
-def _targets(node: Any) -> Iterable[str]:
-    """Yield every ``_target_`` in a configuration, at any depth."""
-    values: Iterable[Any] = ()
-    if isinstance(node, dict):
-        if node.get("_target_") is not None:
-            yield str(node["_target_"])
-        values = node.values()
-    elif isinstance(node, list):
-        values = node
-    for value in values:
-        yield from _targets(value)

@@ -10,7 +10,7 @@ import pytest
 
 from pe_experiments.checking import CHECKS, Subject, own_classes
 from pe_experiments.checking.own_classes import check_own_classes
-from pe_experiments.run import run_experiment
+from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import ROOT, TINY, Script, Tiny
@@ -67,6 +67,7 @@ def test_nan_at_an_evaluation_length_is_refused(tiny: Tiny) -> None:
     [
         ("pe=user_encodings.AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
         ("pe=implementations.OwnGenerator", "pe: OwnGenerator: two equal calls give different results"),
+        ("pe=user_encodings.NoisyInEvaluation", "pe: NoisyInEvaluation: two equal calls give different"),
         ("pe=user_encodings.WrongShapeInEvaluation", "pe fails at evaluation length 40"),
         ("pe=implementations.Raises", r"pe fails .*KeyError: .* \(implementations\.py:\d+, in bias\)$"),
         ("task=user_encodings.WrongAnswers", r"task: WrongAnswers at length .* solve says"),
@@ -76,6 +77,14 @@ def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -
     experiment = tiny(part.replace("=", "=tests.integration."), "evaluation.lengths=[4,40]")
     with pytest.raises(UserError, match=sentence):
         check_own_classes(experiment)
+
+
+@pytest.mark.parametrize("model", ["decoder", "encoder"])
+def test_random_numbers_are_refused_before_an_evaluation(model: str, tiny: Tiny) -> None:
+    run = run_experiment(tiny("pe=none", f"model={model}").config).directory.path
+    with pytest.raises(UserError, match=r"two equal calls give different results; draw while"):
+        evaluate_run(run, {"pe": {"_target_": f"{USER_ENCODINGS}.NoisyInEvaluation"}})
+    assert not list(run.glob("evaluations/*"))
 
 
 def test_a_misspelt_hook_gives_a_remark(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:

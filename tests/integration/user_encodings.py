@@ -1,10 +1,11 @@
-"""Encodings and tasks as users write them, right and wrong. The last one is the README's."""
+"""Encodings, tasks and a callback as users write them, right and wrong. The last one is the README's."""
 
 import os
 import signal
 import sys
 import time
 
+import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
@@ -101,6 +102,15 @@ class Noisy(PositionalEncoding):
         return x_BTD + 0.1 * torch.randn_like(x_BTD) if self.training else x_BTD
 
 
+class NoisyInEvaluation(PositionalEncoding):
+    """Draws from torch in evaluation, too."""
+
+    looks_ahead = True  # so that the check for look-ahead does not apply
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        return torch.rand_like(at.relative_positions_BTS[:, None], dtype=torch.float32)
+
+
 class SeesAll(PositionalEncoding):
     """Reads masked keys, too, where ``misbehaves`` is true."""
 
@@ -156,6 +166,18 @@ class ExitsLate(PositionalEncoding):
         self.calls += self.training and torch.is_grad_enabled()
         if self.calls == 15:
             sys.exit(0)
+
+
+class Halved(pl.Callback):
+    """A user's callback that scales the gradients after the backward pass."""
+
+    def __init__(self, factor: float = 0.5):
+        self.factor = factor
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for parameter in pl_module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(self.factor)
 
 
 class Recency(PositionalEncoding):

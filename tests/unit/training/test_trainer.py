@@ -23,18 +23,6 @@ from tests.conftest import Tiny
 from tests.interrupted import StopAt
 
 
-class Halved(pl.Callback):
-    """A user's callback that scales the gradients after the backward pass."""
-
-    def __init__(self, factor: float = 0.5):
-        self.factor = factor
-
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        for parameter in pl_module.parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(self.factor)
-
-
 class Best(pl.Callback):
     """A user's callback whose state cannot be read from a checkpoint."""
 
@@ -56,7 +44,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "accumulated, callback, sgd": (
         "trainer.accumulate_grad_batches=3",
         "positions=random_offset",
-        f"+trainer.callbacks=[{{_target_: {__name__}.Halved}}]",
+        "+trainer.callbacks=[{_target_: tests.integration.user_encodings.Halved}]",
         "optimizer=sgd",
     ),
     "bf16, dropout, adafactor": (
@@ -118,7 +106,8 @@ def test_a_callback_reads_the_loss_and_the_gradient_norm(tiny: Tiny) -> None:
 
 
 def test_callbacks_run_and_are_part_of_the_identity(tiny: Tiny) -> None:
-    callbacks = [f"trainer.callbacks=[{{_target_: {__name__}.Halved, factor: {n}}}]" for n in (0.5, 0.25)]
+    halved = "tests.integration.user_encodings.Halved"
+    callbacks = [f"trainer.callbacks=[{{_target_: {halved}, factor: {n}}}]" for n in (0.5, 0.25)]
     plain = ("training.clip_norm=null", "optimizer=sgd")
     runs = [run_experiment(tiny(*plain, *keys).config) for keys in ([], [callbacks[0]])]
     norms = [float(read_csv(run.directory.metrics)[0]["gradient_norm"]) for run in runs]

@@ -1,0 +1,394 @@
+"""The code of the user's classes: what counts, what cannot be compared, and what is refused."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import py_compile
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pe_experiments.comparison import load_runs
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.run import evaluate_run, run_experiment
+from pe_experiments.store.identity import evaluation_key, identify
+from pe_experiments.store.own_code import UNTRACKED, code_digests
+from pe_experiments.terminal.errors import UserError
+from tests.conftest import Script, Tiny, assert_one_sentence
+
+ENCODING = """
+from pe_experiments.encodings import PositionalEncoding
+
+class Slope(PositionalEncoding):
+    def __init__(self, shape, k=1):
+        super().__init__(shape)
+
+    def bias(self, q_BHTK, k_BHSK, at):
+        return -S * at.relative_positions_BTS[:, None].abs().float()
+"""
+Write = Callable[..., Any]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Return a function that writes files by path and imports ``mine.Slope`` as a new process would."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+
+    def write_and_import(files: dict[str, str], name: str = "mine") -> Any:
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        for module in set(sys.modules) - before:
+            if str(getattr(sys.modules[module], "__file__", None) or tmp_path).startswith(str(tmp_path)):
+                del sys.modules[module]
+        importlib.invalidate_caches()
+        return importlib.import_module(name).Slope
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield write_and_import
+    for module in set(sys.modules) - before:
+        if str(getattr(sys.modules[module], "__file__", None) or tmp_path).startswith(str(tmp_path)):
+            del sys.modules[module]
+
+
+def digest(cls: Any) -> dict[str, str]:
+    digests = code_digests([cls])
+    assert not any(text.startswith(UNTRACKED) for text in digests.values()), digests
+    return digests
+
+
+# For each way of importing S: the files besides ``mine.py``, its first lines, and the file that is edited.
+IMPORTS: dict[str, tuple[dict[str, str], str, str]] = {
+    "its own file": ({}, "S = 0.1", "mine.py"),
+    "a helper": ({"helper.py": "S = 0.1"}, "from helper import S", "helper.py"),
+    "a helper of a helper": (
+        {"helper.py": "from deeper import S", "deeper.py": "S = 0.1"},
+        "from helper import S",
+        "deeper.py",
+    ),
+    "a package beside its submodule": (
+        {"pkg/__init__.py": "S = 0.1", "pkg/sub.py": ""},
+        "import pkg.sub\nS = pkg.S",
+        "pkg/__init__.py",
+    ),
+    "the package of a package": (
+        {"pkg/__init__.py": "S = 0.1", "pkg/sub/__init__.py": "", "pkg/sub/deep.py": "from pkg import S"},
+        "from pkg.sub.deep import S",
+        "pkg/__init__.py",
+    ),
+    "a star": ({"helper.py": "S = 0.1"}, "from helper import *", "helper.py"),
+    "a star with __all__": (
+        {"pkg/__init__.py": "__all__ = ['part']", "pkg/part.py": "S = 0.1"},
+        "from pkg import *\nS = part.S",
+        "pkg/part.py",
+    ),
+    "an attribute that a package sets": (
+        {"pkg/__init__.py": "import pkg.sub\npkg.sub.S = 0.1", "pkg/sub.py": ""},
+        "from pkg.sub import S",
+        "pkg/__init__.py",
+    ),
+    "a relative import": (
+        {"pkg/__init__.py": "from .part import S", "pkg/part.py": "from . import deep\nS = deep.S",
+         "pkg/deep.py": "S = 0.1"},
+        "from pkg import S",
+        "pkg/deep.py",
+    ),
+    "a namespace package": ({"spaces/part.py": "S = 0.1"}, "from spaces.part import S", "spaces/part.py"),
+    "an import by name": (
+        {"helper.py": "S = 0.1"}, "import importlib\nS = importlib.import_module('helper').S", "helper.py"
+    ),
+    "an object of another module": (
+        {"helper.py": "from deeper import Value", "deeper.py": "class Value:\n    S = 0.1"},
+        "import helper\nS = helper.Value.S",
+        "deeper.py",
+    ),
+    "a file with a name of the standard library": ({"this.py": "S = 0.1"}, "from this import S", "this.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", IMPORTS)
+def test_every_file_that_is_imported_counts(way: str, write: Write) -> None:
+    files, first_lines, edited = IMPORTS[way]
+    files = {"mine.py": f"{first_lines}\n{ENCODING}", **files}
+    before = digest(write(files))
+    assert digest(write(files)) == before
+    after = digest(write(files | {edited: files[edited].replace("0.1", "0.7")}))
+    assert before.keys() == after.keys()
+    assert before != after
+
+
+def test_an_import_within_a_function_counts_before_it_is_executed(write: Write) -> None:
+    lazy = ENCODING.replace("return", "from later.part import S\n        return")
+    files = {"mine.py": lazy, "later/__init__.py": "", "later/part.py": "S = 0.1"}
+    before = digest(write(files))
+    assert "later.part" not in sys.modules
+    assert digest(write(files | {"later/__init__.py": "print()"})) != before
+
+
+def test_the_module_that_python_finds_counts(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is in the working directory, another comes before it on the path."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "helper.py").write_text("S = 0.1")
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    files = {"mine.py": f"from helper import S\n{ENCODING}", "helper.py": "S = 3"}
+    before = digest(write(files))
+    assert digest(write(files | {"helper.py": "S = 4"})) == before
+    assert digest(write(files | {"first/helper.py": "S = 0.7"})) != before
+
+
+def test_an_edited_module_that_is_not_imported_does_not_count(write: Write) -> None:
+    files = {"mine.py": f"S = 0.1\n{ENCODING}", "other.py": "S = 1"}
+    assert digest(write(files)) == digest(write(files | {"other.py": "S = 2"}))
+
+
+@pytest.mark.parametrize("validation", ["timestamp", "unchecked"])
+def test_an_outdated_compiled_copy_is_refused(write: Write, tmp_path: Path, validation: str) -> None:
+    files = {"mine.py": f"from helper import S\n{ENCODING}", "helper.py": "S = float('0.1')"}
+    write(files)
+    helper = tmp_path / "helper.py"
+    modes = py_compile.PycInvalidationMode
+    mode = modes.TIMESTAMP if validation == "timestamp" else modes.UNCHECKED_HASH
+    py_compile.compile(str(helper), invalidation_mode=mode)
+    status = helper.stat()
+    files["helper.py"] = "S = float('0.7')"
+    helper.write_text(files["helper.py"])
+    os.utime(helper, ns=(status.st_atime_ns, status.st_mtime_ns))
+    sys.modules.pop("helper")
+    sys.modules.pop("mine")
+    cls = importlib.import_module("mine").Slope
+    assert sys.modules["helper"].S == 0.1
+    with pytest.raises(UserError, match=r"helper\.py: Python loads the compiled copy .*pyc, .*; delete it$"):
+        code_digests([cls])
+
+
+def patch_function(cls: Any) -> Any:
+    cls.bias = lambda self, q_BHTK, k_BHSK, at: None
+    return cls
+
+
+def patch_constant(cls: Any) -> Any:
+    sys.modules["mine"].S = 0.7
+    return cls
+
+
+def add_hook(cls: Any) -> Any:
+    cls.rotate = lambda self, q_BHTK, k_BHSK, at: (k_BHSK, q_BHTK)
+    return cls
+
+
+def patch_attribute(cls: Any) -> Any:
+    cls.power = 2
+    return cls
+
+
+def patch_default(cls: Any) -> Any:
+    cls.__init__.__defaults__ = (7,)
+    return cls
+
+
+def replace_class(cls: Any) -> Any:
+    sys.modules["mine"].Slope = type("Slope", (cls,), {})
+    return cls
+
+
+def replace_helper(cls: Any) -> Any:
+    sys.modules["mine"].helper = functools.partial(abs)
+    return cls
+
+
+def edit_file(cls: Any) -> Any:
+    digest(cls)
+    path = Path(sys.modules["mine"].__file__)
+    path.write_text(path.read_text().replace("0.1", "0.7"))
+    return cls
+
+
+def edit_constant(cls: Any) -> Any:
+    """The file is edited before its class is first used."""
+    path = Path(sys.modules["mine"].__file__)
+    path.write_text(path.read_text().replace("0.1", "0.7"))
+    return cls
+
+
+CHANGES = (patch_function, patch_constant, add_hook, patch_attribute, patch_default, replace_class,
+           replace_helper, edit_file, edit_constant)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_loaded_module_that_is_not_what_its_file_says_is_untracked(
+    change: Callable[[Any], Any], write: Write
+) -> None:
+    text = ENCODING.replace("Encoding):", "Encoding):\n    power = 1\n")
+    cls = write({"mine.py": f"S = 0.1\ndef helper(x):\n    return x\n{text}"})
+    (text,) = code_digests([change(cls)]).values()
+    assert text.startswith(UNTRACKED)
+
+
+def test_what_a_module_fills_itself_is_not_a_change(write: Write) -> None:
+    changing = """
+REGISTRY, STEPS, CACHE = {}, 0, None
+NAMES = []
+
+def register(cls):
+    global STEPS
+    STEPS += 1
+    NAMES.append(cls.__name__)
+    return cls
+
+class Registered:
+    table = None
+
+    def __init_subclass__(cls):
+        cls.table = 3
+
+@register
+class Other(Registered):
+    size = 1
+
+Other.size = 2
+if NAMES:
+    S = 0.1
+S = 0.2
+"""
+    digest(write({"mine.py": changing + ENCODING}))
+
+
+def made_by_a_function(slope: float) -> type[PositionalEncoding]:
+    class Made(PositionalEncoding):
+        def bias(self, q_BHTK: Any, k_BHSK: Any, at: Any) -> Any:
+            return -slope * at.relative_positions_BTS[:, None].abs().float()
+
+    return Made
+
+
+def in_a_notebook(slope: float) -> type[PositionalEncoding]:
+    scope: dict[str, Any] = {"__name__": "__main__", "S": slope}
+    exec(ENCODING, scope)
+    return scope["Slope"]  # type: ignore[no-any-return]
+
+
+def by_type(slope: float) -> type[PositionalEncoding]:
+    return type("ByType", (in_a_notebook(slope),), {"s": slope})
+
+
+@pytest.mark.parametrize("make", [made_by_a_function, in_a_notebook, by_type], ids=lambda make: make.__name__)
+def test_a_class_without_a_file_is_trained_anew(
+    make: Callable[[float], type], results: Path, capsys: pytest.CaptureFixture[str], tiny: Tiny
+) -> None:
+    plain = tiny().config.model_dump(exclude={"pe"}, by_alias=True)
+    first, second = (run_experiment(plain | {"pe": make(slope)}) for slope in (0.1, 7.0))
+    again = run_experiment(plain | {"pe": make(7.0)})
+    assert [result.done for result in (first, second, again)] == 3 * ["trained"]
+    assert first.validation_loss != second.validation_loss == again.validation_loss
+    assert len(list(results.glob("runs/*"))) == 3
+    assert capsys.readouterr().out.count("will not be found again; load it by its path") == 3
+
+
+def test_seeds_of_one_class_in_a_notebook_are_compared_as_one_encoding(tiny: Tiny) -> None:
+    cls = in_a_notebook(0.1)
+    base = tiny().config.model_dump(exclude={"pe"}, by_alias=True)
+    for seed in (0, 1):
+        result = run_experiment(base | {"pe": cls, "seed": seed})
+    runs = load_runs(result.run.results_dir)
+    assert runs.runs["encoding"].nunique() == 1
+    assert len(runs.runs) == 2
+
+
+def test_two_classes_of_one_name_are_refused_together() -> None:
+    parts = [made_by_a_function(slope) for slope in (0.1, 0.7)]
+    with pytest.raises(UserError, match="is the name of two different classes"):
+        run_experiment({"pe": {"_target_": "pe_experiments.encodings.mixtures.ByLayer", "encodings": parts}})
+
+
+def metric_of(scale: float) -> Callable[..., Any]:
+    def measured(batch: Any, answers_BT: Any) -> Any:
+        return scale * (answers_BT >= 0).double().mean(dim=1)
+
+    return measured
+
+
+def test_a_metric_that_is_a_closure_is_measured_anew(tiny: Tiny) -> None:
+    run = run_experiment(tiny().config).directory.path
+    for scale in (1.0, 2.0):
+        options = tiny().config.model_dump(by_alias=True) | {"evaluation.metrics": [metric_of(scale)]}
+        result = run_experiment(options)
+        assert result.done == "evaluated"
+        assert result.run.path == run
+        assert result.curve[0]["measured"] == 0.5 * scale
+
+
+def test_a_sweep_refuses_a_class_that_is_made_at_run_time(script: Script, write: Write) -> None:
+    write({"mine.py": f"def make():\n    S = 0.1\n{ENCODING.replace(chr(10), chr(10) + '    ')}\n"
+                      "    return Slope\nSlope = make()\n"})  # fmt: skip
+    outcome = script("train", "-m", "pe=mine.Slope", "seed=0,1", "dry_run=true")
+    assert_one_sentence(outcome, "mine.make.<locals>.Slope is made at run time", "top level of a file")
+
+
+@pytest.mark.parametrize(
+    ("default", "given", "new"),
+    [
+        ("1", "1.0", True),
+        ("1", "true", True),
+        ("(1, 0)", "[true,0]", True),
+        ("(1, 0)", "[1,0]", False),
+        ("0.0", "-0.0", True),
+        ("1", "1", False),
+        ("{'a': 1}", "{a:1}", False),
+        ("{'a': 1}", "{a:1.0}", True),
+    ],
+)
+def test_arguments_are_equal_if_type_and_value_are(
+    default: str, given: str, new: bool, write: Write, tiny: Tiny
+) -> None:
+    write({"mine.py": "S = 0.1\n" + ENCODING.replace("k=1", f"k={default}")})
+    before, after = tiny("pe=mine.Slope"), tiny("pe=mine.Slope", f"+pe.k={given}")
+    assert (identify(before).hash != identify(after).hash) is new
+    assert before.label != after.label or not new or "true" not in given
+
+
+def test_the_default_of_a_float_is_a_float(write: Write, tiny: Tiny) -> None:
+    write({"mine.py": "S = 0.1\n" + ENCODING.replace("k=1", "k: float = 1")})
+    assert identify(tiny("pe=mine.Slope")) == identify(tiny("pe=mine.Slope", "+pe.k=1.0"))
+
+
+def test_a_partial_at_the_top_is_the_same_run(tiny: Tiny) -> None:
+    assert identify(tiny("+pe._partial_=true")) == identify(tiny())
+
+
+def test_an_evaluation_with_another_type_of_argument_is_another(tiny: Tiny, write: Write) -> None:
+    write({"mine.py": f"S = 0.1\n{ENCODING}"})
+    run = run_experiment(tiny("pe=mine.Slope").config).directory.path
+    section = {"_target_": "mine.Slope", "k": 1}
+    assert evaluate_run(run, {"pe": section}, trust=True).done == "found"
+    assert evaluate_run(run, {"pe": section | {"k": 1.0}}, trust=True).done == "evaluated"
+
+
+@pytest.mark.parametrize("argument", ["data", "data/part", "./data/part", "data/part.txt"])
+def test_a_folder_a_stem_or_a_file_counts_by_its_content(
+    argument: str, write: Write, tiny: Tiny, tmp_path: Path
+) -> None:
+    write({"mine.py": f"S = 0.1\n{ENCODING}", "data/part.txt": "a"})
+    before = identify(tiny("pe=mine.Slope", f"+pe.k={argument}"))
+    (tmp_path / "data" / "part.txt").write_text("b")
+    after = identify(tiny("pe=mine.Slope", f"+pe.k={argument}"))
+    assert before.hash != after.hash
+    assert evaluation_key(tiny("pe=mine.Slope", f"+pe.k={argument}"))["files"] == after.data
+
+
+def test_words_that_are_folders_do_not_count_for_shipped_classes(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = identify(tiny("pe.combine=concat"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "concat").mkdir()
+    (tmp_path / "concat" / "a.txt").write_text("a")
+    assert identify(tiny("pe.combine=concat")) == before
