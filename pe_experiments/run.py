@@ -28,7 +28,7 @@ from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
-from pe_experiments.store.csv_files import read_curve
+from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
 from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, trained_model
@@ -204,6 +204,7 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
                 "status": COMPLETED,
                 "finished_step": last_step,
                 "checkpoint": file_digest(directory.checkpoint),
+                "files": writer.files,
                 **model_size,
                 **summary,
             }
@@ -298,7 +299,7 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
         remark = f"trained without evaluation.every={every}, which does not change a run"
         display.say(f"{run.name}: {remark}; rerun=true trains again")
     result = directory.read_result() or {}
-    curve = read_curve(directory.curve) if result.get("status") == COMPLETED else []
+    curve = read_run_curve(directory, result) if result.get("status") == COMPLETED else []
     return Result(run.experiment, directory, run.directory, result, "found", curve)
 
 
@@ -328,6 +329,6 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
             curve, tables = evaluate_model(experiment, model.to(device), steps, display)
         summary = writer.curve(result["label"], curve, tables)
         writer.log_summary(summary | describe_model(model))
-    result |= summary
+    result |= summary | {"files": writer.files}
     directory.write_result(result)
     return Result(experiment, directory, run.directory, result, "evaluated", curve)

@@ -8,8 +8,8 @@ the folder: weights in safetensors are numbers, and classes from outside this pa
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors import SafetensorError
@@ -28,7 +28,7 @@ from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
 from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError, few, one_line
-from pe_experiments.terminal.files import read_json, require_file, write_atomically
+from pe_experiments.terminal.files import inside, read_json, require_file, write_atomically
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 LIBRARY = "pe_experiments"
@@ -63,13 +63,13 @@ def write_model_folder(run: Run, model: Backbone, curve: list[Row], folder: Path
             f"out={folder}: the tokens of task.path are not shared with a model; allowed: a model that was "
             f"trained with task.tokenizer=null, or on the default text"
         )
-    draft = folder / f".{WEIGHTS}.tmp"
-    save_model(model, str(draft), metadata={"format": "pt", "run": run.identity.hash})
-    write_atomically(folder / WEIGHTS, draft.read_bytes())  # which others may read
-    draft.unlink()
+    with TemporaryDirectory() as scratch:
+        draft = Path(scratch) / WEIGHTS
+        save_model(model, str(draft), metadata={"format": "pt", "run": run.identity.hash})
+        write_atomically(folder / WEIGHTS, draft.read_bytes())
     write_atomically(folder / CONFIG, json.dumps(_shared_config(run), indent=2) + "\n")
     for path in (run.directory.curve, run.directory.figure):
-        shutil.copyfile(path, folder / path.name)
+        write_atomically(folder / path.name, path.read_bytes())
     write_atomically(folder / CARD, _card(run, curve))
 
 
@@ -162,10 +162,10 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
     """
     option = f"run={folder}"
     try:
-        content = read_json(folder / CONFIG)
+        content = read_json(inside(folder, CONFIG))
         if content.get("library_name") != LIBRARY:
             raise ValueError(f"its library_name is not {LIBRARY}")
-        classes: dict[str, dict[str, str]] = content["classes"]
+        classes: dict[str, dict[str, str]] = {key: {**value} for key, value in content["classes"].items()}
         config: dict[str, Any] = {key: content[key] for key in (*SECTIONS, "evaluation")} | ON_THIS_MACHINE
         config["trainer"] = content["trainer"] | TRAINER
         if config["parent"]:
@@ -182,7 +182,7 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
     if content.get("vocabulary", "") != experiment.task.vocabulary:
         raise UserError(f"{option}: its tokens are those of another Python's library, the default text")
     model = experiment.untrained_model()
-    weights = folder / WEIGHTS
+    weights = inside(folder, WEIGHTS)
     try:
         require_file(weights, MOST_BYTES)
         load_model(model, str(weights))

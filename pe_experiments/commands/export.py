@@ -25,7 +25,7 @@ def run(cfg: DictConfig) -> None:
     settings = validated(ExportSettings, resolved(cfg))
     directory = settings.directory()
     from pe_experiments.analysis.model_folder import require_hub, upload_folder, write_model_folder
-    from pe_experiments.store.csv_files import read_curve  # imports torch
+    from pe_experiments.store.csv_files import read_run_curve  # imports torch
     from pe_experiments.store.directory import output_folder
     from pe_experiments.store.finished import finished_run, trained_model
 
@@ -34,7 +34,8 @@ def run(cfg: DictConfig) -> None:
     run = finished_run(directory, trust=settings.trust)
     model = trained_model(run)
     folder = output_folder(settings.out, directory.results_dir)
-    write_model_folder(run, model, read_curve(directory.curve), folder)
+    curve = read_run_curve(directory, directory.read_result() or {})
+    write_model_folder(run, model, curve, folder)
     say(f"model:  {folder}")
     say(
         f'load:   pe_experiments.load_model("{Path(settings.out)}"{", trust=True" if settings.trust else ""})'

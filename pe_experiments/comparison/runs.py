@@ -24,13 +24,13 @@ from pe_experiments.evaluation.metrics import (
     described_metric,
 )
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.csv_files import Row, read_curve, read_metrics
+from pe_experiments.store.csv_files import Row, read_metrics, read_run_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import short_hash
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError, nearest, one_line, printable, shown
+from pe_experiments.terminal.errors import UserError, is_formula, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text
 
 RESULTS = ("parameters", "encoding_parameters", "seconds_per_step", "diverged_at")
@@ -205,6 +205,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     """
     if not (directory.config.exists() or directory.result.exists()):
         raise UserError("not a run directory: config.yaml and result.json are missing")
+    if is_formula(directory.name):
+        raise UserError("its name would be a formula in a spreadsheet")
     result = directory.read_result()
     if result is None:
         raise UserError("unfinished; repeat its command to resume it")
@@ -232,7 +234,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if row["status"] == DIVERGED:
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
         return _Run(directory, row, unmeasured, saved, examples, validation_loss)
-    curve = {point["content_length"]: point for point in _read_valid_curve(directory, result)}
+    curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples, validation_loss)
     run.metrics |= _described(result)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
@@ -291,7 +293,9 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
         raise UserError(
             f"evaluated with a different {differences} than the run; its values are in {later.curve}"
         )
-    points = {point["content_length"]: point for point in _read_valid_curve(later, result)}
+    if result.get("run") != run.saved.hash:
+        raise UserError(f"{later.result} belongs to another run")
+    points = {point["content_length"]: point for point in read_run_curve(later, result)}
     if any(point["exact_match"] is None for point in points.values()):
         shortest = min(run.curve)
         longest = max(run.curve)
@@ -321,18 +325,10 @@ def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
     return (*METRICS, *(metric for metric in metrics if metric.name not in intervals))
 
 
-def _read_valid_curve(directory: RunDirectory, result: Row) -> list[Row]:
-    """Return the curve of a run or an evaluation; raise a UserError if it is damaged."""
-    rows = read_curve(directory.curve)
-    if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
-        raise UserError(f"{directory.curve} is damaged: its lengths differ from result.json; add rerun=true")
-    return rows
-
-
 def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
     """Return the training curve, or no rows if the file is damaged."""
     with _exclude_on_error(f"{directory.name}/{directory.metrics.name}", left_out):
-        metrics = read_metrics(directory.metrics)
+        metrics = read_metrics(directory.table(directory.metrics.name))
         return [{key: float(row.get(key, "nan")) for key in TRAINING} for row in metrics]
     return []
 
@@ -349,7 +345,9 @@ def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) ->
             path = directory.path / f"{file}.csv"
             with _exclude_on_error(f"{run.directory.name}/{path.name}", left_out):
                 if path.exists():
-                    table = pd.read_csv(io.StringIO(read_text(path))).drop_duplicates(keys)
+                    table = pd.read_csv(io.StringIO(read_text(directory.table(path.name)))).drop_duplicates(
+                        keys
+                    )
                     values = table[numbers].astype(float)
                     if file != "text" and values.isna().any(axis=None):  # a row was cut off
                         raise ValueError("a number is missing")

@@ -11,6 +11,7 @@ from typing import Any
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, METRICS, TOKEN_ACCURACY
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.names import bytes_digest
 from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError, shown
 from pe_experiments.terminal.files import read_text, write_atomically
@@ -21,13 +22,18 @@ TRAINING_COLUMNS = ("step", LOSS.name, "learning_rate", "gradient_norm", "valida
 MOST_ROWS = 300_000  # largest accepted CSV file, enough for three million steps
 
 
-def write_curve(run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]) -> None:
-    """Write ``extrapolation.csv`` and one CSV file for each table."""
+def write_curve(
+    run: RunDirectory, curve: Sequence[Row], tables: Mapping[str, Sequence[Row]]
+) -> dict[str, str]:
+    """Write ``extrapolation.csv`` and one CSV file for each table; return the digests of all by name."""
     further_columns = [key for key in curve[0] if key not in CURVE_COLUMNS]
-    write_atomically(run.curve, to_csv([*CURVE_COLUMNS, *further_columns], curve))
+    texts = {run.curve.name: to_csv([*CURVE_COLUMNS, *further_columns], curve)}
     for name, rows in tables.items():
         columns = dict.fromkeys(key for row in rows for key in row)
-        write_atomically(run.path / f"{name}.csv", to_csv(list(columns), rows))
+        texts[f"{name}.csv"] = to_csv(list(columns), rows)
+    for name, text in texts.items():
+        write_atomically(run.path / name, text)
+    return {name: bytes_digest(text.encode()) for name, text in texts.items()}
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[Row], header: bool = True) -> str:
@@ -113,6 +119,14 @@ def read_by_step(path: Path) -> list[Row]:
         return rows
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path} is damaged ({error}); delete it to go on without these rows") from error
+
+
+def read_run_curve(run: RunDirectory, result: Mapping[str, Any]) -> list[Row]:
+    """Return the curve of a run, or of an evaluation, after comparing it with its ``result.json``."""
+    rows = read_curve(run.table(run.curve.name))
+    if [row["length"] for row in rows] != result["evaluation"]["lengths"]:
+        raise UserError(f"{run.curve} is damaged: its lengths differ from result.json; add rerun=true")
+    return rows
 
 
 def bounded_columns() -> dict[str, tuple[float, float]]:

@@ -15,12 +15,23 @@ from typing import Any
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from pe_experiments.terminal.errors import InUse, UserError, allowed, disk_problem, few, one_line, shown
-from pe_experiments.terminal.files import make_folder, read_json, read_yaml, write_atomically
+from pe_experiments.store.names import file_digest
+from pe_experiments.terminal.errors import (
+    InUse,
+    UserError,
+    allowed,
+    disk_problem,
+    few,
+    is_formula,
+    one_line,
+    shown,
+)
+from pe_experiments.terminal.files import inside, make_folder, read_json, read_yaml, write_atomically
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
 REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
-TYPES = {"label": str, "task": str, "model": str, "seed": int}  # of some of them
+TYPES = {"label": str, "task": str, "model": str, "seed": int, "steps": int, "evaluation": dict,
+         "finished_step": int, "checkpoint": str, "run": str, "files": dict}  # fmt: skip
 
 
 class State(StrEnum):
@@ -40,22 +51,36 @@ class State(StrEnum):
 TRAINED = (State.FINISHED, State.TO_EVALUATE, State.DIVERGED)
 
 
+class _File:
+    """The path of a file in the directory of a run; a link out of the directory is refused."""
+
+    def __init__(self, *names: str):
+        self.names = names
+
+    def __get__(self, run: RunDirectory, _: type) -> Path:
+        return inside(run.path, *self.names)
+
+
 class RunDirectory:
-    """The directory ``results_dir/runs/<name>`` of a run, which may not exist yet, and its files."""
+    """The directory ``results_dir/runs/<name>`` of a run, which may not exist yet, and its files.
+
+    It may come from a stranger, so no link out of it is followed.
+    """
+
+    config = _File("config.yaml")
+    environment = _File("environment.json")
+    metrics = _File("metrics.csv")
+    curve = _File("extrapolation.csv")
+    by_step = _File("by_step.csv")  # the curve during the training (``evaluation.every``)
+    figure = _File("extrapolation.png")
+    checkpoint = _File("checkpoints", "last.ckpt")
+    result = _File("result.json")
+    error_log = _File("error.log")
+    _lock_file = _File(".lock")
 
     def __init__(self, path: Path):
         self.path = path
         self.name = path.name
-        self.config = path / "config.yaml"
-        self.environment = path / "environment.json"
-        self.metrics = path / "metrics.csv"
-        self.curve = path / "extrapolation.csv"
-        self.by_step = path / "by_step.csv"  # the curve during the training (``evaluation.every``)
-        self.figure = path / "extrapolation.png"
-        self.checkpoint = path / "checkpoints" / "last.ckpt"
-        self.result = path / "result.json"
-        self.error_log = path / "error.log"
-        self._lock_file = path / ".lock"
 
     def __repr__(self) -> str:
         return f"RunDirectory({str(self.path)!r})"
@@ -72,7 +97,23 @@ class RunDirectory:
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
         """Return the directory of another evaluation, which has no files of training."""
-        return RunDirectory(self.path / "evaluations" / evaluation_hash)
+        return RunDirectory(inside(self.path, "evaluations", evaluation_hash))
+
+    def table(self, name: str) -> Path:
+        """Return the path of a CSV of a finished run after comparing it with the digest in ``result.json``.
+
+        Runs from before results had digests are not compared.
+
+        Raises:
+            UserError: the file is not the one that the run wrote.
+        """
+        path = inside(self.path, name)
+        digests = (self.read_result() or {}).get("files")
+        if digests is not None and not (path.is_file() and digests.get(name) == file_digest(path)):
+            raise UserError(
+                f"{path} is not the file that its result.json names; add rerun=true to its command"
+            )
+        return path
 
     def evaluations(self) -> list[str]:
         """Return the hashes of the other evaluations, which are the names of their directories."""
@@ -83,6 +124,8 @@ class RunDirectory:
         result = self.read_result()
         if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
             return State.INTERRUPTED if self.checkpoint.exists() else State.NEW
+        if result["status"] == COMPLETED:
+            self.table(self.curve.name)
         return {COMPLETED: State.FINISHED, DIVERGED: State.DIVERGED, ERROR: State.FAILED}[result["status"]]
 
     def read_result(self) -> dict[str, Any] | None:
@@ -101,8 +144,11 @@ class RunDirectory:
             if missing:
                 raise ValueError(f"{few(sorted(missing))} missing")
             for key, kind in TYPES.items():
-                if not isinstance(result[key], kind):
+                if key in result and type(result[key]) is not kind:
                     raise ValueError(f"{key}={shown(result[key])}")
+            for key in ("label", "task", "model"):
+                if is_formula(result[key]):
+                    raise ValueError(f"{key}={shown(result[key])} would be a formula in a spreadsheet")
             return result
         except FileNotFoundError:  # replaced by another process in between
             return None
@@ -140,6 +186,8 @@ class RunDirectory:
             words = [*environment.get("libraries", {}).values(), *command]
             is_valid = isinstance(command, list) and isinstance(commit, str | None)
             is_valid = is_valid and isinstance(environment.get("earlier", []), list)
+            versions = environment.get("libraries", {}).values()
+            is_valid = is_valid and not any(map(is_formula, (commit, *versions)))
             return environment if is_valid and all(isinstance(word, str) for word in words) else {}
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
@@ -212,10 +260,19 @@ class RunDirectory:
         _remove(earlier)
 
     def complete_rerun(self) -> None:
-        """Put a rerun in its place if the process that finished it was killed before."""
-        if self.rerun.path.exists() and self.rerun.state() in TRAINED:
-            with suppress(InUse), self.rerun.lock():
-                self.replace_by(self.rerun)
+        """Put a rerun in its place if the process that finished it was killed before.
+
+        A folder of this name that is not a finished run with the hash of this one is left alone.
+        """
+        rerun = self.rerun
+        if rerun.path.is_symlink() or not rerun.path.exists():
+            return
+        with suppress(UserError), rerun.lock():
+            result = rerun.read_result() or {}
+            hashes = {result.get("run"), rerun.read_config()["identity"].get("hash")}
+            is_of_this_run = len(hashes) == 1 and str(hashes.pop()).startswith(self.name.rpartition("-")[2])
+            if is_of_this_run and rerun.state() in TRAINED:
+                self.replace_by(rerun)
 
     def refuse_deleted(self) -> None:
         """Raise an error if the configuration, which a run writes first, is not there any more."""

@@ -77,7 +77,14 @@ class Run:
     def state(self) -> State:
         """Return how far training and evaluation are, read from disk."""
         state = self.directory.state()
-        if state is State.FINISHED and not self.evaluation_directory.read_result():
+        if state not in TRAINED:
+            return state
+        evaluated = self.evaluation_directory
+        for directory in (self.directory, evaluated):
+            result = directory.read_result()
+            if result and result.get("run") != self.identity.hash:
+                raise UserError(f"{directory.result} belongs to another run; delete it or add rerun=true")
+        if state is State.FINISHED and evaluated.state() is not State.FINISHED:
             return State.TO_EVALUATE
         return state
 

@@ -26,12 +26,12 @@ from pe_experiments.store.csv_files import (
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
 from pe_experiments.store.environment import describe_environment, environment_changes
 from pe_experiments.store.manifest import list_in_study
-from pe_experiments.store.names import jsonable
+from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import Loggers, run_loggers
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
-from pe_experiments.terminal.files import write_atomically
+from pe_experiments.terminal.files import inside, write_atomically
 from pe_experiments.training.observer import Observer
 
 
@@ -53,6 +53,7 @@ class RunWriter(Observer):
         self.tracking = Loggers()
         self.succeeded = False
         self.has_said_cost = False  # of evaluations during the training
+        self.files: dict[str, str] = {}  # digests of the written tables by name
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +63,8 @@ class RunWriter(Observer):
 
     def begin(self) -> None:
         """Write the configuration and start the loggers."""
+        for entry in self.directory.path.iterdir():  # folders of loggers, in the directory of a stranger
+            inside(self.directory.path, entry.name)
         config = jsonable(self.run.saved_config)
         write_atomically(self.directory.config, yaml.safe_dump(config, sort_keys=False))
         if used_loggers(self.run.config.logger):
@@ -149,7 +152,9 @@ class RunWriter(Observer):
 
         experiment = self.run.experiment
         self.directory.refuse_deleted()
-        write_curve(self.directory, curve, tables)
+        self.files = write_curve(self.directory, curve, tables)
+        if self.directory.metrics.exists():
+            self.files[self.directory.metrics.name] = file_digest(self.directory.metrics)
         self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
         own = bool(experiment.components["pe"].own_classes)

@@ -32,7 +32,7 @@ def say(text: str, end: str = "\n") -> None:
 def complain(text: str) -> None:
     """Print one line to stderr. Never raise."""
     if sys.stderr is not None:
-        _write(f"error: {text}\n", sys.stderr)
+        _write(printable(f"error: {text}\n"), sys.stderr)
 
 
 def _write(text: str, stream: TextIO) -> None:

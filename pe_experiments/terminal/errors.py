@@ -101,6 +101,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+def is_formula(value: object) -> bool:
+    """Return whether a spreadsheet would take a text for a formula."""
+    return isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
 SHOWN = 60  # maximum number of characters of a value in a message
 LONGEST_WORD = 300  # characters
 LISTED = 12  # maximum number of choices in a message

@@ -46,6 +46,18 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
+def inside(folder: Path, *names: str) -> Path:
+    """Return the path of a file or a folder within a folder that somebody else may have filled.
+
+    Raises:
+        UserError: it, or a folder on the way to it, is a link out of the folder.
+    """
+    path = folder.joinpath(*names)
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise UserError(f"{path} leads out of {folder} through a link, which is not followed; delete it")
+    return path
+
+
 def make_folder(folder: Path) -> Path:
     """Create a folder and its parents, and return it; raise a `UserError` if that is not possible."""
     try:
@@ -67,7 +79,7 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
     names = sorted(names)
     with consistent_files(folder):
         for name in names:
-            make_folder((folder / name).parent)
+            make_folder(inside(folder, *name.parent.parts))
         copies = folder / ".copies"
         shutil.rmtree(copies, ignore_errors=True)
         try:
@@ -101,7 +113,7 @@ def _move_ready_files(folder: Path) -> None:
     for path in sorted(ready.rglob("*")):
         if not path.is_dir():
             name = path.relative_to(ready)
-            make_folder((folder / name).parent)
+            make_folder(inside(folder, *name.parent.parts))
             os.replace(path, folder / name)
     shutil.rmtree(ready)
 
