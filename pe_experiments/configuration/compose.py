@@ -99,7 +99,7 @@ def _set(config: DictConfig, key: str, value: Any) -> None:
 def _plain(value: Any, functions: bool, given: dict[str, Any]) -> Any:
     """Return a value given from Python as YAML could hold it: a class becomes its section.
 
-    With ``functions`` (``evaluation.metrics``) a function or a `Metric` becomes its name. All are collected in
+    With ``functions`` (``evaluation.metrics``) a function or a `Metric` becomes its name. All are kept in
     ``given`` by name, because they may not be importable, for example in a notebook.
     """
     if functions and isinstance(function := getattr(value, "of", None), FunctionType):
