@@ -20,7 +20,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.schema import Config
 from pe_experiments.drawing import markdown_table
-from pe_experiments.models import Backbone
+from pe_experiments.models import Backbone, Transformer
 from pe_experiments.store.checkpoint import MOST_BYTES
 from pe_experiments.store.csv_files import Row
 from pe_experiments.store.directory import RunDirectory
@@ -181,10 +181,11 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
             raise UserError(f"{option}: {few(sorted(recorded))} changed since the model was trained")
     if content.get("vocabulary", "") != experiment.task.vocabulary:
         raise UserError(f"{option}: its tokens are those of another Python's library, the default text")
-    model = experiment.untrained_model()
     weights = inside(folder, WEIGHTS)
     try:
         require_file(weights, MOST_BYTES)
+        _refuse_larger_model(experiment, weights)
+        model = experiment.untrained_model()
         load_model(model, str(weights))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         why = one_line(str(error))
@@ -192,6 +193,19 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise UserError(f"{weights} is damaged (its weights are NaN or infinite)")
     return experiment, model
+
+
+def _refuse_larger_model(experiment: Experiment, weights: Path) -> None:
+    """Raise a ValueError, before a model is built, if it needs more weights than the file has bytes.
+
+    Each layer of a `Transformer` has a matrix of ``d_model`` rows and columns.
+    """
+    shape = experiment.shape
+    is_transformer = issubclass(experiment.components["model"].cls, Transformer)
+    needed = shape.num_layers * shape.d_model**2 if is_transformer else 0
+    size = weights.stat().st_size
+    if size < needed:
+        raise ValueError(f"its configuration needs at least {needed:,} weights, and it has {size:,} bytes")
 
 
 def upload_folder(folder: Path, repository: str) -> str:

@@ -26,6 +26,7 @@ class ResultsSettings(Section):
     publish: Study | None
     check: bool
     reproduce: Study | None
+    trust: bool
     runs: Annotated[int, Field(ge=1)] | None
 
 
@@ -42,7 +43,9 @@ def run(cfg: DictConfig) -> None:
         raise UserError(f"runs={options.runs} needs reproduce=STUDY")
     results_dir = Path(options.results_dir)
     if options.reproduce is not None:
-        raise SystemExit(not reproduce.reproduce(options.reproduce, options.runs or 2, results_dir, Lines()))
+        count = options.runs or 2
+        agrees = reproduce.reproduce(options.reproduce, count, results_dir, Lines(), options.trust)
+        raise SystemExit(not agrees)
     differing: list[Path] = []
     if options.publish is not None:
         publish.publish(options.publish, results_dir)

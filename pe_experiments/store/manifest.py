@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from filelock import FileLock
 
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
+
+OPTION = r"(pe|positions|task|model|training|trainer|optimizer)\.[A-Za-z]\w*"  # one that can be tuned
 
 
 def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> None:
@@ -43,6 +46,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         names = content.get("runs") if isinstance(content, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("runs are not names")
+        tuned = content.get("tuned", [])
+        if not isinstance(tuned, list) or not all(re.fullmatch(OPTION, str(option)) for option in tuned):
+            raise ValueError("tuned are not options")
         return content
     except FileNotFoundError as error:
         studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))

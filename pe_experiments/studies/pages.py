@@ -1,7 +1,7 @@
 """Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
 
 import filecmp
-import importlib
+import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from PIL import Image
 
 from pe_experiments.comparison import Comparison, build_comparison, write_comparison
 from pe_experiments.drawing import drawing
+from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.published import PROVENANCE
 from pe_experiments.studies.archive import FILES, SHIPPED, read_archive
 from pe_experiments.studies.blocks import fill_page
@@ -93,9 +94,15 @@ def load_study(folder: Path) -> Study:
     name = next((name for name in names if (SHIPPED / name / "study.py").exists()), None)
     if name is None:
         return Study(compare=True)
+    path = SHIPPED / name / "study.py"
+    if not is_tracked(path):
+        raise UserError(f"{path} is not tracked by git, so it is not executed; git add it if it is yours")
     checkout = str(SHIPPED.parent)
     if checkout not in sys.path:  # studies import each other as ``results.bank.study``
-        sys.path.append(checkout)
+        sys.path.insert(0, checkout)
+    results = importlib.util.find_spec(SHIPPED.name)
+    if not results or next(iter(results.submodule_search_locations or ()), None) != str(SHIPPED):
+        raise UserError(f"another package than {SHIPPED} is called results; run this command elsewhere")
     study: Study = importlib.import_module(f"results.{name.replace('/', '.')}.study").STUDY
     return study
 
@@ -143,7 +150,7 @@ def mirror(fresh: Path, folder: Path) -> None:
 
 def _is_published(path: Path) -> bool:
     """Return whether a file belongs to the published files of a study, by its name."""
-    is_internal = path.name[0] == "." or path.name == "manifest.json"
+    is_internal = path.name[0] == "." or path.name == "manifest.json" or path.is_symlink()
     return path.is_file() and not is_internal and path.suffix in PUBLISHED
 
 

@@ -13,6 +13,7 @@ from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
@@ -29,7 +30,7 @@ FIRST_STEPS = 200  # steps in which the losses must agree or differ only by the 
 CARRIED = 30  # allowed difference, in multiples of the effect of rounding the initial weights once
 
 
-def reproduce(study: str, count: int, results_dir: Path, display: Display) -> bool:
+def reproduce(study: str, count: int, results_dir: Path, display: Display, trust: bool = False) -> bool:
     """Train randomly drawn published runs again and return whether all agree in the first steps.
 
     Args:
@@ -37,9 +38,11 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display) -> bo
         count: number of runs to train.
         results_dir: contains the folder of the study.
         display: shows the progress.
+        trust: as in `load_model`, since the study may come from a stranger.
 
     Raises:
-        UserError: the study is not published, or has fewer runs.
+        UserError: the study is not published, has fewer runs, or names code or files from outside the
+            package without ``trust``.
     """
     folder = results_dir / study
     if not (folder / PROVENANCE).exists():
@@ -55,6 +58,8 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display) -> bo
         )
         raise UserError(f"runs={count}: {problem}")
     names = random.sample(repeatable, count)
+    for name in names:
+        refuse_foreign(f"reproduce={study}", published.saved[name].trained, {}, trust)
     agreements = [reproduce_run(published, name, display) for name in names]
     say(f"{sum(agreements)} of {count} runs agree with the published ones")
     return all(agreements)
@@ -103,6 +108,11 @@ def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, b
     column = "exact_match" if repetition.curve[0]["exact_match"] is not None else "loss"
     curve = published.curves[published.curves["name"] == name].set_index("length")[column]
     repeated_curve = pd.Series({row["length"]: row[column] for row in repetition.curve})
+    steps = sorted({*losses.index} - {*loss_by_step})
+    lengths = sorted({*curve.index} ^ {*repeated_curve.index})
+    if losses.empty or steps or lengths:
+        where = f"at step {steps[0]}" if steps else f"at length {lengths[0]}" if lengths else "at any step"
+        return f"cannot be compared: only one of the two trainings has a result {where}", False
     difference = (curve - repeated_curve).abs().max()
     if losses.equals(repeated_losses) and difference == 0:
         return f"is identical: {len(losses)} losses, {column} at {len(curve)} lengths", True
@@ -111,24 +121,26 @@ def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, b
     last_close_step = int(max(losses.index[is_close.cummin()], default=0))
     description = f"training agrees to {CLOSE:g} until step {last_close_step} of {int(losses.index[-1])}"
     description += f"; the largest difference in {column} at a length is {difference:.3f}"
-    is_first = losses.index <= FIRST_STEPS
+    first_steps = max(FIRST_STEPS, int(losses.index[0]))
+    is_first = losses.index <= first_steps
     if is_close[is_first].all():
         return description, True
-    effect_of_rounding = (repeated_losses - losses.index.map(nudged_losses(repetition.experiment))).abs()
+    nudged = losses.index.map(nudged_losses(repetition.experiment, first_steps))
+    effect_of_rounding = (repeated_losses - nudged).abs()
     is_too_different = ~is_close & (loss_differences > CARRIED * effect_of_rounding)
     if is_too_different[is_first].any():
-        return f"differs within the first {FIRST_STEPS} steps by more than rounding; {description}", False
+        return f"differs within the first {first_steps} steps by more than rounding; {description}", False
     return f"{description}; rounding alone changes as much", True
 
 
-def nudged_losses(experiment: Experiment) -> dict[int, float]:
+def nudged_losses(experiment: Experiment, steps: int) -> dict[int, float]:
     """Return the losses of the first steps, by step, when the initial weights are changed by one rounding."""
     model = experiment.untrained_model()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weights in model.parameters():
             weights.mul_(1 + torch.finfo(weights.dtype).eps * torch.randn(weights.shape, generator=generator))
-    losses = _FirstLosses()
+    losses = _FirstLosses(steps)
     with use_device(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FirstStepsDone):
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
         fit(model, experiment, device, checkpoint, losses)
@@ -138,14 +150,15 @@ def nudged_losses(experiment: Experiment) -> dict[int, float]:
 class _FirstLosses(Observer):
     """Keep the losses of the first steps by step, and then end the training."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
         self.by_step: dict[int, float] = {}
 
     def metrics(self, row: dict[str, Any]) -> None:
         self.by_step[row["step"]] = row["loss"]
-        if row["step"] >= FIRST_STEPS:
+        if row["step"] >= self.steps:
             raise _FirstStepsDone
 
 
 class _FirstStepsDone(Exception):
-    """Raised to end a training after `FIRST_STEPS`."""
+    """Raised to end a training after its first steps."""

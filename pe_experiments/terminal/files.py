@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -28,6 +29,7 @@ MOST_BYTES = 32 << 20
 MOST_YAML_BYTES = 2 << 20
 DEEPEST = 100  # levels of nested YAML
 READY = ".ready"  # folder with complete files that still have to be moved
+SEXAGESIMAL = re.compile(r"[-+]?[\d_]+:")  # a number in base 60, which takes quadratic time to read
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster than OmegaConf's loader
 
 
@@ -154,6 +156,8 @@ def read_yaml(path: Path) -> Any:
                 raise ValueError(f"nested more than {DEEPEST} deep")
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it contains a YAML alias")
+            if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and SEXAGESIMAL.match(event.value):
+                raise ValueError("it contains a number with colons")
         return yaml.load(text, Loader=LOADER)
     except yaml.YAMLError as error:
         raise ValueError(f"not valid YAML ({type(error).__name__})") from error

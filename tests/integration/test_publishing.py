@@ -55,6 +55,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def written(finished: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pages, "SHIPPED", results)  # the only folder whose study.py is run
+    monkeypatch.setattr(pages, "is_tracked", lambda path: True)
     return shutil.copytree(finished, results)
 
 
@@ -64,6 +65,7 @@ def published(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = shutil.copytree(finished, tmp_path_factory.mktemp("published") / "results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "SHIPPED", results)
+        patch.setattr(pages, "is_tracked", lambda path: True)
         publish("small", results)
     return results / "small"
 

@@ -11,6 +11,7 @@ from pe_experiments.comparison import Runs, compare, load_runs
 from pe_experiments.comparison.compare import output_of
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
 from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
@@ -107,6 +108,7 @@ def test_a_study_with_code_fills_its_page(
 ) -> None:
     shipped = tmp_path / "results"
     monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", shipped)
+    monkeypatch.setattr("pe_experiments.studies.pages.is_tracked", lambda path: True)
     monkeypatch.setattr("sys.path", [*sys.path])
     folder = shipped / "small"
     write_archive(load_runs(write_study(tiny, seeds=1)), folder)
@@ -178,3 +180,14 @@ def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= 100
     assert len(text.split()) <= 1300
+
+
+def test_the_code_of_a_study_runs_only_if_git_tracks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_tracked(ROOT / "results" / "bank" / "study.py")
+    monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", tmp_path)
+    (tmp_path / "copied").mkdir()
+    (tmp_path / "copied" / "study.py").write_text("raise SystemExit('executed')")
+    with pytest.raises(UserError, match=r"study\.py is not tracked by git, so it is not executed"):
+        load_study(tmp_path / "copied")
