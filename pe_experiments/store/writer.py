@@ -153,8 +153,9 @@ class RunWriter(Observer):
         experiment = self.run.experiment
         self.directory.refuse_deleted()
         self.files = write_curve(self.directory, curve, tables)
-        if self.directory.metrics.exists():
-            self.files[self.directory.metrics.name] = file_digest(self.directory.metrics)
+        for path in (self.directory.metrics, self.directory.by_step):
+            if path.exists():
+                self.files[path.name] = file_digest(path)
         self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
         own = bool(experiment.components["pe"].own_classes)

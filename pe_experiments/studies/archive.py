@@ -25,9 +25,9 @@ from pe_experiments.comparison.compare import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.store.csv_files import bounded_columns
-from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TUNING, read_table, valid_study
+from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TEXTS, TUNING, read_table, valid_study
 from pe_experiments.store.record import Record
-from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.errors import UserError, few, is_formula
 from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
@@ -177,6 +177,10 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
             differing |= expected_names - names
         if differing:
             raise ValueError(f"runs.csv and {file} disagree on {few(sorted(differing))}")
+    for file, table in tables.items():
+        for column in set(TEXTS) & set(table.columns):
+            if table[column].map(is_formula).any():
+                raise ValueError(f"{file}: a value of {column} would be a formula in a spreadsheet")
     curves = tables["curves.csv"]
     if not (curves["in_summary"] == at_shared_lengths(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")

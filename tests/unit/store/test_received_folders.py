@@ -1,0 +1,260 @@
+"""Folders of runs, studies and models that somebody else filled: links, swapped files, odd values."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pe_experiments import load_model
+from pe_experiments.comparison import load_runs
+from pe_experiments.run import run_experiment
+from pe_experiments.store.csv_files import read_run_curve
+from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.manifest import read_manifest
+from pe_experiments.store.names import file_digest
+from pe_experiments.store.run import Run
+from pe_experiments.studies.reproduce import compare_runs, reproduce
+from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.errors import UserError, printable
+from pe_experiments.terminal.files import consistent_files, inside, read_yaml, replace_together
+from tests.conftest import Tiny
+from tests.synthetic import fading, write_run
+
+Spoil = Callable[[RunDirectory, RunDirectory], object]
+
+
+def with_digests(run: RunDirectory) -> RunDirectory:
+    """Record the digests of the tables, as a run does."""
+    files = {path.name: file_digest(path) for path in run.path.glob("*.csv")}
+    run.result.write_text(json.dumps(json.loads(run.result.read_text()) | {"files": files}))
+    return run
+
+
+def edit(path: Path, change: Callable[[str], str]) -> None:
+    path.write_text(change(path.read_text()))
+
+
+def without_last_row(text: str) -> str:
+    return "".join(text.splitlines(keepends=True)[:-1])
+
+
+SWAPPED: dict[str, Spoil] = {
+    "a curve without its last row": lambda run, other: edit(run.curve, without_last_row),
+    "the curve of another run": lambda run, other: shutil.copyfile(other.curve, run.curve),
+    "the result of another run": lambda run, other: shutil.copyfile(other.result, run.result),
+    "result and curve of another run": lambda run, other: [
+        shutil.copyfile(other.path / name, run.path / name) for name in ("result.json", "extrapolation.csv")
+    ],
+    "an edited number": lambda run, other: edit(run.curve, lambda text: text.replace("0.9", "0.8")),
+}
+
+
+@pytest.mark.parametrize("spoil", SWAPPED)
+def test_a_table_that_the_result_does_not_name_is_not_found_and_not_compared(spoil: str, tiny: Tiny) -> None:
+    run = with_digests(write_run(tiny(), fading(1, 0.02)))
+    other = with_digests(write_run(tiny("seed=1"), fading(0.9, 0.04)))
+    assert Run(tiny().config).state == "finished"
+    SWAPPED[spoil](run, other)
+    with pytest.raises(UserError, match=r"names; add rerun=true|belongs to another run; delete it"):
+        run_experiment(tiny().config)
+    runs = load_runs(run.path.parents[1])
+    assert list(runs.saved) == [other.name]
+    assert run.name in runs.left_out
+
+
+def test_a_run_without_digests_has_the_lengths_of_its_result(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    assert len(read_run_curve(run, run.read_result() or {})) == 3
+    edit(run.curve, without_last_row)
+    with pytest.raises(UserError, match="its lengths differ from result"):
+        run_experiment(tiny().config)
+
+
+def test_a_cut_table_is_left_out_and_the_run_is_compared(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    index = run.path / "index.csv"
+    index.write_text("length,index,tokens,token_accuracy\n4,0,20,0.5\n4,1,20,0.25\n")
+    with_digests(run)
+    edit(index, lambda text: text[:-3])
+    runs = load_runs(run.path.parents[1])
+    assert list(runs.saved) == [run.name]
+    assert f"{run.name}/index.csv" in runs.left_out
+
+
+LINKS: dict[str, Callable[[RunDirectory], object]] = {
+    "config.yaml": lambda run: run.read_config(),
+    "result.json": lambda run: run.read_result(),
+    "extrapolation.csv": lambda run: run.curve,
+    "extrapolation.png": lambda run: run.figure,
+    "metrics.csv": lambda run: run.metrics,
+    "index.csv": lambda run: run.table("index.csv"),
+    "error.log": lambda run: run.error_log,
+    ".lock": lambda run: run.lock(),
+    "checkpoints": lambda run: run.checkpoint,
+    "checkpoints/last.ckpt": lambda run: run.checkpoint,
+    "evaluations": lambda run: run.evaluation("abc"),
+    "evaluations/abc": lambda run: run.evaluation("abc"),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_no_link_out_of_a_run_is_followed(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secret").mkdir()
+    run = RunDirectory(tmp_path / "run")
+    (run.path / name).parent.mkdir(parents=True)
+    (run.path / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=r"leads out of .* through a link"):
+        LINKS[name](run)
+
+
+def test_a_link_within_the_folder_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    (tmp_path / "b").symlink_to("a")
+    assert inside(tmp_path, "b") == tmp_path / "b"
+    (tmp_path / "loop").symlink_to("loop")
+    assert inside(tmp_path, "loop")
+    with pytest.raises(UserError, match="leads out of"):
+        inside(tmp_path, "..", "other")
+
+
+def test_the_figures_of_a_study_are_not_written_through_a_link(tmp_path: Path) -> None:
+    outside, study, fresh = (tmp_path / name for name in ("outside", "study", "fresh"))
+    for folder in (outside, study, fresh / "figures", study / ".ready" / "figures"):
+        folder.mkdir(parents=True)
+    (study / "figures").symlink_to(outside)
+    (fresh / "figures" / "a.png").write_text("new")
+    (study / ".ready" / "figures" / "b.png").write_text("new")
+    with pytest.raises(UserError, match="leads out of"), consistent_files(study):
+        pass
+    shutil.rmtree(study / ".ready")
+    with pytest.raises(UserError, match="leads out of"):
+        replace_together(fresh, study, [Path("figures/a.png")])
+    assert not list(outside.iterdir())
+
+
+def copied(source: RunDirectory, target: Path) -> None:
+    shutil.copytree(source.path, target)
+
+
+RERUNS: dict[str, Spoil] = {
+    "of another run": lambda run, other: copied(other, run.rerun.path),
+    "a link": lambda run, other: run.rerun.path.symlink_to(other.path),
+    "with a curve of another run": lambda run, other: [
+        copied(run, run.rerun.path), shutil.copyfile(other.curve, run.rerun.curve)
+    ],
+    "with a result of another run": lambda run, other: [
+        copied(run, run.rerun.path), shutil.copyfile(other.result, run.rerun.result)
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RERUNS)
+def test_only_a_finished_rerun_of_a_run_takes_its_place(kind: str, tiny: Tiny) -> None:
+    run = with_digests(write_run(tiny(), fading(1, 0.02)))
+    other = with_digests(write_run(tiny("seed=1"), fading(0.9, 0.04)))
+    before = run.curve.read_bytes()
+    RERUNS[kind](run, other)
+    run.complete_rerun()
+    assert run.curve.read_bytes() == before
+    assert other.path.exists()
+    assert run.rerun.path.exists()
+
+
+@pytest.mark.parametrize("key", ["label", "task", "model"])
+@pytest.mark.parametrize("first", "=+-@\t")
+def test_a_read_text_cannot_be_a_formula(key: str, first: str, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02), result={key: f"{first}cmd|' /C calc'!A0"})
+    (reason,) = load_runs(run.path.parents[1]).left_out.values()
+    assert "would be a formula in a spreadsheet" in reason
+
+
+@pytest.mark.parametrize(("key", "value"), [("finished_step", "x"), ("seed", True), ("evaluation", [1])])
+def test_a_result_with_a_value_of_another_type_is_damaged(key: str, value: Any, tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02), result={key: value})
+    with pytest.raises(UserError, match=r"result\.json is damaged"):
+        run.read_result()
+
+
+def test_a_number_in_base_60_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(f"seed: {':'.join(['1'] * 500_000)}")
+    with pytest.raises(ValueError, match="a number with colons"):
+        read_yaml(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text("a: '12:30'\nb: C:x\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"a": "12:30", "b": "C:x"}
+
+
+@pytest.mark.parametrize("tuned", [["__class__.x"], ["training"], "training.steps", [3]])
+def test_a_manifest_names_options(tuned: Any, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"runs": [], "tuned": tuned}))
+    with pytest.raises(UserError, match="is damaged"):
+        read_manifest(tmp_path / "manifest.json")
+
+
+def test_a_model_larger_than_its_weights_is_refused(tiny: Tiny, tmp_path: Path) -> None:
+    from pe_experiments.analysis.model_folder import write_model_folder
+
+    run = write_run(tiny(), fading(1, 0.02))
+    run.figure.write_bytes(b"")
+    experiment = tiny()
+    opened = Run(experiment.config)
+    write_model_folder(
+        opened, experiment.untrained_model(), read_run_curve(run, run.read_result() or {}), tmp_path
+    )
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["model"] |= {"num_layers": 1000, "d_model": 1024}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"its configuration needs at least 1,048,576,000 weights"):
+        load_model(tmp_path)
+    config["classes"] = [1]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"its config\.json is not that of a shared model"):
+        load_model(tmp_path)
+
+
+class Published:
+    """What `compare_runs` and `reproduce` read of a published study."""
+
+    def __init__(self, steps: list[int], trained: dict[str, Any] | None = None):
+        self.training = pd.DataFrame({"name": "a", "step": steps, "loss": [1.0] * len(steps)})
+        self.curves = pd.DataFrame({"name": "a", "length": [4, 6, 9], "exact_match": [1.0] * 3})
+        self.runs = pd.DataFrame({"name": ["a"], "status": ["completed"]})
+        self.saved = {"a": type("Saved", (), {"trained": trained})}
+
+
+@pytest.mark.parametrize("steps", [[1000, 8000], [], [6, 8000]])
+def test_a_repetition_without_the_published_steps_cannot_be_compared(steps: list[int], tiny: Tiny) -> None:
+    published: Any = Published(steps)
+    words, agrees = compare_runs(published, "a", run_experiment(tiny().config))
+    assert not agrees
+    assert words.startswith("cannot be compared: ")
+
+
+@pytest.mark.parametrize("section", ["pe", "callbacks", "file"])
+def test_a_published_study_of_a_stranger_is_not_trained(
+    section: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = tiny().trained
+    if section == "pe":
+        trained["pe"] = {"_target_": "evil.Rec"}
+    elif section == "callbacks":
+        trained["trainer"]["callbacks"] = [{"_target_": "pytorch_lightning.callbacks.Timer"}]
+    else:
+        trained["task"] = {"_target_": "pe_experiments.tasks.text.Text", "path": "secret.txt"}
+    (tmp_path / "stranger").mkdir()
+    (tmp_path / "stranger" / "provenance.csv").write_text("")
+    monkeypatch.setattr("pe_experiments.studies.reproduce.read_archive", lambda _: Published([6], trained))
+    with pytest.raises(UserError, match=r"reproduce=stranger: its configuration names .*trust=true"):
+        reproduce("stranger", 1, tmp_path, Display())
+
+
+def test_errors_are_printed_without_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    from pe_experiments.terminal.console import complain
+
+    complain("\x1b[31mred")
+    assert capsys.readouterr().err == f"error: {printable(chr(27))}[31mred\n"
