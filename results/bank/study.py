@@ -194,7 +194,7 @@ def ranking_table(ranked: pd.DataFrame) -> str:
 
 def summary_table(ranked: pd.DataFrame) -> str:
     """Return the table of the project's README: the best encodings and the best-known ones."""
-    shown = [*ranked.index[ranked["tied"]][:6], "alibi", "rope", "sinusoidal"]
+    shown = [*ranked.index[ranked["tied"]], "alibi", "rope", "sinusoidal"]
     lines = []
     for label in dict.fromkeys(shown):
         row = ranked.loc[label]
@@ -248,6 +248,7 @@ def ranking_numbers(scores: pd.DataFrame, ranked: pd.DataFrame) -> dict[str, Any
     values: dict[str, Any] = {
         "rank/encodings": len(ranked),
         "rank/tied": len(tied),
+        "rank/others": len(ranked) - 1,
         "rank/lower": len(ranked) - len(tied),
         "rank/widest tie": ranked.loc[tied, "high"].max(),
         "rank/lowest tied": ranked.loc[tied, "mean"].min(),
