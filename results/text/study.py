@@ -1,6 +1,9 @@
-"""Analyse byte-level language models of source code past their training length."""
+"""Byte-level language models past their training length: bits per byte at eight times the context.
 
-from itertools import product
+The learning rate of each encoding was chosen on `TUNING_SEED`; three other seeds count. Shapes of tables:
+encodings, seeds.
+"""
+
 from pathlib import Path
 from typing import Any
 
@@ -8,34 +11,29 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, rank_correlation, t_interval
+from pe_experiments.comparison.statistics import paired_t_tests, rank_correlation
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
-from pe_experiments.studies import (
-    Study,
-    bits_per_byte,
-    format_change,
-    format_rate,
-    markdown_table,
-    read_archive,
-    table,
-)
+from pe_experiments.studies import Study, bits_per_byte, format_change, read_archive, table, with_settings
 
 HERE = Path(__file__).parent
-# Context lengths in bytes.
-TRAINED = 256
-LENGTHS = [256, 512, 1024, 2048]
+TUNING_SEED = 100
+TRAINED, LENGTHS = 256, [256, 512, 1024, 2048]  # bytes of context
 LONGEST = LENGTHS[-1]
-ARGUMENTS = r"\([^)]*\)"  # in the label of an encoding; the labels of the bank have none
+ARGUMENTS = r"\(max_positions=\d+\)"  # in a label
 ENLARGED = (2.0, 2.65)  # bits per byte in enlarged panels
 FLAT = 0.05  # bits per byte; a smaller rise counts as no rise
-RESCALED = ("rope_linear", "rope_ntk", "rope_dynamic_ntk", "rope_yarn")
-FURTHER = ("rope", "depth", "prose")
+FURTHER = {"six layers": "depth", "prose": "prose"}
+RESCALED = ("rope_yarn", "rope_linear", "rope_dynamic_ntk", "rope_ntk")
+IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "cpb_log", "fox", "fox(initial_bias=4)")
+GREY = ("0.75", "")  # encodings that are not in colour
 
 
 def scores(runs: Runs) -> pd.DataFrame:
-    """Return a row per run: label without arguments, seed, status, and bits per byte by context length."""
-    rows = runs.runs.set_index("name")[["label", "seed", "status"]].join(bits_per_byte(runs, LENGTHS))
-    return rows.assign(label=rows["label"].str.replace(ARGUMENTS, "", regex=True))
+    """Return a row per run that counts: label, seed, status, rate, and bits per byte by context length."""
+    rows = with_settings(runs, rate="training.learning_rate").set_index("name")
+    rows = rows[["label", "seed", "status", "rate"]].join(bits_per_byte(runs, LENGTHS))
+    rows["label"] = rows["label"].str.replace(ARGUMENTS, "", regex=True)
+    return rows[rows["seed"] != TUNING_SEED]
 
 
 def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
@@ -46,8 +44,9 @@ def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
 
 def by_index(runs: Runs) -> pd.DataFrame:
     """Return mean bits per byte [encodings, last indices] in parts of 64 bytes of windows of 2,048 bytes."""
-    rows = runs.text[runs.text["slice"] == "index"].merge(runs.runs[["name", "label"]], on="name")
-    rows = rows.assign(label=rows["label"].str.replace(ARGUMENTS, "", regex=True))
+    labels = scores(runs)["label"]
+    rows = runs.text[runs.text["slice"] == "index"]
+    rows = rows.assign(label=rows["name"].map(labels)).dropna(subset=["label"])
     return rows.pivot_table("bits_per_byte", "label", "last_index")
 
 
@@ -57,188 +56,174 @@ def draw_lengths(folder: Path, figures: Path) -> None:
     The dashed line is RoPE that reads only the last `TRAINED` bytes.
     """
     groups = by_encoding(read_archive(folder))
-    looks = styles(groups)
+    looks: Any = {"others": GREY} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     enlarged, complete = figure.subplots(1, 2)
-    truncated = groups["rope"][TRAINED].mean()
     for axes in (enlarged, complete):
-        for label, rows in groups.items():
-            draw_seeds(axes, LENGTHS, rows[LENGTHS], looks[label])
-        axes.axhline(truncated, color=looks["rope"][0], linestyle="--", linewidth=1.2)
+        for label in sorted(groups, key=lambda label: label in IN_COLOUR):  # grey lines below
+            draw_seeds(axes, LENGTHS, groups[label][LENGTHS], looks.get(label, GREY))
+        axes.axhline(groups["rope"][TRAINED].mean(), color=looks["rope"][0], linestyle="--", linewidth=1.2)
         length_axis(axes, LENGTHS, TRAINED, "bits per byte", accuracy=False)
         axes.set_xlabel("context length (bytes)")
     bits_axis(complete)
     enlarged.set(ylim=ENLARGED, title="enlarged")
     complete.set(title="all")
-    legend_below(figure, looks, looks)
+    legend_below(figure, looks, [*IN_COLOUR, "others"])
     save(figure, figures, "answer")
 
 
-def draw_contexts(folder: Path, figures: Path) -> None:
-    draw_context(read_archive(folder), figures, "context")
-    draw_context(read_archive(HERE / "rope"), figures, "rescaled")
-
-
-def draw_context(runs: Runs, folder: Path, slug: str) -> None:
-    """Draw bits per byte by index in windows of `LONGEST` bytes, and on repeated 4-grams by context."""
-    names = runs.runs.set_index("name")["label"].str.replace(ARGUMENTS, "", regex=True)
-    rows = runs.text.assign(label=runs.text["name"].map(names))
-    looks = styles(sorted(set(names)))
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    by_place, enlarged, repeated = figure.subplots(1, 3)
-    for label, losses in by_index(runs).iterrows():
-        for axes in (by_place, enlarged):
-            draw = {"color": looks[str(label)][0], "linewidth": 1.4, "marker": looks[str(label)][1]}
-            axes.plot(losses.index, losses, markersize=3.5, markevery=4 if axes is by_place else 1, **draw)
-    near, far = (
-        rows[rows["slice"] == name].groupby(["label", "length"])["bits_per_byte"].mean().unstack("label")
-        for name in ("repeated_near", "repeated_far")
-    )
-    for means, line in ((near, "-"), (far, "--")):
-        for label, (colour, marker) in looks.items():
-            repeated.plot(means.index, means[label], line, color=colour, marker=marker, markersize=3.5)
-    length_axis(by_place, [64, *LENGTHS], TRAINED, "bits per byte", accuracy=False)
+def draw_context(folder: Path, figures: Path) -> None:
+    """Draw bits per byte by index in windows of `LONGEST` bytes, and the same enlarged."""
+    losses = by_index(read_archive(folder))
+    looks: Any = {"others": GREY} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}
+    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    complete, enlarged = figure.subplots(1, 2)
+    for label in sorted(losses.index, key=lambda label: label in IN_COLOUR):
+        colour, marker = looks.get(label, GREY)
+        for axes, every in ((complete, 4), (enlarged, 1)):
+            axes.plot(
+                losses.columns,
+                losses.loc[label],
+                color=colour,
+                marker=marker,
+                markersize=3.5,
+                markevery=every,
+            )
+    length_axis(complete, [64, *LENGTHS], TRAINED, "bits per byte", accuracy=False)
     length_axis(enlarged, [64, 128, 192, 256], TRAINED, "", accuracy=False)
-    length_axis(repeated, LENGTHS, TRAINED, "", accuracy=False)
-    for axes, title, x in (
-        (by_place, "by index", "index in the window"),
-        (enlarged, "by index, enlarged", "index in the window"),
-        (repeated, "last byte of repeated 4-grams", "context length (bytes)"),
-    ):
-        axes.set_title(title)
-        axes.set_xlabel(x)
-    enlarged.set_ylim(*ENLARGED)
-    legend_below(figure, looks, looks)
-    save(figure, folder, slug)
+    enlarged.set(ylim=ENLARGED, title="enlarged", xlabel="index in the window")
+    complete.set(title="all", xlabel="index in the window")
+    legend_below(figure, looks, [*IN_COLOUR, "others"])
+    save(figure, figures, "context")
 
 
 def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     runs = read_archive(folder)
     groups = by_encoding(runs)
-    values: dict[str, Any] = {"table": rise_table(runs), "truncated": truncated_table(groups)}
-    values |= {name: rise_table(read_archive(HERE / name)) for name in FURTHER}
-    values |= published_tables(groups)
-    values["extension"] = extension_table(by_encoding(read_archive(HERE / "rope")))
-    values["copied"] = runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max()
+    tests = truncation_tests(groups)
+    values: dict[str, Any] = {
+        "table": loss_table(groups, tests),
+        "rescaled": rescaled_table(by_encoding(read_archive(HERE / "rope"))),
+        "further": further_table(groups),
+        "published": published_table(groups),
+        "copied": runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max(),
+        "below": sum(interval.high < 0 for interval, _ in tests.values()),
+    }
     for label, rows in groups.items():
-        values[f"{label}_rise"] = (rows[LONGEST] - rows[TRAINED]).mean()
-        values[f"{label}_at_end"] = rows[LONGEST].mean()
-        values |= {f"{label}_at_{length}": rows[length].mean() for length in LENGTHS}
-    for encoding, losses in by_index(runs).iterrows():
-        values |= {f"{encoding}_index_{index:g}": loss for index, loss in losses.items()}
-        values[f"{encoding}_later"] = losses[[128, 192, 256]].mean()
-    for name in ("depth", "prose"):
-        further = by_encoding(read_archive(HERE / name))
-        above_fox = (further["alibi"][TRAINED] - further["fox"][TRAINED]).to_numpy()
-        ((interval, p),) = paired_t_tests([above_fox])
-        values |= {f"{name}_alibi_above_fox": interval.estimate, f"{name}_alibi_p": p}
-        values[f"{name}_p"] = "< 0.001" if p < 0.001 else f"= {p:.2f}"
-    ((interval, p),) = paired_t_tests([(groups["alibi"][TRAINED] - groups["fox"][TRAINED]).to_numpy()])
-    return values | {"alibi_above_fox": interval.estimate, "alibi_p": p}
+        values[f"{label}/rise"] = (rows[LONGEST] - rows[TRAINED]).mean()
+        values |= {f"{label}/{length}": rows[length].mean() for length in LENGTHS}
+    losses = by_index(runs)
+    values |= {
+        "fox/first 64": losses.loc["fox", 64],
+        "fox/next 192": losses.loc["fox", [128, 192, 256]].mean(),
+    }
+    deep = by_encoding(read_archive(HERE / "depth"))
+    ((interval, p),) = paired_t_tests([(deep["none"][LONGEST] - deep["rope"][LONGEST]).to_numpy()])
+    return values | {"depth/none minus rope": format_change(interval), "depth/none minus rope/p": p}
 
 
-def truncated_table(groups: dict[str, pd.DataFrame]) -> str:
-    """Return a table of losses at the longest context minus those of RoPE on its last `TRAINED` bytes.
+def truncation_tests(groups: dict[str, pd.DataFrame]) -> dict[str, Any]:
+    """Return paired t tests of each loss at the longest context minus RoPE's on its last `TRAINED` bytes.
 
-    RoPE's windows of `TRAINED` bytes end with the scored bytes, so they are what a truncated model reads. The
-    tests are paired t tests over seeds with Holm's correction.
+    RoPE's windows of `TRAINED` bytes end with the scored bytes, so they are what a truncated model reads.
     """
     truncated = groups["rope"][TRAINED]
-    differences = {label: rows[LONGEST] - truncated for label, rows in groups.items() if label != "rope"}
-    tests = paired_t_tests([values.to_numpy() for values in differences.values()])
-    rows = []
-    for label, (interval, p) in zip(differences, tests, strict=True):
-        rows.append(
-            [f"`{label}`", f"{groups[label][LONGEST].mean():.2f}", format_change(interval), f"{p:.2g}"]
+    others = [label for label in groups if label != "rope"]
+    differences = [(groups[label][LONGEST] - truncated).to_numpy() for label in others]
+    return dict(zip(others, paired_t_tests(differences), strict=True))
+
+
+def loss_table(groups: dict[str, pd.DataFrame], tests: dict[str, Any]) -> str:
+    """Return a table of bits per byte, their rise, and their distance from truncated RoPE."""
+    lines = []
+    for label, rows in groups.items():
+        interval, p = tests.get(label, (None, None))
+        lines.append(
+            {
+                "encoding": f"`{label}`",
+                f"at {TRAINED}": f"{rows[TRAINED].mean():.2f}",
+                f"at {LONGEST:,}": f"{rows[LONGEST].mean():.2f}",
+                "rise": f"{round(mean_rises(groups)[label], 2) + 0.0:+.2f}",  # no -0.00
+                "minus truncated RoPE": format_change(interval) if interval else "–",
+                "p": f"{p:.2g}" if interval else "–",
+            }
         )
-    heading = ["encoding", f"at {LONGEST:,} bytes", "minus RoPE on its last 256 bytes", "p"]
-    return markdown_table(heading, rows)
+    return table(pd.DataFrame(lines))
 
 
-def published_tables(groups: dict[str, pd.DataFrame]) -> dict[str, str]:
-    """Return a table of published changes at eight times the training length, and one of their ranks.
+def mean_rises(groups: dict[str, pd.DataFrame]) -> dict[str, float]:
+    """Return how far the mean loss of each encoding rises from `TRAINED` to `LONGEST`."""
+    return {label: (rows[LONGEST] - rows[TRAINED]).mean() for label, rows in groups.items()}
 
-    Our rises, beside them, count as tied below `FLAT`.
+
+def rescaled_table(groups: dict[str, pd.DataFrame]) -> str:
+    """Return the rises of rescaled RoPEs, and where they differ from RoPE's and ALiBi's.
+
+    The tests are paired t tests over seeds, one family by Holm's method.
+    """
+    keys = [
+        (label, length, other) for label in RESCALED for length in LENGTHS[1:] for other in ("rope", "alibi")
+    ]
+
+    def rise(label: str, length: int) -> pd.Series:
+        return groups[label][length] - groups[label][TRAINED]
+
+    tests = paired_t_tests(
+        [(rise(label, length) - rise(other, length)).to_numpy() for label, length, other in keys]
+    )
+    by_key = dict(zip(keys, tests, strict=True))
+    lines = []
+    for label in ("rope", *RESCALED, "alibi"):
+        line = {"encoding": f"`{label}`", f"at {TRAINED}": f"{groups[label][TRAINED].mean():.2f}"}
+        line |= {
+            f"rise to {length:,}": f"{rise(label, length).mean().round(2) + 0.0:+.2f}"
+            for length in LENGTHS[1:]
+        }
+        below = above = "–"
+        if label in RESCALED:
+            below = ", ".join(f"{n:,}" for n in LENGTHS[1:] if by_key[label, n, "rope"][0].high < 0)
+            above = ", ".join(f"{n:,}" for n in LENGTHS[1:] if by_key[label, n, "alibi"][0].low > 0)
+        lines.append(line | {"below RoPE at": below, "above ALiBi at": above})
+    return table(pd.DataFrame(lines))
+
+
+def further_table(groups: dict[str, pd.DataFrame]) -> str:
+    """Return the loss at the training length and the rise with two and six layers, and on prose."""
+    studies = {"two layers": groups}
+    studies |= {words: by_encoding(read_archive(HERE / name)) for words, name in FURTHER.items()}
+    lines = []
+    for label in studies["prose"]:
+        line = {"encoding": f"`{label}`"}
+        for words, study in studies.items():
+            line[f"{words}, at {TRAINED}"] = f"{study[label][TRAINED].mean():.2f}"
+            line[f"{words}, rise"] = f"{round(mean_rises(study)[label], 2) + 0.0:+.2f}"  # no -0.00
+        lines.append(line)
+    return table(pd.DataFrame(lines))
+
+
+def published_table(groups: dict[str, pd.DataFrame]) -> str:
+    """Return published changes at eight times the training length, ours, and their rank correlations.
+
+    Our rises count as tied below `FLAT`.
     """
     published = pd.read_csv(HERE / "published.csv")
     wide = published.pivot(index="encoding", columns="models", values="change")[
         [*published["models"].unique()]
     ]
-    rises = pd.Series({label: (rows[LONGEST] - rows[TRAINED]).mean() for label, rows in groups.items()})
+    rises = pd.Series(mean_rises(groups))
     ours = rises.where(rises >= FLAT, 0.0)
     lines = []
     for encoding in [label for label in groups if label in wide.index]:
         cells = wide.loc[encoding].map("{:+.2f}".format, na_action="ignore").fillna("–")
         lines.append([f"`{encoding}`", *cells, f"{round(rises[encoding], 2) + 0.0:+.2f}"])  # no -0.00
-    ranks = []
+    correlations = []
     for models in wide:
         known = wide[models].dropna()
         rho, p = rank_correlation(known.to_numpy(), ours[known.index].to_numpy())
-        ranks.append([f"{models}", f"{len(known)}", f"{rho:+.2f}", f"{p:.3f}"])
-    return {
-        "published": markdown_table(["encoding", *map(str, wide), "here, 0.1 M, 256 to 2,048"], lines),
-        "published_ranks": markdown_table(["models", "encodings", "rho with our rises", "p"], ranks),
-    }
+        correlations.append(f"{rho:+.2f}, p {p:.2f}")
+    lines.append(["rho with ours", *correlations, ""])
+    return table(pd.DataFrame(lines, columns=["encoding", *map(str, wide), "here, 0.1 M"]))
 
 
-def rise_table(runs: Runs) -> str:
-    """Return a table of bits per byte at the training length and their rise with the context length."""
-    groups = by_encoding(runs)
-    best = min(groups, key=lambda label: (groups[label][TRAINED].mean(), label))
-    cells = pd.DataFrame({"encoding": [f"`{label}`" for label in groups]})
-    cells[f"at {TRAINED} bytes"] = [f"{rows[TRAINED].mean():.2f}" for rows in groups.values()]
-    differences = []
-    for label, rows in groups.items():
-        by_seed = (rows[TRAINED] - groups[best][TRAINED]).dropna()
-        differences.append("–" if label == best else format_change(t_interval(by_seed.to_numpy())))
-    cells[f"minus `{best}`, at {TRAINED}"] = differences
-    for length in LENGTHS[1:]:
-        rises = [rows[length] - rows[TRAINED] for rows in groups.values()]
-        cells[f"rise to {length:,}"] = [format_change(t_interval(rise.to_numpy())) for rise in rises]
-    cells["rises"] = [verdict(rise, len(groups)) for rise in rises]  # at the longest context
-    if runs.tuning:
-        rates = pd.Series({choice["encoding"]: format_rate(choice) for choice in runs.tuning})
-        rates.index = rates.index.str.replace(ARGUMENTS, "", regex=True)
-        cells["learning rate"] = rates[[*groups]].to_numpy()
-    return table(cells)
-
-
-def verdict(rises: pd.Series, encodings: int) -> str:
-    """Return whether the loss rises by more than `FLAT`.
-
-    Args:
-        rises: rises in bits per byte, one per seed.
-        encodings: number of encodings, for Bonferroni's correction.
-    """
-    interval = t_interval(rises.to_numpy(), ALPHA / encodings)
-    if interval.high < FLAT:
-        return "no"
-    return "yes" if interval.low > FLAT else "unclear"
-
-
-def extension_table(groups: dict[str, pd.DataFrame]) -> str:
-    """Return a table that compares the rises of rescaled RoPEs with those of RoPE and ALiBi.
-
-    The tests are paired t tests over seeds with Holm's correction.
-    """
-    lengths = [length for length in groups["rope"] if length in LENGTHS[1:]]
-    rises = {label: rows[lengths].sub(rows[TRAINED], axis=0) for label, rows in groups.items()}
-    differences = {
-        (label, length, other): (rises[label][length] - rises[other][length]).to_numpy()
-        for label, length, other in product(RESCALED, lengths, ("rope", "alibi"))
-    }
-    tests = dict(zip(differences, paired_t_tests([*differences.values()]), strict=True))
-    rows = []
-    for label, length in product(RESCALED, lengths):
-        results = [tests[label, length, other] for other in ("rope", "alibi")]
-        from_rope, from_alibi = (interval for interval, _ in results)
-        extends = "no"
-        if from_rope.high < 0:
-            extends = "yes" if from_alibi.low > 0 else "yes; not separated from ALiBi"
-        differences_with_p = [f"{format_change(interval)} (p {p:.2g})" for interval, p in results]
-        rows.append([f"`{label}`", f"{length:,}", *differences_with_p, extends])
-    return markdown_table(["encoding", "context", "rise minus RoPE's", "rise minus ALiBi's", "extends"], rows)
-
-
-STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_contexts), compare=True)
+STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_context))

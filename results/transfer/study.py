@@ -1,7 +1,7 @@
 """Test whether scores on synthetic tasks predict which encodings extrapolate on text.
 
-Shapes: C encodings, T tasks, S repetitions (settings of the bank, seeds of text), N random resamples. Higher
-scores are better.
+Shapes: C encodings, T tasks, S repetitions (configurations of the bank, seeds of text), N random resamples.
+Higher scores are better.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import holm
 from pe_experiments.drawing import save
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.studies import Study, markdown_table, read_archive
+from pe_experiments.studies.ranking import over_tasks
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
 from results.text import study as text_study
+from results.transfer import prospective
 
 RESULTS = Path(__file__).parents[1]
 # Groups of related encodings, the units of the bootstrap, as fixed by the first plan.
@@ -45,8 +46,8 @@ IN, PAST = "in distribution", "past training"
 Scores = dict[str, np.ndarray]
 BASELINE = np.array([encoding not in UNSEEN for encoding in ENCODINGS], float)[:, None, None]
 CLASSES = BASELINE + np.isin(ENCODINGS, FALLING)[:, None, None]  # 0, 1 or 2, by the formula
-CLASS_LOOKS = (("untrained vectors or angles", "white"), ("others", "0.6"), ("bias keeps falling", "black"))
-LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset")
+CLASS_COLOURS = ("white", "0.6", "black")  # by class
+LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset", "cope", "cpb_log")
 
 
 @dataclass(frozen=True)
@@ -206,58 +207,50 @@ def _reliability(scores: np.ndarray, rng: np.random.Generator) -> float:
 
 
 def draw(folder: Path, figures: Path) -> None:
-    """Draw the rise on text over the score in the bank, with bars over the range of seeds."""
-    bank = overall(bank_scores()[PAST])
-    by_seed = -text_scores()[PAST][:, 0]
-    rises = mean_and_range(pd.DataFrame(by_seed))
-    figure = Figure(figsize=(4.8, 3.6), layout="constrained")
-    axes = figure.subplots()
-    draw_classes(axes, bank, rises, CLASSES.ravel())
-    for encoding, x, y in zip(ENCODINGS, bank, rises["rise"], strict=True):
-        offset = (5, -9 if encoding in LABEL_BELOW else 4)
-        axes.annotate(encoding, (x, y), offset, textcoords="offset points", fontsize=6)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=7)
-    axes.set_xlabel("bank: mean extrapolation score over five tasks")
-    save(figure, figures, "answer")
+    """Draw rises on text over scores in the bank, of the twelve encodings and of the six predicted ones.
 
-
-def mean_and_range(by_seed: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns ``rise`` (the mean), ``low`` and ``high`` of rises [C, S]."""
-    return pd.DataFrame(
+    Bars show the range over seeds, the shade the class. The best encodings are at the top right.
+    """
+    by_seed = pd.DataFrame(-text_scores()[PAST][:, 0], index=ENCODINGS)
+    earlier = pd.DataFrame(
         {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
     )
-
-
-def draw_classes(axes: Axes, scores_C: np.ndarray, rises: pd.DataFrame, classes_C: np.ndarray) -> None:
-    """Draw rises over scores, shaded by class, with the best encodings at the top right.
-
-    Args:
-        axes: to draw on.
-        scores_C: scores in the bank.
-        rises: a result of `mean_and_range`.
-        classes_C: indices into `CLASS_LOOKS`.
-    """
-    for level, (name, face) in enumerate(CLASS_LOOKS):
-        in_class = np.asarray(classes_C) == level
-        mean, low, high = (rises.loc[in_class, key] for key in ("rise", "low", "high"))
-        axes.errorbar(
-            np.asarray(scores_C)[in_class], mean, [mean - low, high - mean],
-            fmt="o", color="black", mfc=face, markersize=5, elinewidth=0.7, label=name,
-        )  # fmt: skip
-    axes.invert_yaxis()
-    axes.set_ylabel("text: rise in bits per byte (up is better)", fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
+    earlier = earlier.assign(score=overall(bank_scores()[PAST]), **{"class": CLASSES.ravel()})
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, rows in zip(panels, (earlier, prospective.outcomes()), strict=True):
+        for level, (name, face) in enumerate(zip(prospective.CLASS_NAMES, CLASS_COLOURS, strict=True)):
+            chosen = rows[rows["class"] == level]
+            ranges = [chosen["rise"] - chosen["low"], chosen["high"] - chosen["rise"]]
+            axes.errorbar(
+                chosen["score"], chosen["rise"], ranges,
+                fmt="o", color="black", mfc=face, markersize=5, elinewidth=0.7, label=name,
+            )  # fmt: skip
+        for label, row in rows.iterrows():
+            offset = (5, -9 if label in LABEL_BELOW else 4)
+            place = (row["score"], row["rise"])
+            axes.annotate(str(label), place, offset, textcoords="offset points", fontsize=6)
+        axes.set_xlim(0.28, 1.02)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].invert_yaxis()
+    panels[0].set_ylabel("text: rise in bits per byte (up is better)", fontsize=8)
+    panels[0].set(title="twelve encodings", xlabel="bank: mean score over five tasks")
+    panels[1].set(title="predicted before their runs on text", xlabel="bank: mean score over four tasks")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=7
+    )
+    save(figure, figures, "answer")
 
 
 def values(folder: Path) -> dict[str, Any]:
     """Return the tables of correlations and the numbers in the text of the page."""
-    bank, text = bank_scores(), text_scores()
-    past, rises = bank[PAST], text[PAST]
+    synthetic, text = bank_scores(), text_scores()
+    past, rises = synthetic[PAST], text[PAST]
     main, classes = correlate(past, rises), correlate(CLASSES, rises)
     given_classes = correlate(past, rises, CLASSES)
     two_classes = correlate(BASELINE, rises)
     given_two_classes = correlate(past, rises, BASELINE)
-    in_distribution = correlate(bank[IN], text[IN])
+    in_distribution = correlate(synthetic[IN], text[IN])
     given_in_distribution = correlate(past, rises, text[IN])
     p_in_distribution, p_given_in_distribution = holm([in_distribution.p, given_in_distribution.p])
     rows = [
@@ -278,7 +271,11 @@ def values(folder: Path) -> dict[str, Any]:
         rho = ranked(overall(past[:, [index]])) @ ranked(overall(rises))
         by_task.append([f"`{task}`", f"{rho:+.2f}"])
         without[task] = correlate(np.delete(past, index, axis=1), rises, resamples=RESAMPLES // 10).low
-    return {
+    four_tasks = over_tasks(bank.early_scores(read_archive(RESULTS / "bank")), [*bank.TASKS]).mean()
+    prospective_values = prospective.values(
+        four_tasks[[*ENCODINGS]].to_numpy(), -rises[:, 0].mean(axis=1), CLASSES.ravel()
+    )
+    return prospective_values | {
         "hypotheses": markdown_table(["scores", "rho, approximate 95% interval", "one-sided p"], cells),
         "tasks": markdown_table(["task of the bank", "rho"], by_task),
         "main": main,

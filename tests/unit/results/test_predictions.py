@@ -1,25 +1,25 @@
-"""Test new encodings on text: classes as planned, and the outcome with independent code."""
+"""Test the predictions of losses on text: the outcome with independent code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from results.text.new import study
+from results.transfer import prospective
 from tests import recomputation
+from tests.conftest import ROOT
 
-FOLDER = Path(study.__file__).parent
+TEXT = ROOT / "results" / "text"
 
 
 def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
     """Return the rise of bits per byte from 256 to 2,048 bytes at the tuned rate, a mean over three seeds."""
-    runs = {row["name"]: row for row in recomputation.read_csv(FOLDER / "runs.csv")}
-    bits = recomputation.sliding_bits(FOLDER)
+    runs = {row["name"]: row for row in recomputation.read_csv(TEXT / "runs.csv")}
+    bits = recomputation.sliding_bits(TEXT)
     rates = {
         name: row["command"].partition("training.learning_rate=")[2].split()[0] for name, row in runs.items()
     }
@@ -45,7 +45,7 @@ def permutation_p(predicted: Sequence[float], measured: Sequence[float]) -> floa
 
 
 def test_independent_code_finds_the_outcome() -> None:
-    predictions = {row["encoding"]: row for row in recomputation.read_csv(FOLDER / "predictions.csv")}
+    predictions = {row["encoding"]: row for row in recomputation.read_csv(prospective.PREDICTIONS)}
     rises = rises_by_encoding(predictions)
     levels = [int(row["class"]) for row in predictions.values()]
     groups = [[label for label, row in predictions.items() if row["class"] == level] for level in "012"]
@@ -59,7 +59,7 @@ def test_independent_code_finds_the_outcome() -> None:
         return sum(right) / len(right)
 
     shares = np.array([share_in_order(order) for order in permutations(scores)])
-    blocks = study.values(FOLDER)
+    blocks = prospective.values(*np.arange(9.0).reshape(3, 3))  # no earlier encodings
     assert blocks["pairs"] == len(pairs)
     assert blocks["share"] == pytest.approx(share_in_order(scores))
     assert blocks["p"] == pytest.approx(np.mean(shares >= blocks["share"] - 1e-9))
