@@ -44,9 +44,7 @@ FROM_SCRATCH = {
     FOX: "FoX at 256",
 }
 QK_NORM = Path(__file__).parent / "qk_norm"  # parents and children with normalised queries and keys
-NORMALISED = ("rope", "none", "drope")  # their changes
-FEWEST_SEEDS = 4  # of a test
-AGAINST_TRUNCATED = [*product(("rope_yarn", "rope_llama3", "rope(base=160000)"), (150, 450)), ALIBI, FOX]
+AGAINST_TRUNCATED = [("rope_yarn", 450), ("rope_llama3", 450), ("rope(base=160000)", 450), ALIBI, FOX]
 DRAWN_STEPS = [10, 30, 150, 450]  # `STEPS` on a logarithmic axis
 ENLARGED = (2.1, 2.7)  # bits per byte in the enlarged panel
 MODELS = [*product(WORDS, STEPS), *FROM_SCRATCH]
@@ -135,12 +133,28 @@ def describe_model(model: Model) -> str:
 
 
 def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
-    """Return a table of the tests: the two models, their difference with its interval, and the p-value."""
-    rows = []
+    """Return a table of the tests: the first model, its difference with its interval, and the p-value."""
+    seconds = {(second, length) for _, second, length in tests}
+    lines = []
     for (first, second, length), (estimate, p) in zip(tests, tested(bits, tests), strict=True):
-        names = [describe_model(first), describe_model(second)]
-        rows.append([*names, f"{length:,}", format_change(estimate), f"{p:.2g}"])
-    return markdown_table(["model", "minus", "at bytes", "difference", "p"], rows)
+        words = describe_model(first) if len(seconds) > 1 else WORDS[first[0]]
+        if len(seconds) > 1:
+            words += f", minus {FROM_SCRATCH[second]}, at {length:,} bytes"
+        lines.append([words, format_change(estimate), f"{p:.2g}"])
+    return markdown_table(["model", "difference", "p"], lines)
+
+
+def step_table(bits: pd.DataFrame) -> str:
+    """Return bits per byte at two lengths after each number of steps, and when a change caught up."""
+    means = bits.mean()
+    lines = []
+    for change, words in WORDS.items():
+        differences = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
+        gaps = [t_interval(by_seed.to_numpy(), ALPHA / len(WORDS)) for by_seed in differences]
+        cells = [f"{means[change, steps, n]:.2f}" for n in (EXTENDED, LONGEST) for steps in STEPS]
+        lines.append([words, *cells, caught_up(gaps)])
+    headings = [f"{n:,} bytes, {steps} steps" for n in (EXTENDED, LONGEST) for steps in STEPS]
+    return markdown_table(["change", *headings, "caught up after"], lines)
 
 
 def task_rows(folder: Path) -> pd.DataFrame:
@@ -154,18 +168,14 @@ def task_rows(folder: Path) -> pd.DataFrame:
 
 
 def task_values(folder: Path) -> dict[str, Any]:
-    """Return the table of exact match on copy and needle, and the number of parents that learned each."""
+    """Return exact match on copy and needle, and the number of parents that learned each."""
     rows = task_rows(folder)
-    means = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean().T
-    lines = []
-    for task, (model, steps) in product(("copy", "needle"), TASK_MODELS):
-        words = "RoPE at 20 (parents)" if model == "parent" else WORDS[model]
-        cells = [f"{value:.2f}" for value in means[task, model, steps]]
-        lines.append([task, words, f"{steps:,}", *cells])
+    means = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean()
     learned = rows[rows["model"] == "parent"].groupby("task")["solved_in_distribution"].sum()
-    counts = {f"{task}_learned": int(count) for task, count in learned.items()}
-    headings = ["task", "change", "steps", *(f"at {length}" for length in SYMBOLS)]
-    return counts | {"tasks": markdown_table(headings, lines)}
+    values: dict[str, Any] = {f"{task}_learned": int(count) for task, count in learned.items()}
+    for (task, model, steps), row in means.iterrows():
+        values |= {f"{task}/{model}/{steps}/{length}": value for length, value in row.items()}
+    return values
 
 
 def truncated_table(bits: pd.DataFrame) -> str:
@@ -175,97 +185,34 @@ def truncated_table(bits: pd.DataFrame) -> str:
     The p-values (paired t tests) are not adjusted: these differences were not planned.
     """
     lines = []
-    for model, length in product(AGAINST_TRUNCATED, (EXTENDED, LONGEST)):
-        values = (bits[(*model, length)] - bits[(*PARENT, TRAINED)]).to_numpy()
-        ((interval, p),) = paired_t_tests([values])
-        lines.append([describe_model(model), f"{length:,}", format_change(interval), f"{p:.2g}"])
-    return markdown_table(["model", "at bytes", "minus the parents on their last 256 bytes", "p"], lines)
-
-
-def normalised_bits() -> pd.DataFrame:
-    """Return bits per byte [seeds, (model, steps, context length)] with normalised queries and keys.
-
-    Missing runs are NaN.
-    """
-    wide = read_models(QK_NORM).pivot(index="seed", columns=["model", "steps"], values=LENGTHS)
-    models = [PARENT, *product(NORMALISED, STEPS[1:])]
-    bits = {
-        (*model, length): wide.get((length, *model), pd.Series(np.nan, wide.index))
-        for model, length in product(models, LENGTHS)
-    }
-    return pd.DataFrame(bits)
-
-
-def normalised_comparisons(bits: pd.DataFrame, normalised: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the three planned differences of DroPE with normalised queries and keys, by complete seed."""
-    dropped = normalised["drope", 450, EXTENDED]
-    unchanged = normalised["rope", 450, LONGEST]
-    differences = {
-        f"DroPE without normalisation, at {EXTENDED:,}": dropped - bits["drope", 450, EXTENDED],
-        f"its parents on their last {TRAINED} bytes, at {EXTENDED:,}": dropped
-        - normalised[(*PARENT, TRAINED)],
-        f"nothing changed, with normalisation, at {LONGEST:,}": normalised["drope", 450, LONGEST] - unchanged,
-    }
-    return dict(pd.DataFrame(differences).dropna())
+    for model in AGAINST_TRUNCATED:
+        cells = [describe_model(model)]
+        for length in (EXTENDED, LONGEST):
+            by_seed = (bits[(*model, length)] - bits[(*PARENT, TRAINED)]).to_numpy()
+            ((interval, p),) = paired_t_tests([by_seed])
+            cells.append(f"{format_change(interval)}, p {p:.2g}")
+        lines.append(cells)
+    return markdown_table(["model", *(f"at {length:,} bytes" for length in (EXTENDED, LONGEST))], lines)
 
 
 def normalised_values(bits: pd.DataFrame) -> dict[str, Any]:
-    """Return the tables and the sentence about DroPE with normalised queries and keys."""
-    normalised = normalised_bits()
-    differences = normalised_comparisons(bits, normalised)
-    by_seed = [values.to_numpy() for values in differences.values()]
-    complete = next(iter(differences.values())).index
-    seeds = len(complete)
-    counted = "five seeds" if seeds == len(SEEDS) else f"{seeds} of five seeds"
-    results = [(Interval(float(values.mean())) if seeds else Interval(np.nan), np.nan) for values in by_seed]
-    if seeds >= FEWEST_SEEDS:
-        results = paired_t_tests(by_seed)
-    lines = [
-        [name, format_change(interval) if seeds else "not measured", "–" if np.isnan(p) else f"{p:.2g}"]
-        for name, (interval, p) in zip(differences, results, strict=True)
-    ]
-    rows = []
-    for model, (words, losses) in product(
-        (PARENT, *product(NORMALISED, STEPS[1:])), (("no", bits), ("yes", normalised))
-    ):
-        means = losses[[(*model, length) for length in LENGTHS]].mean()
-        cells = ["–" if np.isnan(mean) else f"{mean:.2f}" for mean in means]
-        rows.append([describe_model(model), words, *cells])
-    headings = ["model", "normalised", *(f"at {length:,}" for length in LENGTHS)]
-    parents = normalised[(*PARENT, TRAINED)] - bits[(*PARENT, TRAINED)]
-    tested_against = f"DroPE, normalised, minus ({counted})"
-    sentence = "not measured"
-    if seeds:
-        sentence = normalised_sentence(normalised.loc[complete], bits.loc[complete], results, counted)
-    return {
-        "normalised": sentence,
-        "normalised_seeds": counted,
-        "normalised_parents": format_change(t_interval(parents.dropna().to_numpy())),
-        "normalised_tests": markdown_table([tested_against, "difference", "p"], lines),
-        "normalised_bits": markdown_table(headings, rows),
+    """Return the three planned tests of DroPE with normalised queries and keys, and its loss."""
+    wide = read_models(QK_NORM).pivot(index="seed", columns=["model", "steps"], values=LENGTHS)
+    dropped, unchanged = wide[EXTENDED, "drope", 450], wide[LONGEST, "rope", 450]
+    differences = {
+        f"DroPE without normalisation, at {EXTENDED:,}": dropped - bits["drope", 450, EXTENDED],
+        f"its parents on their last {TRAINED} bytes, at {EXTENDED:,}": dropped - wide[(TRAINED, *PARENT)],
+        f"RoPE kept, with normalisation, at {LONGEST:,}": wide[LONGEST, "drope", 450] - unchanged,
     }
-
-
-def normalised_sentence(
-    normalised: pd.DataFrame, bits: pd.DataFrame, results: list[tuple[Interval, float]], counted: str
-) -> str:
-    """Return the decisions of the plan about DroPE with normalised queries and keys, in words."""
-    losses = [float(frame["drope", 450, EXTENDED].mean()) for frame in (normalised, bits)]
-    (against_plain, p_plain), (against_truncated, p), (against_unchanged, p_unchanged) = results
-    words = (
-        f"after 450 steps it has {losses[0]:.2f} at {EXTENDED:,} bytes, without normalisation {losses[1]:.2f}"
-    )
-    if np.isnan(p):
-        return f"{words} ({counted}, not tested)"
-    helps = "a significant gain" if against_plain.high < 0 else "no significant gain"
-    good = "as good as" if against_truncated.high < BEHIND else "not shown to be as good as"
-    if against_truncated.low > 0:
-        good = "worse than"
-    return (
-        f"{words} ({helps}, p = {p_plain:.2g}); it is {good} its parents on their last {TRAINED} bytes "
-        f"({against_truncated.estimate:+.2f}, p = {p:.2g}), and at {LONGEST:,} bytes "
-        f"{against_unchanged.estimate:+.2f} from the model that keeps RoPE (p = {p_unchanged:.2g}; {counted})"
-    )
+    tests = paired_t_tests([by_seed.to_numpy() for by_seed in differences.values()])
+    lines = [
+        [name, format_change(interval), f"{p:.2g}"]
+        for name, (interval, p) in zip(differences, tests, strict=True)
+    ]
+    return {
+        "normalised/1024": dropped.mean(),
+        "normalised_tests": markdown_table(["DroPE, normalised, minus", "difference", "p"], lines),
+    }
 
 
 def values(folder: Path) -> dict[str, Any]:
@@ -278,22 +225,11 @@ def values(folder: Path) -> dict[str, Any]:
     means = bits.mean()
     rates = rows.loc[rows["model"].isin([*WORDS]) & (rows["steps"] > 0), "rate"].unique()
     values: dict[str, Any] = {"seeds": len(bits), "rate": " and ".join(f"{rate:g}" for rate in sorted(rates))}
-    heading = ["change", *(f"{steps} steps" for steps in STEPS)]
-    for length in (TRAINED, EXTENDED, 2048, LONGEST):
-        lines = []
-        for change, words in WORDS.items():
-            lines.append([words, *(f"{means[change, steps, length]:.2f}" for steps in STEPS)])
-        values[f"at_{length}"] = markdown_table(heading, lines)
+    values["steps"] = step_table(bits)
     lines = []
     for model, words in FROM_SCRATCH.items():
         lines.append([words, *(f"{means[(*model, length)]:.2f}" for length in LENGTHS)])
     values["from_scratch"] = markdown_table(["trained", *(f"at {length:,}" for length in LENGTHS)], lines)
-    lines = []
-    for change, words in WORDS.items():
-        differences = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
-        gaps = [t_interval(by_seed.to_numpy(), ALPHA / len(WORDS)) for by_seed in differences]
-        lines.append([words, *map(format_change, gaps), caught_up(gaps)])
-    values["caught_up"] = markdown_table([*heading, "caught up after"], lines)
     values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}
     for (name, steps), length in product(MODELS, LENGTHS):
         prefix = name if (name, steps) in FROM_SCRATCH else f"{name}_{steps}"

@@ -2,4 +2,4 @@
 
 from pe_experiments.studies import Study
 
-STUDY = Study(sweep=("extension_qk_norm",))
+STUDY = Study()  # the preset lists the parents alone
