@@ -173,8 +173,9 @@ def task_values(folder: Path) -> dict[str, Any]:
     means = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean()
     learned = rows[rows["model"] == "parent"].groupby("task")["solved_in_distribution"].sum()
     values: dict[str, Any] = {f"{task}_learned": int(count) for task, count in learned.items()}
-    for (task, model, steps), row in means.iterrows():
-        values |= {f"{task}/{model}/{steps}/{length}": value for length, value in row.items()}
+    by_case: Any = means.stack().to_dict()
+    for (task, model, steps, length), value in by_case.items():
+        values[f"{task}/{model}/{steps}/{length}"] = value
     return values
 
 

@@ -177,7 +177,7 @@ def rescaled_table(groups: dict[str, pd.DataFrame]) -> str:
     for label in ("rope", *RESCALED, "alibi"):
         line = {"encoding": f"`{label}`", f"at {TRAINED}": f"{groups[label][TRAINED].mean():.2f}"}
         line |= {
-            f"rise to {length:,}": f"{rise(label, length).mean().round(2) + 0.0:+.2f}"
+            f"rise to {length:,}": f"{round(rise(label, length).mean(), 2) + 0.0:+.2f}"
             for length in LENGTHS[1:]
         }
         below = above = "–"
