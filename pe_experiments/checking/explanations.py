@@ -34,6 +34,7 @@ from pe_experiments.checking.stages import (
     DISTANCES,
     FAR_IDS,
     FAR_STAGE,
+    HALF_PRECISION,
     LAYERS,
     LENGTH_STAGES,
     SHARING,
@@ -81,6 +82,14 @@ def channel_layout(comparison: Comparison) -> Explanation | None:
     if comparison.same_nearby or not comparison.shares_parameters:
         return None
     return next(filter(None, map(equal, comparison.layouts())), None)
+
+
+def half_precision(comparison: Comparison) -> Explanation | None:
+    """It is our encoding except on inputs in half precision; no change of our encoding is that alone."""
+    first = comparison.first_difference
+    if first is None or first.stage != HALF_PRECISION:
+        return None
+    return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
 
 
 def other_arguments(comparison: Comparison) -> Explanation | None:
@@ -376,7 +385,7 @@ def stage(comparison: Comparison) -> Explanation | None:
 
 
 # Tried on all encodings if the user names none.
-IDENTITIES: tuple[Rule, ...] = (equal, channel_layout, other_arguments, known_mistake)
+IDENTITIES: tuple[Rule, ...] = (equal, channel_layout, half_precision, other_arguments, known_mistake)
 EXPLANATIONS: tuple[Rule, ...] = (
     *IDENTITIES,
     other_encoding,

@@ -48,6 +48,7 @@ LONG_TRAINED = "models trained on long sequences"
 DISTANCES = "keys at distances up to 4,095"
 FAR_IDS = "sequences at ids up to 131,072"
 PARAMETERS = "trainable parameters"
+HALF_PRECISION = "inputs in half precision"
 SHARING = "the parameters of layers"
 WITH_GAPS = "equal at positions 0, 1, 2, ...; with gaps between positions"
 DIFFER = "logits or embeddings differ"
@@ -386,7 +387,7 @@ OTHER_STAGES: dict[str, Callable[[Models, bool], str]] = {
     LONG_TRAINED: _difference_of_long_training,
     DISTANCES: _difference_at_distances,
     FAR_IDS: _difference_at_far_ids,
-    "inputs in half precision": _difference_in_half_precision,
+    HALF_PRECISION: _difference_in_half_precision,
     SHARING: _difference_of_sharing,
 }
 # A new encoding may equal one of ours everywhere but in these.

@@ -142,7 +142,7 @@ DIFFERENT = {
     "RightAlibi against=new": ["It is alibi, compared in"],
     "OwnTableInEveryLayer against=t5": ["every layer has parameters of its own", "There is no reference"],
     "OneSided": ["In a decoder alone: It is alibi", "In an encoder: It is not alibi", "causal_only = True"],
-    "T5WithoutMinimum": ["In a decoder alone: It is t5", "In an encoder: It equals t5"],
+    "T5WithoutMinimum": ["In a decoder alone: It is t5", "In an encoder: It is not t5"],
     "Grid against=rope": ["It rotates by two coordinates", "There is no reference for that here"],
 }
 # Implementations that equal none of our encodings, without the name of a reference.
