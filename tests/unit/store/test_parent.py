@@ -71,7 +71,7 @@ def test_an_argument_changes_without_the_others(tiny: Tiny, child: Child) -> Non
     extended = child(run, "pe.base=40000.0").config.pe
     assert extended == run.read_config()["pe"] | {"base": 40000.0}
     assert child(run, "pe=rope_yarn").config.pe["rotary_fraction"] == extended["rotary_fraction"]
-    with pytest.raises(UserError, match=r"that is not listed is written \+\+pe.rotary_fraction=1"):
+    with pytest.raises(UserError, match=r"that is not listed is written \+pe.rotary_fraction=1"):
         child(run, "pe.rotary_fraction=1")
     assert child(run, "++pe.rotary_fraction=1").config.pe["rotary_fraction"] == 1
 
