@@ -64,7 +64,10 @@ def combinations(corpus: Path) -> dict[str, list[str]]:
             if model == "decoder" or not load_component("pe", section).cls.causal_only:
                 runs[f"encoding {name}, {model}"] = [f"pe={name}", f"model={model}", LENGTHS]
     for name in shipped("task"):
-        needed = {"text": [f"task.path={corpus}"], "two_token_recall": ["task.queries=1"]}.get(name, [])
+        lengths = "evaluation.lengths=[256,512,1024,2048]"
+        needed = {"text": [f"task.path={corpus}", lengths], "two_token_recall": ["task.queries=1"]}.get(
+            name, []
+        )
         runs[f"task {name}"] = [f"task={name}", "pe=rope", "training.max_length=8", *needed]
     for name in shipped("positions"):
         task = ["task=addition"] if name == "task" else []
