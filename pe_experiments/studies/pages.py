@@ -125,7 +125,7 @@ def make_pages(folder: Path, study: Study, source: Path) -> None:
         for draw in study.figures:
             draw(data, folder / "figures")
     page = source / "README.md"
-    if page.exists():
+    if page.exists() and not page.is_symlink():  # a link may lead out of the folder
         values = dict(study.values(data))
         if study.sweep:
             values[PROGRESS] = progress(folder, study.sweep)

@@ -18,7 +18,7 @@ from pe_experiments.store.identity import Identity
 from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
-from pe_experiments.studies import pages, read_archive
+from pe_experiments.studies import Study, pages, read_archive
 from pe_experiments.studies.publish import publish
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
@@ -26,11 +26,13 @@ from tests.conftest import tiny_in
 from tests.synthetic import write_study
 
 pytestmark = pytest.mark.slow
-PAGES = (
-    "from pe_experiments.studies import read_archive\n\n\n"
-    "def pages(folder):\n"
-    '    (folder / "README.md").write_text(f"{len(read_archive(folder).runs)} runs")\n'
-)
+
+
+def write_page(folder: Path, figures: Path) -> None:
+    (folder / "README.md").write_text(f"{len(read_archive(folder).runs)} runs")
+
+
+SMALL = Study(figures=(write_page,))
 
 
 def runs_of(results: Path) -> list[RunDirectory]:
@@ -41,6 +43,12 @@ def published_names(results: Path, study: str = "small") -> list[str]:
     return sorted(pd.read_csv(results / study / "provenance.csv")["name"])
 
 
+def declare(patch: pytest.MonkeyPatch) -> None:
+    """Let the study be declared as one that writes its page."""
+    for module in ("pages", "publish"):
+        patch.setattr(f"pe_experiments.studies.{module}.load_study", lambda folder: SMALL)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study of nine synthetic runs."""
@@ -48,14 +56,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_study(tiny_in(results), seeds=3)
     for run in runs_of(results):
         list_in_study(results, "small", run.name)
-    (results / "small" / "study.py").write_text(PAGES)
     return results
 
 
 @pytest.fixture
 def written(finished: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(pages, "SHIPPED", results)  # the only folder whose study.py is run
-    monkeypatch.setattr(pages, "is_tracked", lambda path: True)
+    declare(monkeypatch)
     return shutil.copytree(finished, results)
 
 
@@ -64,8 +70,7 @@ def published(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the study after it was published."""
     results = shutil.copytree(finished, tmp_path_factory.mktemp("published") / "results")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pages, "SHIPPED", results)
-        patch.setattr(pages, "is_tracked", lambda path: True)
+        declare(patch)
         publish("small", results)
     return results / "small"
 
@@ -152,7 +157,7 @@ def test_links_in_a_strangers_results_are_replaced_not_followed(written: Path, t
     thesis.write_text("years")
     folder, page = written / "small", written / "page"
     figures = [path for path in compare(written, "small", page).files if path.suffix == ".png"]
-    links = [folder / "README.md", folder / "table.csv", figures[0], page / "report.html", page / "table.csv"]
+    links = [folder / "README.md", figures[0], page / "report.html", page / "table.csv"]
     for path in links:
         path.unlink(missing_ok=True)
         path.symlink_to(thesis)
