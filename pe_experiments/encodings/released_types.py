@@ -252,7 +252,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Types that rotate a share of the channels without any extension of RoPE; the others read it only with one.
 ROTATES_A_SHARE = (
-    "bamba", "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
+    "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
     "glm4v_text", "glm_image_text", "glm_ocr_text", "gpt_neox", "gptj", "laguna", "mellum", "mimo_v2_flash",
     "minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "phi4_multimodal",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm", "step3p5",
