@@ -252,7 +252,7 @@ READ_BY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 # Types that rotate a share of the channels without any extension of RoPE; the others read it only with one.
 ROTATES_A_SHARE = (
-    "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
+    "bamba", "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
     "glm4v_text", "glm_image_text", "glm_ocr_text", "gpt_neox", "gptj", "laguna", "mellum", "mimo_v2_flash",
     "minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "phi4_multimodal",
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm", "step3p5",
@@ -346,7 +346,13 @@ def _smollm3(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | ({"use_sliding_window": True} if "layer_types" in settings else {})
 
 
+def _bamba(settings: dict[str, Any]) -> dict[str, Any]:
+    """Bamba rotates half of the channels, whatever the file says."""
+    return {**settings, "partial_rotary_factor": 0.5}
+
+
 COMPLETED_BY = {
+    "bamba": _bamba,
     "cohere2_moe": _cohere2_moe,
     "deepseek_v4": _deepseek_v4,
     "phi3": _phi3,
