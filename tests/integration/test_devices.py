@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
 
-from pe_experiments.encodings import ModelShape
-from pe_experiments.encodings.learned import Learned
 from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.errors import UserError
@@ -27,18 +24,6 @@ from tests.processes import PATIENCE, wait_for
 pytestmark = pytest.mark.slow
 TWO = ("trainer=ddp", "trainer.accelerator=cpu")  # and two devices
 EXACT = ("training.steps=30", "trainer.precision=64-true")
-
-
-class UsedByFew(Learned):
-    """Adds a parameter to sequences of four symbols (10 tokens) alone; most batches leave it unused."""
-
-    def __init__(self, shape: ModelShape):
-        super().__init__(shape)
-        self.added_D = nn.Parameter(torch.ones(shape.d_model))
-
-    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
-        embedded_BTD = super().embed(x_BTD, positions_BT)
-        return embedded_BTD + self.added_D if x_BTD.shape[1] == 10 else embedded_BTD
 
 
 def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
@@ -79,7 +64,8 @@ def assert_equal_runs(first: RunDirectory, second: RunDirectory) -> None:
 def test_several_devices_train_what_one_trains(script: Script, tmp_path: Path) -> None:
     """Three, with accumulated batches, random ids and parameters that some of them do not use."""
     options = (
-        *EXACT, f"pe={__name__}.UsedByFew", "positions=random_subset", "training.batching=single_length",
+        *EXACT, "pe=tests.integration.user_encodings.UsedByFew", "positions=random_subset",
+        "training.batching=single_length",
         "trainer.accumulate_grad_batches=3",
     )  # fmt: skip
     several = trained(tmp_path / "several", *TWO, "trainer.devices=3", *options)

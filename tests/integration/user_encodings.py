@@ -10,10 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.learned import Learned
 from pe_experiments.tasks.base import PositionIds
 from pe_experiments.tasks.copying import Copy
 
 FAR = 60  # keys; no training batch of a test has so many
+
+
+class UsedByFew(Learned):
+    """Adds a parameter to sequences of four symbols (10 tokens) alone; most batches leave it unused."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.added_D = nn.Parameter(torch.ones(shape.d_model))
+
+    def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
+        embedded_BTD = super().embed(x_BTD, positions_BT)
+        return embedded_BTD + self.added_D if x_BTD.shape[1] == 10 else embedded_BTD
 
 
 class Fails(PositionalEncoding):
