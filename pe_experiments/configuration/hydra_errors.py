@@ -27,6 +27,7 @@ from pe_experiments.configuration.groups import (
 )
 from pe_experiments.configuration.hints import ALSO_CALLED, keys_of, nearest_choice, unknown_key
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
+from pe_experiments.terminal.files import CONFIG_DIR
 
 # Options of Hydra that change nothing here, unless one of these others is given, too.
 WITHOUT_EFFECT = {
@@ -187,7 +188,9 @@ def _takes_one_choice(text: str) -> str:
 
 def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
     """Return the error for a choice that no config file has."""
-    hint = nearest_choice(name, [*options, *(ALIASES if group == "pe" else ())])
+    folder = CONFIG_DIR / group
+    in_folders = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")]
+    hint = nearest_choice(name, [*options, *sorted(in_folders), *(ALIASES if group == "pe" else ())])
     if group.startswith("hydra/"):
         package = f"a package such as hydra-{name}-{group.rpartition('/')[2]}"
         if name == "optuna":

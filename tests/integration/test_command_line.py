@@ -25,7 +25,7 @@ MISTAKES = {
     "model.num_layers=1000 model.d_model=65536": ["too little memory", "num_layers"],
     "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs is not a setting", "hydra.launcher.jobs=N"],
     "-m hydra/launcher=dask": ["hydra/launcher=dask is not a choice", "hydra-dask-launcher"],
-    "experiment=mine": ["experiment=mine is not a choice"],
+    "experiment=mine": ["experiment=mine is not a choice", "bank/s0"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
     "-m pe=none, rope": ["'pe=none,'", "without spaces"],
     "pe._target_=mine": ["pe._target_=mine: expected the module and the name", "my_module.NAME"],
