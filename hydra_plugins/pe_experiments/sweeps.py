@@ -54,7 +54,8 @@ class GridSweeper(BasicSweeper):
         max_batch_size: number of runs that are launched together, as in Hydra's basic sweeper.
         params: the values of each option, as in Hydra's basic sweeper; all grids share them.
         grids: further options of each grid. Options typed on the command line select the grids that have
-            their values, or replace the values if no grid has all of them.
+            their values, or replace the values if no grid has all of them. An encoding that no grid has runs
+            in the first grid alone.
     """
 
     def __init__(
@@ -111,6 +112,8 @@ def grid_runs(
             axes = [
                 {**grid, key: [text for text in typed if text in grid[key]]} for grid in axes if key in grid
             ]
+        elif key == "pe":  # the other grids vary arguments and positions of encodings of theirs
+            axes = [{**axes[0], key: typed}]
         else:
             axes = [{**grid, key: typed} for grid in axes]
     runs: dict[frozenset[str], list[str]] = {}
