@@ -193,7 +193,7 @@ def ranking_table(ranked: pd.DataFrame) -> str:
 
 
 def summary_table(ranked: pd.DataFrame) -> str:
-    """Return the table of the project's README: the best encodings and the best-known ones."""
+    """Return a short table: the encodings that tie for the first place, and the best-known ones."""
     shown = [*ranked.index[ranked["tied"]], "alibi", "rope", "sinusoidal"]
     lines = []
     for label in dict.fromkeys(shown):
