@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 import torch
@@ -31,10 +33,10 @@ def assert_equal_weights(first: Result, second: Result) -> None:
     "options", [("pe=learned",), ("pe=rope", "positions=random_subset", "model.dropout=0.1")]
 )
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_weights_are_the_same_with_and_without(tiny: Tiny, options: tuple[str, ...]) -> None:
+def test_weights_are_the_same_with_and_without(tiny: Tiny, options: tuple[str, ...], tmp_path: Path) -> None:
     typed = (*options, "training.steps=30")
-    without = run_experiment(tiny(*typed, "results_dir=without").config)
-    whole = run_experiment(tiny(*typed, *EVERY, "results_dir=whole").config)
+    without = run_experiment(tiny(*typed, f"results_dir={tmp_path}/without").config)
+    whole = run_experiment(tiny(*typed, *EVERY, f"results_dir={tmp_path}/whole").config)
     assert whole.run.name == without.run.name
     assert not without.run.by_step.exists()
     assert_equal_weights(whole, without)
