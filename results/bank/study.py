@@ -20,7 +20,6 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, rank_correlation
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.studies import read_archive, table, with_settings
 from pe_experiments.studies.archive import select_runs
 from pe_experiments.studies.ranking import (
@@ -57,6 +56,7 @@ VARIANTS = {  # of the pattern: what is changed, and what was expected against `
 }
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
+OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
 GREY = "0.75"  # encodings that are not in colour
 SCALED = ["kerple_log", GATE, "cpb_log", "alibi", "rope"]  # three recommended ones and two others
 
@@ -69,7 +69,7 @@ class Bank(NamedTuple):
     first: pd.DataFrame  # scores of the encodings complete in configurations 0 to 11
     mirrored: pd.DataFrame  # scores of those complete in configurations 12 to 23
     at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
-    scale: dict[int, pd.DataFrame]  # scores of the complete cases, by width
+    scale: pd.DataFrame  # scores of the complete cases, with a column for each width
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
 
 
@@ -91,13 +91,6 @@ def load(folder: Path) -> Bank:
 
     first = complete(is_main & (rows["seed"] < CONFIGURATIONS))
     mirrored = complete(is_main & (rows["seed"] >= CONFIGURATIONS))
-    scale = {}
-    for width in SIZES:
-        of_width = scale_rows & (rows["width"] == width)
-        case_sizes = rows[of_width].groupby(["task", "seed"])["name"].transform("size")
-        names = case_sizes[case_sizes == len(SCALED) * 2].index
-        is_complete = of_width & rows.index.isin(names)
-        scale[width] = at_counted_rates(score_runs(select_runs(runs, is_complete), METRICS))
     at_rates = score_runs(select_runs(runs, first | mirrored), METRICS)
     counted = at_counted_rates(at_rates)
     is_first = counted["configuration"] < CONFIGURATIONS
@@ -107,7 +100,7 @@ def load(folder: Path) -> Bank:
         counted[is_first].reset_index(drop=True),
         counted[~is_first].reset_index(drop=True),
         at_rates[at_rates["configuration"] < CONFIGURATIONS],
-        scale,
+        scale_scores(runs, rows[scale_rows]),
         pd.read_csv(folder / "truncated.csv"),
     )
 
@@ -115,6 +108,18 @@ def load(folder: Path) -> Bank:
 def is_scale(rows: pd.DataFrame) -> pd.Series:
     """Return which runs compare sizes of models; no configuration has their options."""
     return (rows["model"] == "decoder") & rows["seed"].isin([0, 1]) & (rows["max_length"] == 24)
+
+
+def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the scores of the complete cases, with a column for each width; an unlearned case has 0."""
+    complete = rows.groupby(["width", "task", "seed"]).filter(lambda case: len(case) == 2 * len(SCALED))
+    parts = []
+    for width, part in complete.groupby("width"):
+        chosen = select_runs(runs, runs.runs["name"].isin(part["name"]))
+        parts.append(at_counted_rates(score_runs(chosen)).assign(width=width))
+    scores = pd.concat(parts)
+    scores["value"] = scores[SCORE].where(scores["learned"], 0.0)
+    return scores.pivot(index=["task", "configuration", "label"], columns="width", values="value")
 
 
 def early_scores(runs: Runs) -> pd.DataFrame:
@@ -131,16 +136,13 @@ def values(bank: Bank) -> dict[str, Any]:
     ranked = rank(bank.first)
     return {
         "ranking": ranking_table(ranked),
-        "summary": summary_table(ranked),
-        "robust": robustness_table(bank.first),
-        "newer": newer_table(bank.first),
-        "patterns": pattern_table(bank),
-        "halves": half_table(bank),
+        "robust": robustness_table(bank),
+        "patterns": pattern_table(bank.first),
         "truncation": truncation_table(bank),
         "trains": learning_table(bank),
-        "rates": rate_table(bank),
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
+        **later_numbers(bank.first),
         **half_numbers(bank),
         **truncation_numbers(bank),
         **rate_numbers(bank),
@@ -156,10 +158,8 @@ def rank(scores: pd.DataFrame) -> pd.DataFrame:
     rows = against_best(over_tasks(scores, [*TASKS]))
     for task, matrix in by_task(scores, [*TASKS]).items():
         rows[task] = matrix.mean()
-    for metric in (AT_2X, AT_4X):
-        rows[metric] = over_tasks(scores, [*TASKS], metric).mean()
-    learned = scores.groupby("label")["learned"]
-    return rows.assign(learned=learned.sum(), cases=learned.size(), cost=costs())
+    rows[AT_2X] = over_tasks(scores, [*TASKS], AT_2X).mean()
+    return rows.assign(learned=scores.groupby("label")["learned"].sum(), cost=costs())
 
 
 def costs() -> pd.Series:
@@ -172,118 +172,117 @@ def costs() -> pd.Series:
 
 
 def ranking_table(ranked: pd.DataFrame) -> str:
-    """Return the ranking with the difference from the best encoding; tied means are bold."""
+    """Return the ranking with the test of the best encoding against each other; tied means are bold."""
     lines = []
     for label, row in ranked.iterrows():
         mean = number(row["mean"])
-        difference = f"{row['difference']:.2f} [{row['low']:+.2f}, {row['high']:+.2f}]"
         lines.append(
             {
                 "encoding": f"`{label}`",
-                "mean score": f"**{mean}**" if row["tied"] else mean,
+                "mean": f"**{mean}**" if row["tied"] else mean,
                 **{task: number(row[task]) for task in TASKS},
                 "at 2x": number(row[AT_2X]),
-                "at 4x": number(row[AT_4X]),
-                "learned": f"{row['learned']} of {row['cases']}",
-                "below the best": "–" if label == ranked.index[0] else difference,
+                "learned": row["learned"],
+                "cost": "–" if np.isnan(row["cost"]) else number(row["cost"]),
                 "p": "–" if label == ranked.index[0] else f"{row['calibrated_p']:.3f}",
             }
         )
     return table(pd.DataFrame(lines))
 
 
-def summary_table(ranked: pd.DataFrame) -> str:
-    """Return a short table: the encodings that tie for the first place, and the best-known ones."""
-    shown = [*ranked.index[ranked["tied"]], "alibi", "rope", "sinusoidal"]
-    lines = []
-    for label in dict.fromkeys(shown):
-        row = ranked.loc[label]
-        cost = "–" if np.isnan(row["cost"]) else number(row["cost"])
-        scores = {
-            words: number(row[task])
-            for task, words in zip(TASKS, ("copy", "three back", "recall", "state"), strict=True)
-        }
-        lines.append(
-            {
-                "encoding": f"`{label}`",
-                **scores,
-                "learned": f"{row['learned']} of {row['cases']}",
-                "cost": cost,
-            }
-        )
-    return table(pd.DataFrame(lines))
-
-
-def robustness_table(scores: pd.DataFrame) -> str:
+def robustness_table(bank: Bank) -> str:
     """Return the best encoding and those tied with it by other measures, and with any task left out."""
     cases = {
-        "score, four tasks": over_tasks(scores, [*TASKS]),
-        "exact match at 2x": over_tasks(scores, [*TASKS], AT_2X),
-        "exact match at 4x": over_tasks(scores, [*TASKS], AT_4X),
+        "score of the better rate": rates_by_case(bank)["better"]
+        .groupby(["configuration", "label"])
+        .mean()
+        .unstack(),
+        "exact match at 2x": over_tasks(bank.first, [*TASKS], AT_2X),
+        "exact match at 4x": over_tasks(bank.first, [*TASKS], AT_4X),
     }
     for left_out in TASKS:
-        cases[f"score without `{left_out}`"] = over_tasks(
-            scores, [task for task in TASKS if task != left_out]
-        )
+        tasks = [task for task in TASKS if task != left_out]
+        cases[f"score without `{left_out}`"] = over_tasks(bank.first, tasks)
     lines = []
     for words, matrix in cases.items():
         rows = against_best(matrix)
-        tied = rows[rows["tied"]].iloc[1:]["mean"]
-        lines.append(
-            {
-                "by": words,
-                "best": f"`{rows.index[0]}` {number(rows['mean'].iloc[0])}",
-                "tied with it": ", ".join(f"`{label}` {number(mean)}" for label, mean in tied.items()) or "–",
-                "lower": int((~rows["tied"]).sum()),
-            }
-        )
+        tied = ", ".join(f"`{label}`" for label in rows.index[rows["tied"]][1:])
+        best = f"`{rows.index[0]}` {number(rows['mean'].iloc[0])}"
+        lines.append({"by": words, "best": best, "tied with it": tied or "–"})
     return table(pd.DataFrame(lines))
 
 
 def ranking_numbers(scores: pd.DataFrame, ranked: pd.DataFrame) -> dict[str, Any]:
-    """Return numbers such as ``rank/fox/mean``, ``without lag/alibi`` and ``2x/rope/low``."""
+    """Return numbers such as ``rank/tied`` and ``2x/rope/p``."""
     tied = ranked.index[ranked["tied"]]
-    at_2x = over_tasks(scores, [*TASKS], AT_2X)
     best = str(ranked.index[0])
+    ps = tests_with_tasks_as_observations(by_task(scores, [*TASKS]), best)
+    without_lag = over_tasks(scores, [task for task in TASKS if task != "lag"]).mean()
     values: dict[str, Any] = {
+        "rank/best": ranked["mean"].iloc[0],
         "rank/encodings": len(ranked),
         "rank/tied": len(tied),
         "rank/others": len(ranked) - 1,
-        "rank/lower": len(ranked) - len(tied),
         "rank/widest tie": ranked.loc[tied, "high"].max(),
-        "rank/lowest tied": ranked.loc[tied, "mean"].min(),
-        "rank/highest lower": ranked["mean"].drop(tied).max(),
-        "tasks as observations": int(
-            (tests_with_tasks_as_observations(by_task(scores, [*TASKS]), best) <= ALPHA).sum()
+        "tasks as observations": int((ps <= ALPHA).sum()),
+        "without lag": means_in_words(
+            without_lag, [GATE, "kerple_log", "cpb_log", "alibi", "cope", "cpb_linear"]
         ),
     }
-    columns = {"mean": "mean", "2x": AT_2X, "4x": AT_4X, "learned": "learned", "cost": "cost"}
-    for name, column in (columns | {task: task for task in TASKS}).items():
-        values |= {f"rank/{label}/{name}": value for label, value in ranked[column].items()}
-    without_lag = over_tasks(scores, [task for task in TASKS if task != "lag"]).mean()
-    values |= {f"without lag/{label}": mean for label, mean in without_lag.items()}
-    others = [label for label in map(str, at_2x) if label != GATE]
-    for row in sign_tests(at_2x, [(GATE, label) for label in others]).itertuples():
-        for name in ("difference", "low", "high", "ahead", "p"):
-            values[f"2x/{row.second}/{name}"] = getattr(row, name)
-    copied = scores[scores["task"] == "copy"].pivot(index="configuration", columns="label", values=AT_2X)
-    recalled = scores[scores["task"] == "lag"].pivot(index="configuration", columns="label", values=AT_2X)
-    for name, matrix in (("copy", copied), ("lag", recalled)):
-        values |= {f"2x/{label}/{name}": share for label, share in matrix.mean().items()}
-    return values
+    at_2x = over_tasks(scores, [*TASKS], AT_2X)
+    test = (
+        sign_tests(at_2x, [(GATE, label) for label in map(str, at_2x) if label != GATE])
+        .set_index("second")
+        .loc["rope"]
+    )
+    return values | {"2x/rope/difference": test["difference"], "2x/rope/p": test["p"]}
 
 
-def newer_table(scores: pd.DataFrame) -> str:
-    """Return the planned tests of each encoding that joined later against FoX and KERPLE."""
+def means_in_words(means: pd.Series, labels: Sequence[str]) -> str:
+    """Return encodings with their means, as "`fox` 0.66 and `alibi` 0.58"."""
+    *others, last = [f"`{label}` {number(means[label])}" for label in labels]
+    return f"{', '.join(others)} and {last}"
+
+
+def later_numbers(scores: pd.DataFrame) -> dict[str, Any]:
+    """Return the planned tests of each encoding that joined later against FoX and against KERPLE."""
     matrix = over_tasks(scores, [*TASKS])
+    later = [label for label in map(str, matrix) if label not in EARLIEST]
+    tests = [sign_tests(matrix, [(label, other) for other in EARLY]) for label in later]
+    above = [label for label, rows in zip(later, tests, strict=True) if (rows["verdict"] == "higher").all()]
+    return {
+        "later/encodings": len(later),
+        "later/above both": ", ".join(f"`{label}`" for label in above) or "none",
+        "later/p": min(rows["p"].max() for rows in tests if (rows["difference"] > 0).all()),
+    }
+
+
+# Patterns of layers
+
+
+def pattern_table(scores: pd.DataFrame) -> str:
+    """Return the pattern and its complete variants, with the planned test of each variant."""
+    matrix = over_tasks(scores, [*TASKS])
+    copied = by_task(scores, ["copy"], AT_2X)["copy"].mean()
+    variants = [label for label in VARIANTS if label in matrix]
+    tests = sign_tests(matrix, [(PATTERN, label) for label in variants]) if variants else pd.DataFrame()
     lines = []
-    for label in matrix.mean().sort_values(ascending=False).index:
-        if label in EARLIEST:
-            continue
-        tests = sign_tests(matrix, [(label, other) for other in EARLY])
-        cells = {f"minus `{row.second}`": difference_cell(row) for row in tests.itertuples()}
-        enters = "yes" if (tests["verdict"] == "higher").all() else "no"
-        lines.append({"encoding": f"`{label}`", **cells, "significantly above both": enters})
+    for label in [PATTERN, *variants]:
+        line = {
+            "encoding": f"`{label}`",
+            "changed": "–",
+            "mean": number(matrix[label].mean()),
+            "copied at 2x": number(copied[label]),
+            "pattern minus variant": "–",
+            "expected": "–",
+        }
+        if label in variants:
+            line["changed"], expected = VARIANTS[label]
+            test = tests[tests["second"] == label].iloc[0]
+            line["pattern minus variant"] = difference_cell(test)
+            found = {"higher": "lower", "lower": "higher", "tied": "tied"}[test["verdict"]]
+            line["expected"] = f"{expected}: {'confirmed' if found == expected else 'refuted'}"
+        lines.append(line)
     return table(pd.DataFrame(lines))
 
 
@@ -292,77 +291,22 @@ def difference_cell(row: Any) -> str:
     return f"{row.difference:+.2f} [{row.low:+.2f}, {row.high:+.2f}], p {row.p:.3f}"
 
 
-# Patterns of layers
-
-
-def pattern_table(bank: Bank) -> str:
-    """Return the pattern and its complete variants: scores by task, and the planned test of each variant."""
-    matrix = over_tasks(bank.first, [*TASKS])
-    variants = [label for label in VARIANTS if label in matrix]
-    if PATTERN not in matrix:
-        return "The runs of the pattern are not complete yet."
-    tests = sign_tests(matrix, [(PATTERN, label) for label in variants]) if variants else pd.DataFrame()
-    ranked = rank(bank.first)
-    lines = []
-    for label in [PATTERN, *variants, "kerple_log", "rope", "none"]:
-        row = ranked.loc[label]
-        line = {
-            "encoding": f"`{label}`",
-            "changed": VARIANTS.get(label, ("–", ""))[0],
-            "mean score": number(row["mean"]),
-            **{task: number(row[task]) for task in TASKS},
-            "copied at 2x": number(case_means(bank.first, "copy", label)),
-            "learned": f"{row['learned']} of {row['cases']}",
-            "pattern minus variant": "–",
-            "expected": "–",
-        }
-        if label in variants:
-            test = tests[tests["second"] == label].iloc[0]
-            expected = VARIANTS[label][1]
-            outcome = {"higher": "lower", "lower": "higher", "tied": "tied"}[test["verdict"]]
-            line["pattern minus variant"] = difference_cell(test)
-            line["expected"] = f"{expected}: {'confirmed' if outcome == expected else 'refuted'}"
-        lines.append(line)
-    return table(pd.DataFrame(lines))
-
-
-def case_means(scores: pd.DataFrame, task: str, label: str) -> float:
-    """Return the mean exact match at 2x of an encoding on a task, 0 where it was not learned."""
-    return float(by_task(scores, [task], AT_2X)[task][label].mean())
-
-
 # The mirrored configurations
 
 
-def half_table(bank: Bank) -> str:
-    """Return the mean scores of the encodings that are complete in both halves."""
-    means = {name: over_tasks(scores, [*TASKS]).mean() for name, scores in halves(bank).items()}
-    both = pd.DataFrame(means).dropna().sort_values("mirrored", ascending=False)
-    cells = both.map(number)
-    cells.insert(0, "mean score", [f"`{label}`" for label in both.index])
-    return table(cells)
-
-
-def halves(bank: Bank) -> dict[str, pd.DataFrame]:
-    return {"first twelve": bank.first, "mirrored": bank.mirrored}
-
-
 def half_numbers(bank: Bank) -> dict[str, Any]:
-    """Return the planned tests in the mirrored configurations, and means and copying of both halves."""
-    matrix = over_tasks(bank.mirrored, [*TASKS])
+    """Return the planned tests in the mirrored configurations, and how far both halves agree."""
+    first, mirrored = (over_tasks(scores, [*TASKS]) for scores in (bank.first, bank.mirrored))
     others = [label for label in EARLIEST if label not in EARLY]
-    tests = sign_tests(matrix, [(label, other) for label in EARLY for other in others])
+    tests = sign_tests(mirrored, [(label, other) for label in EARLY for other in others])
     values: dict[str, Any] = {
         "mirrored/higher": int((tests["verdict"] == "higher").sum()),
         "mirrored/tests": len(tests),
-        "mirrored/next": matrix[others].mean().max(),
+        "halves/most": (first.mean() - mirrored.mean()).abs().max(),
     }
-    for half, scores in halves(bank).items():
-        means = over_tasks(scores, [*TASKS]).mean()
-        values |= {f"{half}/{label}": mean for label, mean in means.items()}
-        copied = scores[(scores["task"] == "copy") & scores["learned"]].groupby("label")
-        for name, metric in (("2x", AT_2X), ("4x", AT_4X)):
-            values |= {f"{half}/copy/{label}/{name}": share for label, share in copied[metric].mean().items()}
+    for half, scores in {"first": bank.first, "mirrored": bank.mirrored}.items():
+        copied = scores[(scores["task"] == "copy") & (scores["label"] == "kerple_log") & scores["learned"]]
+        values[f"{half}/copied"] = copied[AT_2X].mean()
     return values
 
 
@@ -453,139 +397,91 @@ def truncation_rows(bank: Bank) -> dict[str, pd.DataFrame]:
 
 
 def truncation_table(bank: Bank) -> str:
-    """Return mean scores by task, and exact match at 2x and 4x, of RoPE in a window and of others."""
+    """Return mean scores by task, and exact match at 2x, of RoPE in a window and of others."""
     lines = []
     for words, scores in truncation_rows(bank).items():
         means = {task: matrix.iloc[:, 0].mean() for task, matrix in by_task(scores, [*TASKS]).items()}
         line = {"model": words, "mean score": number(np.mean([*means.values()]))}
         line |= {task: number(mean) for task, mean in means.items()}
-        for name, metric in (("at 2x", AT_2X), ("at 4x", AT_4X)):
-            line[name] = number(over_tasks(scores, [*TASKS], metric).to_numpy().mean())
+        line["at 2x"] = number(over_tasks(scores, [*TASKS], AT_2X).to_numpy().mean())
         lines.append(line)
     return table(pd.DataFrame(lines))
 
 
 def truncation_numbers(bank: Bank) -> dict[str, Any]:
-    """Return mean scores, exact match at 2x, and the planned tests of FoX and KERPLE."""
-    values: dict[str, Any] = {}
+    """Return the planned tests of FoX and KERPLE against RoPE on its last tokens."""
     rows = truncation_rows(bank)
-    for words, scores in rows.items():
-        values[f"truncation/{words}/mean"] = over_tasks(scores, [*TASKS]).to_numpy().mean()
-        values[f"truncation/{words}/2x"] = over_tasks(scores, [*TASKS], AT_2X).to_numpy().mean()
     matrix = pd.DataFrame({words: over_tasks(scores, [*TASKS]).iloc[:, 0] for words, scores in rows.items()})
     tests = sign_tests(matrix, [(words, "RoPE, its last tokens") for words in ("FoX", "KERPLE")])
-    for row in tests.itertuples():
-        values |= {f"truncation/{row.first}/difference": row.difference, f"truncation/{row.first}/p": row.p}
-    return values
+    return {
+        f"truncation/{row.first}/{name}": getattr(row, name)
+        for row in tests.itertuples()
+        for name in ("difference", "p")
+    }
 
 
 # Does it train, and what does the rule of rates cost?
 
 
 def learning_table(bank: Bank) -> str:
-    """Return in how many cases of each task an encoding learned, and the median steps until it did."""
-    scores = pd.concat([bank.first, bank.mirrored])
-    evaluations = bank.runs.training.sort_values("step")
-    reached = evaluations[evaluations["exact_match"] >= SOLVED].groupby("name")["step"].first()
-    scores = scores.assign(steps=scores["name"].map(reached))
-    lines: list[dict[str, Any]] = []
-    for label, rows in scores.groupby("label"):
-        counts = rows.groupby("task")["learned"].agg(["sum", "size"])
-        steps = rows[rows["learned"]].groupby("task")["steps"].median()
-        lines.append(
-            {
-                "share": rows["learned"].mean(),
-                "encoding": "`" + str(label) + "`",
-                "learned": f"{rows['learned'].sum()} of {len(rows)}",
-                **{f"`{task}`": " of ".join(map(str, counts.loc[task, ["sum", "size"]])) for task in TASKS},
-                "median steps": " / ".join(f"{float(steps[task]):,.0f}" for task in TASKS),
-            }
-        )
-    lines.sort(key=lambda line: (-line["share"], line["encoding"]))
-    return table(pd.DataFrame(lines).drop(columns="share"))
+    """Return in how many cases of each task an encoding learned, for those that failed in a tenth or more."""
+    learned = (
+        pd.concat([bank.first, bank.mirrored]).groupby(["label", "task"])["learned"].agg(["sum", "size"])
+    )
+    totals = learned.groupby("label").sum()
+    shares = (totals["sum"] / totals["size"]).sort_values(ascending=False)
+    lines = [
+        {"encoding": f"`{label}`"} | {task: "{} of {}".format(*learned.loc[(label, task)]) for task in TASKS}
+        for label in shares.index[shares < OFTEN]
+    ]
+    return table(pd.DataFrame(lines))
 
 
 def rates_by_case(bank: Bank) -> pd.DataFrame:
-    """Return the value of each rate, of the counted and of the better one [cases, ...], by label and task."""
+    """Return the value at the rate that counts and at the better one [cases, 2], by label and case."""
     keys = ["label", "task", "configuration"]
     value = bank.at_rates[SCORE].where(bank.at_rates["learned"], 0.0)
-    by_rate = bank.at_rates.assign(value=value).pivot(index=keys, columns="rate", values="value")
+    better = bank.at_rates.assign(value=value).groupby(keys)["value"].max()
     counted = bank.first.set_index(keys)
-    by_rate["counted"] = counted[SCORE].where(counted["learned"], 0.0)
-    by_rate["better"] = by_rate[[*RATES]].max(axis=1)
-    return by_rate
-
-
-def rate_table(bank: Bank) -> str:
-    """Return the mean scores by the rule for the rate, sorted by the bank's."""
-    means = rates_by_case(bank).groupby("label").mean().sort_values("counted", ascending=False)
-    columns = {"the loss decides": "counted", "0.003": 0.003, "0.001": 0.001, "the score decides": "better"}
-    cells = {name: means[column].map(number).to_list() for name, column in columns.items()}
-    return table(pd.DataFrame({"mean score": [f"`{label}`" for label in means.index], **cells}))
+    return pd.DataFrame({"counted": counted[SCORE].where(counted["learned"], 0.0), "better": better})
 
 
 def rate_numbers(bank: Bank) -> dict[str, Any]:
     """Return what the rule of rates costs on average and at most, and the encoding that it costs most."""
     means = rates_by_case(bank).groupby("label").mean()
     loss = (means["better"] - means["counted"]).sort_values()
-    learned = pd.concat([bank.first, bank.mirrored]).groupby("label")["learned"]
-    values = {
-        f"learned/{label}": f"{count} of {size}"
-        for label, count, size in learned.agg(["sum", "size"]).itertuples()
-    }
-    return {"rates/mean": loss.mean(), "rates/most": loss.iloc[-1], "rates/whose": loss.index[-1], **values}
+    return {"rates/mean": loss.mean(), "rates/most": loss.iloc[-1], "rates/whose": loss.index[-1]}
 
 
 # Larger models
 
 
-def scale_means(scores: dict[int, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def scale_means(scale: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return mean scores [encodings, widths] over six cases, and over the cases that all sizes have."""
-    complete = {
-        width: set(zip(rows["task"], rows["configuration"], strict=True)) for width, rows in scores.items()
-    }
-    shared = set.intersection(*complete.values())
-
-    def means(cases: set[tuple[str, int]], widths: Sequence[int]) -> pd.DataFrame:
-        columns = {}
-        for width in widths:
-            rows = scores[width]
-            chosen = [case in cases for case in zip(rows["task"], rows["configuration"], strict=True)]
-            value = rows[SCORE].where(rows["learned"], 0.0)[chosen]
-            columns[width] = value.groupby(rows["label"][chosen]).mean()
-        return pd.DataFrame(columns)
-
-    largest = max(map(len, complete.values()))
-    full = [width for width, cases in complete.items() if len(cases) == largest]
-    return {
-        f"{largest} cases": means(complete[full[0]], full),
-        f"{len(shared)} cases": means(shared, [*scores]),
-    }
+    parts = [scale.dropna(axis="columns"), scale.dropna()]
+    return {f"{len(part) // len(SCALED)} cases": part.groupby("label").mean() for part in parts}
 
 
-def scale_table(scores: dict[int, pd.DataFrame]) -> str:
+def scale_table(scale: pd.DataFrame) -> str:
     """Return the mean scores by size, over all cases and over the same cases at all sizes."""
     cells: dict[str, Any] = {"encoding": [f"`{label}`" for label in SCALED]}
-    for cases, means in scale_means(scores).items():
-        for width in [width for width in scores if width in means]:
+    for cases, means in scale_means(scale).items():
+        for width in [width for width in SIZES if width in means]:
             cells[f"{SIZES[width]} M, {cases}"] = means[width][SCALED].map(number).to_list()
     return table(pd.DataFrame(cells))
 
 
-def scale_numbers(scores: dict[int, pd.DataFrame]) -> dict[str, Any]:
+def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
     """Return the planned decision: does the order hold, and are the three above the two others?"""
     values: dict[str, Any] = {}
-    for cases, means in scale_means(scores).items():
+    for cases, means in scale_means(scale).items():
         for width in means:
-            values |= {f"scale/{width}/{cases}/{label}": mean for label, mean in means[width].items()}
             lowest, highest = means[width][SCALED[:3]].min(), means[width][SCALED[3:]].max()
-            values[f"scale/{width}/{cases}/rule"] = "holds" if lowest > highest else "fails"
-    means = next(iter(scale_means(scores).values()))
+            values[f"rule/{width}/{cases}"] = "holds" if lowest > highest else "fails"
+    means = scale_means(scale)["6 cases"]
     values["scale/rho"], values["scale/p"] = rank_correlation(means[64].to_numpy(), means[128].to_numpy())
-    for width, rows in scores.items():
-        copied = rows[rows["task"] == "copy"]
-        value = copied[SCORE].where(copied["learned"], 0.0).groupby(copied["label"]).mean()
-        values |= {f"scale/{width}/copy/{label}": mean for label, mean in value.items()}
+    for width, copied in scale.loc["copy"].groupby("label").mean().items():
+        values |= {f"copy/{width}/{label}": mean for label, mean in copied.items()}
     return values
 
 
@@ -641,14 +537,11 @@ def draw_scale(bank: Bank, folder: Path) -> None:
     figure = Figure(figsize=(7.2, 2.2), layout="constrained")
     style_of = styles(SCALED)
     for axes, label in zip(figure.subplots(1, len(SCALED), sharey=True), SCALED, strict=True):
-        values = {}
-        for width, rows in bank.scale.items():
-            rows = rows[rows["label"] == label]
-            value = rows[SCORE].where(rows["learned"], 0.0)
-            values[float(SIZES[width])] = value.groupby(rows["task"]).mean()
-        by_size = pd.DataFrame(values).T
+        by_size = bank.scale.xs(label, level="label").groupby("task").mean()
         for task, line in SCALE_LINES.items():
-            axes.plot(by_size.index, by_size[task], line, color=style_of[label][0], marker=".")
+            axes.plot(
+                [*map(float, SIZES.values())], by_size.loc[task], line, color=style_of[label][0], marker="."
+            )
             axes.plot([], [], line, color="0.3", label=task)  # in the legend
         axes.set(title=label, xscale="log", xlim=(0.07, 9), ylim=(0, 1.03))
         axes.set_xticks([*map(float, SIZES.values())], SIZES.values())
@@ -667,5 +560,8 @@ STUDY = Study(
     load=load,
     values=values,
     figures=(draw_curves, draw_answer, draw_scale),
-    tables={"scores": lambda bank: pd.concat([bank.first, bank.mirrored])},
+    tables={
+        "scores": lambda bank: pd.concat([bank.first, bank.mirrored]),
+        "ranking": lambda bank: rank(bank.first).reset_index(names="encoding"),
+    },
 )
