@@ -22,7 +22,7 @@ from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hints import keys_of
 from pe_experiments.configuration.parts import shipped, user_errors
-from pe_experiments.configuration.schema import Config, used_loggers
+from pe_experiments.configuration.schema import Config, used_loggers, validated
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
@@ -32,6 +32,7 @@ from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
 from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, trained_model
+from pe_experiments.store.identity import untracked
 from pe_experiments.store.names import file_digest
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.run import Run
@@ -127,9 +128,9 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
     if not isinstance(config, Mapping):
         raise UserError(f"{config!r}: expected a mapping such as {{'pe': 'rope', 'training.steps': 100}}")
     if isinstance(config, DictConfig):
-        return Config.checked(inherited(config))
+        return validated(Config, inherited(config))
     keys = [key.lstrip("+") for key in keys_of(config)]
-    return Config.checked(inherited(config_from_python(config), keys))
+    return validated(Config, inherited(config_from_python(config), keys))
 
 
 def _untrained_model(run: Run) -> Backbone:
@@ -181,9 +182,9 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
         )
     for remark in remarks_of(model.encodings):
         say(remark)
-    if untracked := run.identity.untracked:
+    if names := untracked(run.identity.classes):
         why = "its code is not, or not only, what its file says, so this run will not be found again"
-        say(f"{few(untracked)}: {why}; load it by its path, as in pe=my_module.MyEncoding")
+        say(f"{few(names)}: {why}; load it by its path, as in pe=my_module.MyEncoding")
     elif run.state is State.NEW and not run.config.rerun and (difference := run.difference_to_cached_run()):
         display.say(f"This is a new run, {difference}.")
 

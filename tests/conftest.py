@@ -85,7 +85,7 @@ def tiny_in(results: Path) -> Tiny:
     """
     from pe_experiments.configuration.experiment import Experiment
     from pe_experiments.configuration.parts import shipped
-    from pe_experiments.configuration.schema import Config
+    from pe_experiments.configuration.schema import Config, validated
 
     def make(*overrides: str) -> Experiment:
         plain = [text for text in overrides if re.fullmatch(r"seed=\d{1,9}|results_dir=/[\w/.-]+", text)]
@@ -100,7 +100,7 @@ def tiny_in(results: Path) -> Tiny:
             values["seed"] = int(values["seed"])
         if "pe" in values:
             values["pe"] = copy.deepcopy(shipped("pe")[values["pe"]])
-        return Experiment(Config.checked(config | values))
+        return Experiment(validated(Config, config | values))
 
     return make
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_model, save_model
 from pe_experiments import NUMERICS, __version__
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.drawing import markdown_table
 from pe_experiments.models import Backbone, Transformer
 from pe_experiments.store.checkpoint import MOST_BYTES
@@ -174,7 +174,7 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
         why = one_line(f"{type(error).__name__}: {error}")
         raise UserError(f"{option}: its {CONFIG} is not that of a shared model ({why})") from error
     refuse_foreign(option, config, {}, trust)
-    experiment = Experiment(Config.checked(config))
+    experiment = Experiment(validated(Config, config))
     for group, recorded in classes.items():
         component = experiment.components.get(group)
         if component and code_digests(component.own_classes) != recorded:

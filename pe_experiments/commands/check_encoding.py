@@ -6,7 +6,7 @@ python scripts/check_encoding.py pe._target_=my_module.MyEncoding [against=rope|
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, required_choice
-from pe_experiments.configuration.schema import resolved, validated
+from pe_experiments.configuration.schema import validated
 
 
 @command("check_encoding", __doc__)
@@ -14,7 +14,7 @@ def run(cfg: DictConfig) -> None:
     required_choice("pe", "mine.MyEncoding")
     from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # imports torch
 
-    raise SystemExit(int(check_encoding(validated(CheckSettings, resolved(cfg)))))
+    raise SystemExit(int(check_encoding(validated(CheckSettings, cfg))))
 
 
 if __name__ == "__main__":

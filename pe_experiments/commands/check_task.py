@@ -6,7 +6,7 @@ python scripts/check_task.py task._target_=my_module.MyTask [+task.k=3]
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, required_choice
-from pe_experiments.configuration.schema import resolved, validated
+from pe_experiments.configuration.schema import validated
 
 
 @command("check_task", __doc__)
@@ -14,7 +14,7 @@ def run(cfg: DictConfig) -> None:
     required_choice("task", "mine.MyTask")
     from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
 
-    if not check_task(validated(TaskSettings, resolved(cfg))):
+    if not check_task(validated(TaskSettings, cfg)):
         raise SystemExit(1)
 
 

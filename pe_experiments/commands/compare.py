@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import Folder, Section, Study, Words, resolved, validated
+from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 
@@ -34,7 +34,7 @@ class CompareSettings(Section):
 @command("compare", __doc__, renamed={"pe": "encodings"})
 def run(cfg: DictConfig) -> None:
     gc.set_threshold(1_000_000)  # otherwise the collector repeatedly scans all loaded data
-    options = validated(CompareSettings, resolved(cfg)).model_dump()
+    options = validated(CompareSettings, cfg).model_dump()
     from pe_experiments.comparison.compare import compare, is_published, output_of, show
 
     options["pe"] = options.pop("encodings")

@@ -9,7 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import RunSettings, command
-from pe_experiments.configuration.schema import Folder, Repository, resolved, validated
+from pe_experiments.configuration.schema import Folder, Repository, validated
 from pe_experiments.terminal.console import say
 
 
@@ -22,7 +22,7 @@ class ExportSettings(RunSettings):
 
 @command("export", __doc__)
 def run(cfg: DictConfig) -> None:
-    settings = validated(ExportSettings, resolved(cfg))
+    settings = validated(ExportSettings, cfg)
     directory = settings.directory()
     from pe_experiments.analysis.model_folder import require_hub, upload_folder, write_model_folder
     from pe_experiments.store.csv_files import read_run_curve  # imports torch

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import Folder, Section, Study, resolved, validated
+from pe_experiments.configuration.schema import Folder, Section, Study, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
@@ -32,7 +32,7 @@ class ResultsSettings(Section):
 
 @command("results", __doc__)
 def run(cfg: DictConfig) -> None:
-    options = validated(ResultsSettings, resolved(cfg))
+    options = validated(ResultsSettings, cfg)
     from pe_experiments.studies import blocks, pages, publish, reproduce
 
     modes = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}

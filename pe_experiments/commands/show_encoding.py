@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.schema import resolved, validated
+from pe_experiments.configuration.schema import validated
 from pe_experiments.terminal.errors import UserError
 
 
@@ -21,7 +21,7 @@ def run(cfg: DictConfig) -> None:
         raise UserError(f"{pe_overrides[0]}: cannot be combined with encodings=...")
     from pe_experiments.analysis.show import ShowSettings, show_encodings  # imports torch
 
-    show_encodings(validated(ShowSettings, resolved(cfg)))
+    show_encodings(validated(ShowSettings, cfg))
 
 
 if __name__ == "__main__":

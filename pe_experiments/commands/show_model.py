@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import RunSettings, command
-from pe_experiments.configuration.schema import Folder, Length, resolved, validated
+from pe_experiments.configuration.schema import Folder, Length, validated
 from pe_experiments.terminal.console import say
 
 
@@ -24,7 +24,7 @@ class ShowModelSettings(RunSettings):
 
 @command("show_model", __doc__)
 def run(cfg: DictConfig) -> None:
-    settings = validated(ShowModelSettings, resolved(cfg))
+    settings = validated(ShowModelSettings, cfg)
     directory = settings.directory()
     from pe_experiments.analysis.inside import look_inside  # imports torch
     from pe_experiments.analysis.show_model import show_inside

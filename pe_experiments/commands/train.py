@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, show_result
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, one_line
 
@@ -28,9 +28,9 @@ def run(cfg: DictConfig) -> float:
     if cfg.get("init_from") is not None:
         from pe_experiments.store.parent import inherited  # imports torch
 
-        config = Config.checked(inherited(cfg, map(key_of, overrides)))
+        config = validated(Config, inherited(cfg, map(key_of, overrides)))
     else:
-        config = Config.checked(cfg)
+        config = validated(Config, cfg)
     from pe_experiments.run import run_experiment  # imports torch
 
     if config.dry_run:

@@ -27,7 +27,6 @@ from pe_experiments.configuration.schema import (
     Config,
     EvaluationConfig,
     TrainingConfig,
-    warmup_steps,
 )
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -209,11 +208,6 @@ class Experiment:
         return config
 
     @property
-    def trained(self) -> dict[str, Any]:
-        """Return the sections of the configuration that affect training, with all arguments."""
-        return trained_sections(self.full_config)
-
-    @property
     def decoding(self) -> Literal["teacher_forcing", "greedy"]:
         """Return how answers are decoded: by teacher forcing if the format does not feed answers back."""
         return self.config.evaluation.decoding if self.format.feeds_back else "teacher_forcing"
@@ -222,23 +216,6 @@ class Experiment:
     def max_length(self) -> int:
         """Return the longest training input that the task makes, at most ``training.max_length``."""
         return max(self.train_lengths)
-
-    @property
-    def derived(self) -> dict[str, Any]:
-        """Return the derived values that are saved in ``config.yaml``."""
-        training = self.config.training
-        derived: dict[str, Any] = {
-            "vocab_size": self.format.vocab_size,
-            "format": type(self.format).__name__.removesuffix("Format").lower(),
-            "train_length": self.shape.train_length,
-            "train_positions": self.shape.train_positions,
-            "warmup_steps": warmup_steps(training.steps, training.warmup_steps),
-            "train_lengths": list(self.train_lengths),
-            "evaluation_lengths": list(self.evaluation_lengths),
-        }
-        if self.other_task:
-            derived["evaluation_task"] = self.other_task.section
-        return derived
 
 
 def trained_sections(config: Mapping[str, Any]) -> dict[str, Any]:

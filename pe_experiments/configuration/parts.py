@@ -49,8 +49,7 @@ LEADING_ARGUMENTS = {"pe": 1, "model": 4, "optimizer": 1, "model.attention": 1}
 # Arguments that take parts, by annotation, and the group of these parts, which may be given by name alone.
 PARTS: dict[Any, str] = {MakeEncoding: "pe", MakeSoftmax: "model.attention"}
 CALLBACKS = "trainer.callbacks"
-# Whose classes are not the user's own.
-KNOWN_PACKAGES = {"pe_experiments", "torch", "pytorch_lightning"} | sys.stdlib_module_names
+KNOWN_PACKAGES = ("pe_experiments", "torch", "pytorch_lightning")  # whose classes are not the user's own
 # Arguments of optimizers that are not configured in ``optimizer``, because `training` sets them.
 SET_BY_TRAINING = ("lr", "weight_decay", "maximize", "foreach", "fused", "capturable", "differentiable")
 
@@ -149,9 +148,11 @@ class Component:
 
     @property
     def own_classes(self) -> list[type]:
-        """Return the user's classes among these and their ancestors: those outside `KNOWN_PACKAGES`."""
-        ancestors = dict.fromkeys(ancestor for cls in self.classes for ancestor in cls.__mro__)
-        return [cls for cls in ancestors if not _is_known(cls)]
+        """Return the user's classes among these and their ancestors."""
+        own = dict.fromkeys(
+            ancestor for cls in self.classes if not _is_known(cls) for ancestor in cls.__mro__
+        )
+        return [cls for cls in own if not _is_known(cls)]
 
 
 _REFUSES_FOREIGN = ContextVar("refuses_foreign", default=False)
@@ -177,7 +178,13 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
     target = section.get("_target_")
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
-    cls = _import_class(group, target)
+    kind = KINDS.get(group) or _callback_class()
+    cls = _imported(
+        f"{group}._target_={target}",
+        target,
+        kind.__name__,
+        lambda value: isinstance(value, type) and issubclass(value, kind),
+    )
     arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     signature = signature_of(cls)
     parameters, types = signature.parameters, signature.types
@@ -229,10 +236,12 @@ def same(value: Any, other: Any) -> bool:
 
 
 def _is_known(cls: type) -> bool:
-    """Return whether a class is of `KNOWN_PACKAGES`; a file of the user may have the name of one of them."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    is_named_so = cls.__module__.partition(".")[0] in KNOWN_PACKAGES
-    return is_named_so and (file is None or is_library(file)) and is_importable(cls)
+    """Return whether a class is of `KNOWN_PACKAGES` or Python, whose names user files may have."""
+    package = cls.__module__.partition(".")[0]
+    if package in sys.stdlib_module_names:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        return (file is None or is_library(file)) and is_importable(cls)
+    return package in KNOWN_PACKAGES and is_importable(cls)
 
 
 @contextmanager
@@ -275,15 +284,6 @@ def load_function(option: str, target: str) -> Callable[..., Any]:
 def is_metric(value: Any) -> bool:
     """Return whether a value is a function or a `Metric`, whose module imports this one."""
     return inspect.isfunction(value) or inspect.isfunction(getattr(value, "of", None))
-
-
-def _import_class(group: str, target: str) -> type:
-    """Import the class that ``_target_`` names, and check that it is of the kind of the group."""
-    kind = KINDS.get(group) or _callback_class()
-    key = f"{group}._target_={target}"
-    return _imported(
-        key, target, kind.__name__, lambda value: isinstance(value, type) and issubclass(value, kind)
-    )
 
 
 def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> Any:

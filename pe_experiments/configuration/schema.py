@@ -243,11 +243,6 @@ class Config(Section):
     dry_run: bool = Field(default=False, exclude=True)
     trust: bool = Field(default=False, exclude=True)
 
-    @classmethod
-    def checked(cls, config: DictConfig | dict[str, Any]) -> Config:
-        """Return a valid configuration; raise a `UserError` for an unknown key or an invalid value."""
-        return validated(cls, config if isinstance(config, dict) else resolved(config))
-
     @model_validator(mode="after")
     def _check_sections_together(self) -> Config:
         if (self.init_from is None) != (self.parent is None):
@@ -285,7 +280,15 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def validated(schema: type[Schema], content: Any, *above: str) -> Schema:
-    """Return validated content or raise a `UserError`; ``above`` are the keys that lead to the content."""
+    """Return validated content; raise a `UserError` for an unknown key or an invalid value.
+
+    Args:
+        schema: of the content.
+        content: a composed configuration, whose ``${...}`` are resolved, or plain values.
+        above: the keys that lead to the content.
+    """
+    if isinstance(content, DictConfig):
+        content = resolved(content)
     try:
         return schema.model_validate(content)
     except ValidationError as error:

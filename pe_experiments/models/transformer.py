@@ -51,37 +51,15 @@ class LayerForm:
     """The options that all layers share, without sizes; see `Transformer`."""
 
     activation: Activation
-    norm: Norm
+    make_norm: Callable[[int], nn.Module]
+    make_dropout: Callable[[], nn.Module]
     biases: bool
-    dropout: float
     attention_implementation: Implementation
     qk_norm: NormOfQueries = False
     sinks: bool = False
     output_gate: OutputGate = "none"
     token_shift: bool = False
     make_softmax: MakeSoftmax | None = None
-
-    def make_attention(self, shape: ModelShape) -> Attention:
-        """Return attention with the parts that are switched on."""
-        parts: list[AttentionPart] = []
-        if self.token_shift:
-            parts.append(TokenShift(shape))
-        if self.qk_norm:
-            parts.append(QkNorm(shape, after_rotation=self.qk_norm == "after"))
-        if self.sinks:
-            parts.append(Sinks(shape))
-        if self.output_gate != "none":
-            parts.append(Gate(shape, shape.num_heads if self.output_gate == "head" else shape.d_model))
-        softmax = self.make_softmax(shape) if self.make_softmax else None
-        return Attention(shape, self.attention_implementation, self.biases, parts, softmax)
-
-    def make_norm(self, d_model: int) -> nn.Module:
-        if self.norm == "rms":
-            return nn.RMSNorm(d_model, eps=1e-5)
-        return nn.LayerNorm(d_model, bias=self.biases)
-
-    def make_dropout(self) -> nn.Module:
-        return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
 
 
 class Layer(nn.Module):
@@ -91,7 +69,17 @@ class Layer(nn.Module):
         super().__init__()
         self.index = index
         self.attention_norm = form.make_norm(shape.d_model)
-        self.attention = form.make_attention(shape)
+        parts: list[AttentionPart] = []
+        if form.token_shift:
+            parts.append(TokenShift(shape))
+        if form.qk_norm:
+            parts.append(QkNorm(shape, after_rotation=form.qk_norm == "after"))
+        if form.sinks:
+            parts.append(Sinks(shape))
+        if form.output_gate != "none":
+            parts.append(Gate(shape, shape.num_heads if form.output_gate == "head" else shape.d_model))
+        softmax = form.make_softmax(shape) if form.make_softmax else None
+        self.attention = Attention(shape, form.attention_implementation, form.biases, parts, softmax)
         self.mlp_norm = form.make_norm(shape.d_model)
         gated = form.activation == "swiglu"
         width = 8 * round(shape.d_model / 3) if gated else 4 * shape.d_model  # equally many parameters
@@ -170,9 +158,9 @@ class Transformer(Backbone):
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
         form = LayerForm(
             activation,
-            norm,
+            partial(nn.RMSNorm, eps=1e-5) if norm == "rms" else partial(nn.LayerNorm, bias=biases),
+            partial(nn.Dropout, dropout) if dropout else nn.Identity,
             biases,
-            dropout,
             attention_implementation,
             qk_norm=qk_norm,
             sinks=sinks,

@@ -10,7 +10,7 @@ from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.merge import with_settings
-from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved
+from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved, validated
 from pe_experiments.models import Backbone
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
@@ -43,7 +43,7 @@ def finished_run(
     record = Record.read(directory, saved)
     _refuse_other_arithmetic(saved["trainer"], changes)
     other_task = changes.pop("task", None)
-    experiment = Experiment(Config.checked(_requested_config(saved, changes, directory)), other_task)
+    experiment = Experiment(validated(Config, _requested_config(saved, changes, directory)), other_task)
     run = Run(experiment.config, experiment, record.identity, directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):

@@ -62,11 +62,6 @@ class Identity:
         return f"{self.stem}-{self.hash[:digits]}"
 
     @property
-    def untracked(self) -> list[str]:
-        """Return the names of the user's classes whose code is in no file that can be compared."""
-        return _untracked(self.classes)
-
-    @property
     def key(self) -> str:
         """Return the hash of configuration and data, by which a published run is found; see `config_key`."""
         return full_hash([self.config, self.data])[:8]
@@ -85,7 +80,7 @@ def identify(experiment: Experiment) -> Identity:
         data["task.tokenizer"] = experiment.task.vocabulary
     task = components["task"].choice
     config = _without_defaults(trained_sections(experiment.full_config), components, callbacks)
-    if _untracked(classes):
+    if untracked(classes):
         config[CALL] = secrets.token_hex(8)
     return Identity(
         config=config,
@@ -171,12 +166,12 @@ def evaluation_key(experiment: Experiment) -> dict[str, Any]:
         key["files"] = files
     if encoding.own_classes:
         key["code"] = code_digests(encoding.own_classes)
-    if _untracked(key):
+    if untracked(key):
         key[CALL] = secrets.token_hex(8)
     return jsonable(key)
 
 
-def _untracked(digests: Mapping[str, Any]) -> list[str]:
+def untracked(digests: Mapping[str, Any]) -> list[str]:
     """Return the names of classes and functions among these digests whose code is in no file."""
     return [path[-1] for path, digest in leaves(digests) if str(digest).startswith(UNTRACKED)]
 

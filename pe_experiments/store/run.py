@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.foreign import foreign_targets
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, warmup_steps
 from pe_experiments.store.directory import (
     COMPLETED,
     TRAINED,
@@ -105,10 +104,21 @@ class Run:
     def saved_config(self) -> dict[str, Any]:
         """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
         identity = {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")}
-        if foreign_targets(self.identity.config):  # comparisons do not import them
+        if self.identity.classes or self.experiment.training_callbacks:  # comparisons do not import them
             identity["config"] = self.identity.config
-        config = self.experiment.full_config
-        return {**config, "rerun": False, "derived": self.experiment.derived, "identity": identity}
+        experiment, training = self.experiment, self.config.training
+        derived: dict[str, Any] = {
+            "vocab_size": experiment.format.vocab_size,
+            "format": type(experiment.format).__name__.removesuffix("Format").lower(),
+            "train_length": experiment.shape.train_length,
+            "train_positions": experiment.shape.train_positions,
+            "warmup_steps": warmup_steps(training.steps, training.warmup_steps),
+            "train_lengths": list(experiment.train_lengths),
+            "evaluation_lengths": list(experiment.evaluation_lengths),
+        }
+        if experiment.other_task:
+            derived["evaluation_task"] = experiment.other_task.section
+        return {**experiment.full_config, "rerun": False, "derived": derived, "identity": identity}
 
     def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.configuration.schema import LoggerSections, used_loggers
 from pe_experiments.evaluation.metrics import METRICS, Metric
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row
@@ -165,7 +166,7 @@ def run_loggers(
     label, model = experiment.label, experiment.model_choice
     task = experiment.components["task"].choice
     study = run.config.study or ""
-    hash_without_seed = short_hash(jsonable(experiment.trained | {"seed": None}))
+    hash_without_seed = short_hash(jsonable(trained_sections(experiment.full_config) | {"seed": None}))
     group = f"{label}, {task} [{hash_without_seed[:4]}]"
     run_id, name, job = run.name, f"{label}, {task}, seed {run.config.seed}", "training"
     if directory is not run.directory:

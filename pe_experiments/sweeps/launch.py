@@ -122,7 +122,8 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
 
 def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display) -> list[Job]:
     """Compose each run once and read its state; an error in one run affects only that run."""
-    from pe_experiments.store.run import Run  # imports torch
+    from pe_experiments.store.identity import untracked  # imports torch
+    from pe_experiments.store.run import Run
 
     loader = launcher.hydra_context.config_loader
     published = cache(_published_keys)
@@ -135,9 +136,9 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
         try:
             composed = loader.load_sweep_config(launcher.config, list(overrides))
             job.run = Run(_checked(composed, overrides))
-            if untracked := job.run.identity.untracked:
+            if names := untracked(job.run.identity.classes):
                 why = "is made at run time, so a sweep cannot find its runs again"
-                raise UserError(f"{untracked[0]} {why}; allowed: a class at the top level of a file")
+                raise UserError(f"{names[0]} {why}; allowed: a class at the top level of a file")
             _read_state(job, job.run, published)
         except Exception as error:
             explanation = explain_error(error, overrides)
@@ -154,7 +155,7 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     from pe_experiments.store.parent import inherited
 
     own_keys = [str(key) for key in composed if key != "hydra"]
-    config = Config.checked(inherited(OmegaConf.masked_copy(composed, own_keys), map(key_of, overrides)))
+    config = validated(Config, inherited(OmegaConf.masked_copy(composed, own_keys), map(key_of, overrides)))
     if config.trainer.devices * config.trainer.num_nodes > 1:
         problem = f"trainer.devices={config.trainer.devices}: a sweep trains each run on one device"
         raise UserError(f"{problem}; run it alone, without -m")

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
 from pe_experiments.training import cpu
@@ -36,7 +36,7 @@ Training = Callable[[Backbone, Experiment, Route], float]
 def experiment(**keys: object) -> Experiment:
     """Return the experiment that train.py would resolve from these overrides, on the CPU without a logger."""
     return Experiment(
-        Config.checked(config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"}))
+        validated(Config, config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"}))
     )
 
 

@@ -18,7 +18,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.groups import choices_of
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.published import published_keys
 from pe_experiments.sweeps.launch import _checked
@@ -149,5 +149,5 @@ def test_the_wandb_sweep_composes() -> None:
     sweep = OmegaConf.load(CONFIG_DIR / "wandb_sweep.yaml")
     for key, entry in sweep.parameters.items():
         for value in entry.get("values", [entry.get("value")]):
-            Config.checked(compose_config([f"{key}={value}"]))
+            validated(Config, compose_config([f"{key}={value}"]))
     assert (ROOT / sweep.program).exists()

@@ -8,7 +8,7 @@ import pytest
 
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml
 from scripts.catalogue import encodings, read_card, tasks
 
@@ -28,5 +28,5 @@ def test_recipes_are_complete_commands(name: str) -> None:
     recipe = read_card(name).recipe.split()
     for key in ("model=", "pe=", "training.steps=", "training.max_length="):  # defaults may change
         assert any(part.startswith(key) for part in recipe), key
-    experiment = Experiment(Config.checked(compose_config([f"task={name}", *recipe])))
+    experiment = Experiment(validated(Config, compose_config([f"task={name}", *recipe])))
     assert experiment.config.training.steps <= 4000

@@ -25,7 +25,7 @@ from pe_experiments import NUMERICS
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import load_component, shipped
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.evaluation.evaluate import evaluate_model
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import NotApplicable
@@ -102,7 +102,7 @@ def golden_corpus() -> Iterator[Path]:
 
 def measured(overrides: list[str]) -> Numbers:
     """Return the numbers of one small run; `NotApplicable` where the parts do not go together."""
-    experiment = Experiment(Config.checked(compose_config(overrides)))
+    experiment = Experiment(validated(Config, compose_config(overrides)))
     numbers = {"losses": [], "evaluated": []} | exact_numbers(experiment)
     with float64(), TemporaryDirectory() as scratch:
         model = experiment.untrained_model()

@@ -14,7 +14,7 @@ import pytest
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.studies.archive import write_archive
 from tests import conftest
@@ -37,7 +37,7 @@ def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
     for task, setting, rate in product(TASKS, SETTINGS, RATES):
         varied = (f"task={task}", f"experiment={setting}", f"training.learning_rate={rate}")
         yield Experiment(
-            Config.checked(compose_config([*TINY, *varied, *encoding, f"results_dir={results}"]))
+            validated(Config, compose_config([*TINY, *varied, *encoding, f"results_dir={results}"]))
         )
 
 

@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -37,7 +37,7 @@ ROPE = "pe_experiments.encodings.rope.Rope"
     ],
 )
 def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], overrides: list[str]) -> None:
-    assert Config.checked(config_from_python(keys)) == Config.checked(compose_config(overrides))
+    assert validated(Config, config_from_python(keys)) == validated(Config, compose_config(overrides))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_python_keys_equal_command_line_overrides(keys: dict[str, Any], override
 )
 def test_keys_and_values_that_cannot_be_set_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("?", r"\?")):
-        Config.checked(config_from_python(keys))
+        validated(Config, config_from_python(keys))
 
 
 def test_a_configuration_is_composed_inside_another_application() -> None:
@@ -66,11 +66,11 @@ def test_a_configuration_is_composed_inside_another_application() -> None:
 def test_interpolations_are_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABEL", "my_run")
     overrides = ["training.batch_size=${training.steps}", "training.steps=30", "label=${oc.env:LABEL}"]
-    config = Config.checked(compose_config(overrides))
+    config = validated(Config, compose_config(overrides))
     assert (config.training.batch_size, config.label) == (30, "my_run")
     for override, reason in (("seed=${a.b}", "key 'a.b' not found$"), ("seed=${seed}", "Recursive")):
         with pytest.raises(UserError, match=f"^seed: .*{reason}"):
-            Config.checked(compose_config([override]))
+            validated(Config, compose_config([override]))
 
 
 def test_a_class_is_named_in_two_ways() -> None:
@@ -87,7 +87,7 @@ def test_a_python_class_can_be_passed_directly() -> None:
     class Local(PositionalEncoding):
         pass
 
-    experiment = Experiment(Config.checked(config_from_python({"pe": Local})))
+    experiment = Experiment(validated(Config, config_from_python({"pe": Local})))
     assert experiment.components["pe"].cls is Local
     assert experiment.label == "Local"
 

@@ -14,7 +14,7 @@ import pytest
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.parts import shipped
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.identity import config_key, data_digests, identify
 from pe_experiments.store.names import jsonable
@@ -195,8 +195,8 @@ def test_stating_defaults_keeps_the_name_and_no_two_encodings_share_one(tiny: Ti
     for choice, section in shipped("pe").items():
         if section["_target_"] == "???":
             continue
-        experiment = Experiment(Config.checked(config | {"pe": section}))
+        experiment = Experiment(validated(Config, config | {"pe": section}))
         stated = config | {"pe": experiment.components["pe"].section}
-        assert name_of(Experiment(Config.checked(stated))) == name_of(experiment)
+        assert name_of(Experiment(validated(Config, stated))) == name_of(experiment)
         names[choice] = name_of(experiment)[-8:]
     assert len(set(names.values())) == len(names)

@@ -16,7 +16,7 @@ from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.schema import Config
+from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope
@@ -38,7 +38,7 @@ def child(results: Path) -> Child:
     def make(parent: RunDirectory, *overrides: str) -> Experiment:
         overrides = (f"init_from={parent.path}", f"results_dir={results}", "logger=none", *overrides)
         config = compose_config(list(overrides))
-        return Experiment(Config.checked(inherited(config, map(key_of, overrides))))
+        return Experiment(validated(Config, inherited(config, map(key_of, overrides))))
 
     return make
 
