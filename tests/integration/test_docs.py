@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from PIL import Image, ImageChops
 
 from tests.conftest import ROOT, Script
 
@@ -86,6 +89,39 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     results = [json.loads(path.read_text()) for path in tmp_path.glob("notebook/runs/*/result.json")]
     assert sorted(result["label"] for result in results) == sorted(3 * ["none", "rope", "alibi", "Recency"])
+
+
+@pytest.mark.parametrize("name", ["why.md", "questions.md"])
+def test_snippets_print_true(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They share names, as the page says, and may write files to the working directory."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    snippets = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
+    assert sum("print(" in snippet for snippet in snippets) >= 6
+    for snippet in snippets:
+        exec(compile(snippet, name, "exec"), names)
+        assert set(capsys.readouterr().out.split()) <= {"True"}, snippet
+
+
+def test_the_table_of_why_has_the_numbers_of_the_bank() -> None:
+    ranking = pd.read_csv(ROOT / "results" / "bank" / "ranking.csv", index_col="encoding")
+    rows = re.findall(
+        r"^\| .*`(.+)` \|.*\| ([\d.]+) \| ([\d.]+) \|.*\|$", (DOCS / "why.md").read_text(), re.MULTILINE
+    )
+    assert len(rows) == 9
+    for name, score, cost in rows:
+        assert (score, cost) == tuple(f"{ranking.at[name, column]:.2f}" for column in ("mean", "cost"))
+
+
+def test_pictures_are_those_that_the_command_draws(tmp_path: Path) -> None:
+    drawn = runpy.run_path(str(DOCS / "pictures.py"))["draw_all"]
+    drawn(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in DOCS.glob("why_*.png")}
+    for path in tmp_path.iterdir():
+        with Image.open(path) as new, Image.open(DOCS / path.name) as published:
+            assert ImageChops.difference(new.convert("RGB"), published.convert("RGB")).getbbox() is None
 
 
 @pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name)
