@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from hydra_plugins.pe_experiments.sweeps import grid_runs
 from pe_experiments.checking.own_classes import _check_model
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.groups import choices_of
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.parts import shipped
@@ -134,7 +134,7 @@ def test_presets_expand_to_the_configurations_of_the_published_runs(study: str) 
 
     def is_published(sweep: Sweep, run: Sequence[str]) -> bool:
         experiment = sweep.experiment(run)
-        return config_key(experiment.trained, identify(experiment).data) in published
+        return config_key(trained_sections(experiment.full_config), identify(experiment).data) in published
 
     if len({tuple(run) for _, run in runs}) == len(published):
         assert all(is_published(*run) for run in with_every_value(runs))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.run import evaluate_run, run_experiment
@@ -96,7 +96,7 @@ def test_two_ways_to_write_a_configuration_give_one_name(tiny: Tiny) -> None:
 
 
 def test_a_new_argument_with_a_default_keeps_the_names_of_earlier_runs(tiny: Tiny) -> None:
-    trained = jsonable(tiny("pe=fox").trained)
+    trained = jsonable(trained_sections(tiny("pe=fox").full_config))
     key = config_key(trained, {})
     del trained["pe"]["initial_bias"]  # as in a run from before the argument existed
     assert config_key(trained, {}) == key

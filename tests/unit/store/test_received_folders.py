@@ -13,6 +13,7 @@ import pytest
 
 from pe_experiments import load_model
 from pe_experiments.comparison import load_runs
+from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import RunDirectory
@@ -239,7 +240,7 @@ def test_a_repetition_without_the_published_steps_cannot_be_compared(steps: list
 def test_a_published_study_of_a_stranger_is_not_trained(
     section: str, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = tiny().trained
+    trained = trained_sections(tiny().full_config)
     if section == "pe":
         trained["pe"] = {"_target_": "evil.Rec"}
     elif section == "callbacks":
