@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
-from pe_experiments.comparison.words import number
-from pe_experiments.studies import format_mean, read_archive, read_table, table, with_settings
+from pe_experiments.studies import read_archive, read_table, with_settings
 
 HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")
@@ -18,11 +17,6 @@ AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, SAME = "not learned", "could not differ"
 LEARNED = 0.5  # smallest share of seeds that solve the training lengths
 WITHIN = "exact_match_in_distribution"
-WORDS = {
-    "exact_match_at_2x": "exact match at 2x",
-    "exact_match_extrapolation": "exact match past training",
-    "token_accuracy_extrapolation": "token accuracy past training",
-}
 
 
 def published() -> pd.DataFrame:
@@ -75,32 +69,18 @@ def verdict_on_statement(verdicts: Collection[str]) -> str:
     return OPEN if len(set(verdicts)) > 1 else next(iter(verdicts))
 
 
-def blocks() -> dict[str, str]:
-    """Return the tables of statements, of the pairs of each paper, and of the initial gates of FoX."""
-    runs = published()
-    pairs = judge(read_table(HERE / "statements.csv", *TEXT), runs)
-    groups = pairs.groupby(["paper", "task"], sort=False)["verdict"]
-    statements = groups.agg(pairs="size", here=verdict_on_statement).reset_index()
-    tables = {str(arxiv): pair_table(group) for arxiv, group in pairs.groupby("arxiv")}
-    return tables | {"statements": table(statements), "gates": gate_table(runs)}
+def judged_pairs() -> pd.DataFrame:
+    """Return each pair of ``statements.csv`` with its means and its verdict."""
+    return judge(read_table(HERE / "statements.csv", *TEXT), published())
 
 
-def pair_table(pairs: pd.DataFrame) -> str:
-    cells = {
-        "task": pairs["task"],
-        "pair": "`" + pairs["better"] + "` over `" + pairs["worse"] + "`",
-        "metric": pairs["metric"].map(WORDS),
-        "first (in distribution)": pairs["mean"].map(number) + " (" + pairs["within"].map(number) + ")",
-        "second (in distribution)": pairs["mean_2"].map(number) + " (" + pairs["within_2"].map(number) + ")",
-        "p": [number(p, ".3f") for p in pairs["p"]],
-        "here": pairs["verdict"],
-    }
-    return table(pd.DataFrame(cells))
-
-
-def gate_table(runs: pd.DataFrame) -> str:
-    """Return a table of exact match by task and initial gate of FoX."""
-    groups = runs[runs["label"].str.startswith("fox")].groupby(["title", "label"])
-    means = groups[[WITHIN, "exact_match_at_2x"]].agg(format_mean).reset_index()
-    means["label"] = "`" + means["label"] + "`"
-    return table(means.set_axis(["task", "encoding", "exact match in distribution", "at 2x"], axis=1))
+def verdicts() -> dict[str, str]:
+    """Return the verdicts on the statements of each paper, by the first word of its name."""
+    words: dict[str, str] = {}
+    for paper, pairs in judged_pairs().groupby("paper"):
+        by_task = pairs.groupby("task")["verdict"].agg(lambda rows: verdict_on_statement(set(rows)))
+        several = {f"{str(task).rpartition(', ')[2]}: {verdict}" for task, verdict in by_task.items()}
+        words[str(paper).split()[0].lower()] = (
+            "; ".join(sorted(several)) if len(by_task) > 1 else by_task.iloc[0]
+        )
+    return words

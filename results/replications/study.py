@@ -9,14 +9,16 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.studies import Study, read_table, table
+from pe_experiments.studies import Study, read_table
+from pe_experiments.studies.study import progress
 
-from . import gu, kazemnejad, scan, statements
+from . import curves, statements
 
 HERE = Path(__file__).parent
 PATH, HUANG, TEXT = "2505.16381", "2410.02140", "2505.17083"
 ERROR, BITS = "error, %", "bits per byte"
-UNITS = {PATH: (ERROR, ERROR), HUANG: (ERROR, ERROR), TEXT: ("nats per token", BITS)}  # published, ours
+UNITS = {PATH: ERROR, HUANG: ERROR, TEXT: BITS}  # of our values
+NAMES = {PATH: "path", HUANG: "huang", TEXT: "text"}
 TIED = {ERROR: 1.0, BITS: 0.03}  # values that differ by at most this much have no order
 CLOSE, FAR = 1.0, 5.0  # limits of the tolerance, in percentage points
 LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # our context in bytes: the paper's setting
@@ -25,6 +27,29 @@ STEPS, RATE = 3000, 0.003  # steps and learning rate of PaTH's table
 LEARNED = 10.0  # error, %, at the training lengths; above it an encoding has no rank
 REPRODUCED, ORDER, OPEN, NOT = "value", "order", "open", "no"
 NOT_LEARNED, CERTAIN = "not judged: not learned", "not judged: could not fail"
+WORDS = {
+    REPRODUCED: "equal in value",
+    ORDER: "equal in order",
+    OPEN: "open",
+    NOT: "different",
+    NOT_LEARNED: "not learned",
+    CERTAIN: "could not fail",
+}
+SWEEPS = {
+    "conditions": (
+        "replicate_cho",
+        "replicate_golovneva",
+        "replicate_jelassi",
+        "replicate_kazemnejad",
+        "replicate_lin",
+    ),
+    "gu": ("replicate_gu",),
+    "huang": ("replicate_huang",),
+    "path": ("replicate_path",),
+    "ruoss": ("replicate_ruoss",),
+    "ruoss_long": ("replicate_ruoss_long",),
+    "scan": ("replicate_scan",),
+}
 KEYS = ["arxiv", "task", "setting", "encoding"]
 
 Values = dict[Any, np.ndarray]  # a value per seed, by the values of `KEYS`
@@ -73,7 +98,7 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
         column: all rows with the same paper, task and setting.
         row: the row of the value.
     """
-    unit = UNITS[row.arxiv][1]
+    unit = UNITS[row.arxiv]
     if unit == ERROR:
         if column[["published", "mean"]].to_numpy().max() <= TIED[unit]:
             return CERTAIN
@@ -93,7 +118,7 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
 
 
 def draw(folder: Path, figures: Path) -> None:
-    """Draw our errors over published errors, and the curves of Kazemnejad et al. and of Gu and Dao.
+    """Draw our errors over published errors, and curves of papers beside ours.
 
     Hollow markers stand for encodings that did not learn the task.
     """
@@ -113,48 +138,45 @@ def draw(folder: Path, figures: Path) -> None:
     axes.set(xlabel="published error (%)", ylabel="our error (%)")
     legend_below(figure, looks, looks)
     save(figure, figures, "answer")
-    kazemnejad.draw(figures)
-    gu.draw(figures)
-    scan.draw(figures)
+    curves.draw(figures)
 
 
 def values(folder: Path) -> dict[str, Any]:
-    """Return the tables of the page, and the number of values by verdict."""
+    """Return the verdicts on papers, the number of values by verdict, and how far the runs are."""
     rows = judge_ledger()
-    tables = {str(arxiv): paper_table(group) for arxiv, group in rows.groupby("arxiv")}
     return {
         **counts(rows),
-        **tables,
-        **statements.blocks(),
-        **scan.blocks(),
-        "curves": kazemnejad.curve_table(),
-        "gu": gu.accuracy_table(),
+        **{NAMES[str(arxiv)]: counts_in_words(group["verdict"]) for arxiv, group in rows.groupby("arxiv")},
+        **statements.verdicts(),
+        **curves.scan_values(),
+        **curves.gu_values(),
+        "runs": ", ".join(
+            f"[{name}]({name}/report.html) {progress(HERE / name, sweep)}" for name, sweep in SWEEPS.items()
+        ),
     }
 
 
-def paper_table(rows: pd.DataFrame) -> str:
-    published_unit, unit = UNITS[rows["arxiv"].iloc[0]]
-    cells = {
-        "task": rows["task"],
-        "inputs": rows["setting"],
-        "encoding": "`" + rows["encoding"] + "`",
-        f"published ({published_unit})": rows["published"].map("{:g}".format),
-        f"ours ({unit})": [mean_with_interval(seeds, unit) for seeds in rows["seeds"]],
-        "seeds": rows["seeds"].map(len),
-        "agrees": rows["verdict"],
-    }
-    return table(pd.DataFrame(cells))
+def counts_in_words(verdicts: pd.Series) -> str:
+    """Return the verdicts on the values of a paper, as "3 equal in value, 9 not learned"."""
+    words = verdicts.where(~verdicts.str.startswith(f"{NOT}: "), NOT).map(WORDS)
+    return ", ".join(f"{(words == name).sum()} {name}" for name in WORDS.values() if (words == name).any())
 
 
-def mean_with_interval(values: np.ndarray, unit: str) -> str:
-    """Return the mean with its 95 % interval: Gaffke's for errors, Student's for losses."""
+def judged_values(folder: Path) -> pd.DataFrame:
+    """Return the published values with ours, the 95 % interval of our mean, and the verdict."""
+    rows = judge_ledger()
+    lows, highs = zip(*map(interval, rows["seeds"], rows["arxiv"].map(UNITS)), strict=True)
+    rows = rows.assign(low=lows, high=highs, seeds=rows["seeds"].map(len))
+    return rows.drop(columns=["command", "trained"]).rename(columns={"mean": "ours"})
+
+
+def interval(values: np.ndarray, unit: str) -> tuple[float, float]:
+    """Return the 95 % interval of the mean: Gaffke's for errors, Student's for losses."""
     if unit == ERROR:
         share = mean_interval(values / 100)
-        low, high = 100 * share.low, 100 * share.high
-    else:
-        interval = t_interval(values)
-        low, high = interval.low, interval.high
-    return f"{values.mean():.2f} [{low:.2f}, {high:.2f}]"
+        return 100 * share.low, 100 * share.high
+    of_losses = t_interval(values)
+    return of_losses.low, of_losses.high
 
 
 def counts(rows: pd.DataFrame) -> dict[str, int]:
@@ -174,4 +196,8 @@ def counts(rows: pd.DataFrame) -> dict[str, int]:
     }
 
 
-STUDY = Study(values=values, figures=(draw,))
+STUDY = Study(
+    values=values,
+    figures=(draw,),
+    tables={"judged_values": judged_values, "judged_pairs": lambda folder: statements.judged_pairs()},
+)

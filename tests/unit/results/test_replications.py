@@ -1,26 +1,30 @@
-"""Test the ledger of published values: its curves with independent code."""
+"""Test the page of replications: curves of papers beside ours, with independent code."""
 
 from __future__ import annotations
 
 import itertools
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from results.replications import kazemnejad
+from results.replications import curves
 from tests import recomputation
+
+PAGE = (curves.HERE / "README.md").read_text("utf-8")
 
 
 def test_independent_code_finds_the_rank_correlation_of_released_and_replicated_runs() -> None:
-    released = recomputation.read_csv(kazemnejad.HERE / "kazemnejad2023.csv")
-    runs = recomputation.read_csv(kazemnejad.HERE / "conditions" / "runs.csv")
+    released = recomputation.read_csv(curves.HERE / "kazemnejad2023.csv")
+    runs = recomputation.read_csv(curves.HERE / "conditions" / "runs.csv")
     deep = {row["name"] for row in runs if "num_layers=6" in row["command"] and row["task"] == "copy"}
-    points = recomputation.read_csv(kazemnejad.HERE / "conditions" / "curves.csv")
-    page = (kazemnejad.HERE / "README.md").read_text("utf-8")
+    points = recomputation.read_csv(curves.HERE / "conditions" / "curves.csv")
+    names = {"none": "none", "alibi": "alibi", "t5_relative_bias": "t5", "rotary": "rope_partial",
+             "abs_sinusoid": "sinusoidal"}  # fmt: skip
     rhos = []
     for length in (25, 30):
         means = []
-        for released_name, label in kazemnejad.ENCODINGS.items():
+        for released_name, label in names.items():
             condition = ("cmc_tr20_ts40", released_name, str(length))
             released_values = [
                 float(row["exact_match"])
@@ -35,14 +39,44 @@ def test_independent_code_finds_the_rank_correlation_of_released_and_replicated_
         differences = [np.round(np.subtract(*pair), 9) for pair in itertools.combinations(means, 2)]
         untied = [difference for difference in differences if difference.all()]
         same_sign = sum(difference.prod() > 0 for difference in untied)
-        assert f"in {same_sign} of {len(untied)}" in page
-        assert f" at {length}" in page
-    assert f"rho {rhos[0]} and {rhos[1]}" in page
+        assert f"in {same_sign} of {len(untied)}" in PAGE
+        assert f" at {length}" in PAGE
+    assert f"rho {rhos[0]} and {rhos[1]}" in PAGE
 
 
-def test_statements_written_by_hand_about_copying_are_true() -> None:
-    released, replicated = kazemnejad.curves()
+def test_statements_written_by_hand_about_copying_and_scan_are_true() -> None:
+    released, replicated = curves.copying()
     assert released[40].max() == replicated[40].max() == 0
-    means = released.groupby("encoding").mean()
-    assert (means.loc["alibi"] >= means.loc["none"]).all()
-    assert (means.loc["t5"] >= means.loc["none"]).all()
+    runs = recomputation.read_csv(curves.HERE / "scan" / "runs.csv")
+    points = recomputation.read_csv(curves.HERE / "scan" / "curves.csv")
+    for run in runs:  # "All our runs learned the task in distribution"
+        values = [
+            float(row["exact_match"])
+            for row in points
+            if row["name"] == run["name"] and int(row["content_length"]) <= curves.SCAN_TRAINED
+        ]
+        assert np.mean(values) >= 0.9
+
+
+def test_independent_code_finds_the_correlation_on_scan() -> None:
+    released, ours = (table.T.mean().groupby("encoding").mean() for table in curves.scan())
+    assert curves.scan_values()["scan/rho"] == pytest.approx(stats.spearmanr(released, ours).statistic)
+
+
+def test_independent_code_finds_the_verdicts_on_induction() -> None:
+    lengths = [64, 128, 256, 512, 1024, 2048, 4096]
+    original = {
+        (row["encoding"], int(row["length"])): float(row["accuracy"])
+        for row in recomputation.read_csv(curves.HERE / "gu2023.csv")
+    }
+    replicated = {
+        (row["label"], int(row["content_length"])): 100 * float(row["exact_match"])
+        for row in recomputation.read_csv(curves.HERE / "gu" / "curves.csv")
+    }
+    (verdicts,) = [line for line in PAGE.splitlines() if "2312.00752" in line]
+    for name in ("learned", "rope", "xpos"):
+        near = sum(abs(replicated[name, n] - original[name, n]) <= 10 for n in lengths)
+        verdict = f"{'agrees' if near >= 6 else 'does not'} ({near} of 7 lengths)"
+        assert f"`{name}` {verdict if replicated[name, 256] >= 99 else 'not learned'}" in verdicts
+    assert replicated["rope", 256] < 99  # "the published order could not be judged"
+    assert min(replicated[name, 4096] for name in ("kerple_log", "fox")) >= 99

@@ -1,0 +1,130 @@
+"""Compare curves that papers released or printed with ours: copying, SCAN and induction."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_experiments.comparison.statistics import rank_correlation
+from pe_experiments.drawing import legend_below, length_axis, save, styles
+from pe_experiments.studies import read_archive, with_settings
+
+HERE = Path(__file__).parent
+ENCODINGS = {  # Kazemnejad et al.'s names that differ from ours
+    "t5_relative_bias": "t5",
+    "rotary": "rope_partial",
+    "rope": "rope_partial",
+    "abs_sinusoid": "sinusoidal",
+}
+COPY_VARIANT = "cmc_tr20_ts40"  # random symbols, trained to 20, evaluated to 40
+COPY_TRAINED, COPY_LENGTHS = 20, [25, 30, 40]
+SCAN_SPLIT = "mdlen_tr25_ts48"  # trained to 25 actions, tested to 48, and learned in distribution
+SCAN_TRAINED, SCAN_LENGTHS = 25, [26, 27, 28, 30, 32, 33, 36, 40, 48]
+SAME_ORDER = 0.9  # planned: a smallest rho of the five means
+GU_TRAINED = 256
+PUBLISHED = ("learned", "rope", "xpos")  # from the lowest to the highest published accuracy
+LEARNED = 0.99  # accuracy at the training length
+CLOSE = 0.1 + 1e-9  # two accuracies that differ by at most this agree
+FEWEST = 6  # lengths that must agree, of seven
+NOT_LEARNED = "not learned"
+
+Pair = tuple[pd.DataFrame, pd.DataFrame]  # theirs and ours: exact match [encoding and run, length]
+
+
+def copying() -> Pair:
+    """Return the curves of Kazemnejad et al. on random symbols, and ours of six layers."""
+    released = pd.read_csv(HERE / "kazemnejad2023.csv")
+    released = released[released["variant"] == COPY_VARIANT]
+    runs = read_archive(HERE / "conditions")
+    layers = with_settings(runs, layers="model.num_layers").set_index("name")["layers"]
+    points = runs.curves[(runs.curves["task"] == "copy") & runs.curves["name"].map(layers).eq(6)]
+    return by_run(released.replace({"encoding": ENCODINGS})), by_run(
+        points[points["content_length"].between(COPY_TRAINED, COPY_LENGTHS[-1])]
+    )
+
+
+def scan() -> Pair:
+    """Return the curves past training of Kazemnejad et al. on SCAN, and ours."""
+    released = pd.read_csv(HERE / "kazemnejad2023_classic.csv", dtype={"length": str})
+    released = released[(released["dataset"] == "scan") & (released["split"] == SCAN_SPLIT)]
+    released = released[released["length"].str.isdigit()].astype({"length": int})
+    released = released.rename(columns={"seed": "run"}).replace({"encoding": ENCODINGS})
+    return by_run(released), by_run(read_archive(HERE / "scan").curves)[SCAN_LENGTHS]
+
+
+def induction() -> Pair:
+    """Return the accuracies of Gu and Dao at the lengths that we evaluated, and ours."""
+    printed = pd.read_csv(HERE / "gu2023.csv")
+    printed = printed.assign(run=0, exact_match=printed["accuracy"] / 100)
+    ours = by_run(read_archive(HERE / "gu").curves)
+    return by_run(printed)[ours.columns], ours
+
+
+def by_run(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return exact match [encoding and run, length] of released or of our runs."""
+    if "label" in rows:
+        rows = rows.assign(encoding=rows["label"], run=rows["seed"], length=rows["content_length"])
+    return rows.pivot(index=["encoding", "run"], columns="length", values="exact_match")
+
+
+def scan_values() -> dict[str, Any]:
+    """Return Spearman's rho of the five means past training, by all runs and by single seeds of ours."""
+    released, ours = (table.T.mean() for table in scan())
+    means = released.groupby("encoding").mean()
+    rho, p = rank_correlation(means.to_numpy(), ours.groupby("encoding").mean().to_numpy())
+    seeds = [
+        rank_correlation(means.to_numpy(), of_seed.droplevel("run")[means.index].to_numpy())[0]
+        for _, of_seed in ours.groupby("run")
+    ]
+    return {
+        "scan/rho": rho,
+        "scan/p": p,
+        "scan/seeds": ", ".join(f"{rho:.1f}" for rho in seeds),
+        "scan": "same order" if rho >= SAME_ORDER - 1e-9 else "no agreement shown",
+    }
+
+
+def value_verdicts(printed: pd.DataFrame, ours: pd.DataFrame) -> dict[str, str]:
+    """Return by encoding whether at least `FEWEST` of our accuracies are close to the printed ones."""
+    verdicts = {}
+    for encoding in PUBLISHED:
+        differences = ours.loc[encoding].to_numpy(float) - printed.loc[encoding].to_numpy(float)
+        count = int((np.abs(differences) <= CLOSE).sum())
+        agrees = f"{'agrees' if count >= FEWEST else 'does not'} ({count} of {ours.shape[1]} lengths)"
+        learned = ours.loc[encoding][GU_TRAINED].item() >= LEARNED
+        verdicts[encoding] = agrees if learned else NOT_LEARNED
+    return verdicts
+
+
+def gu_values() -> dict[str, str]:
+    verdicts = value_verdicts(*induction())
+    return {"gu": "; ".join(f"`{encoding}` {verdict}" for encoding, verdict in verdicts.items())}
+
+
+def draw(folder: Path) -> None:
+    """Draw the curves of papers beside ours: a thin line per run and a thick line for the mean."""
+    titles = ("Kazemnejad et al.: 107 M parameters", "here: 0.3 M parameters")
+    draw_beside(copying(), titles, COPY_TRAINED, COPY_LENGTHS, folder, "kazemnejad")
+    draw_beside(scan(), titles, SCAN_TRAINED, [30, 36, 48], folder, "scan")
+    titles = ("Gu and Dao: trained on 256 tokens", "here: trained on 16 to 256 tokens")
+    lengths = [64, 128, 256, 512, 1024, 2048, 4096]
+    draw_beside(induction(), titles, GU_TRAINED, lengths, folder, "gu")
+
+
+def draw_beside(
+    pair: Pair, titles: tuple[str, str], trained: int, ticks: list[int], folder: Path, name: str
+) -> None:
+    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    looks = styles(dict.fromkeys(pair[1].index.get_level_values("encoding")))
+    for axes, curves, title in zip(figure.subplots(1, 2, sharey=True), pair, titles, strict=True):
+        length_axis(axes, [*ticks, trained], trained, "exact match")
+        for encoding, runs in curves.groupby("encoding"):
+            colour, marker = looks[str(encoding)]
+            axes.plot(curves.columns, runs.T, color=colour, linewidth=0.6, alpha=0.4)
+            axes.plot(curves.columns, runs.mean(), color=colour, marker=marker, markersize=4)
+        axes.set_title(title)
+        axes.label_outer()
+    legend_below(figure, looks, looks)
+    save(figure, folder, name)
