@@ -1,4 +1,4 @@
-"""Draw what `look_inside` measures of a trained model, and write it as a page."""
+"""Draw what `look_inside` and `probe_positions` measure of a trained model, and write it as a page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pe_experiments.analysis.inside import AVERAGED, Inside
+from pe_experiments.analysis.probe import DISTANCE, probe_figure
 from pe_experiments.drawing import (
     COLOURS,
     GREY,
@@ -29,11 +31,12 @@ NAMED_TOKENS = 48  # longest sequence whose tokens are written at the axes, whic
 NAMED_IN_SMALL_PANELS = 16
 
 
-def show_inside(inside: Inside, title: str, max_length: int, folder: Path) -> Path:
-    """Write the figures ``attention.png``, ``distance.png`` and ``accuracy.png`` and the page with them.
+def show_inside(inside: Inside, probe: pd.DataFrame, title: str, max_length: int, folder: Path) -> Path:
+    """Write ``attention.png``, ``distance.png``, ``accuracy.png``, ``probe.png`` and the page with them.
 
     Args:
-        inside: what was measured.
+        inside: what `look_inside` measured.
+        probe: what `probe_positions` measured.
         title: of the figures, which names the run.
         max_length: longest training length.
         folder: an existing folder.
@@ -43,7 +46,10 @@ def show_inside(inside: Inside, title: str, max_length: int, folder: Path) -> Pa
     """
     head = f"{title}, trained to {max_length}, input length {inside.length}"
     with drawing():
-        figures = {"accuracy": accuracy_figure(inside, head)}
+        figures = {
+            "accuracy": accuracy_figure(inside, head),
+            "probe": probe_figure(probe, f"{title}, trained to {max_length}"),
+        }
         if inside.attention_LHTS.size:
             figures |= {
                 "attention": attention_figure(inside, head),
@@ -55,7 +61,14 @@ def show_inside(inside: Inside, title: str, max_length: int, folder: Path) -> Pa
             write_figure(figure, path)
             pictures[name] = path.read_bytes()
     page = folder / "inside.html"
-    html = render(TEMPLATE, title=head, inside=inside, pictures=pictures, averaged=AVERAGED)
+    html = render(
+        TEMPLATE,
+        title=head,
+        inside=inside,
+        pictures=pictures,
+        averaged=AVERAGED,
+        has_marks=(probe["quantity"] == DISTANCE).any(),
+    )
     write_atomically(page, html)
     return page
 

@@ -18,6 +18,7 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
 from pe_experiments.models import Backbone
 from pe_experiments.models.attention import Attention
+from pe_experiments.models.transformer import Layer
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.tasks import IGNORE
@@ -95,6 +96,23 @@ class TrainedModel:
             for hook in hooks:
                 hook.remove()
         return weights
+
+    @torch.no_grad()
+    def hidden_states(self, batch: Batch) -> Tensor:
+        """Return hidden states [L + 1, B, T, D]: the embeddings, then the output of each layer.
+
+        A model without a `Layer` of this package has one layer, its output after the last norm.
+        """
+        tokens_BT, _, lengths_B, declared_B, ids_BP = batch
+        states: list[Tensor] = []
+        layers = [module for module in self.model.modules() if isinstance(module, Layer)]
+        hooks = [layer.register_forward_hook(lambda *call: states.append(call[-1])) for layer in layers]
+        try:
+            last_BTD = self.model.eval().hidden(tokens_BT, ids_BP, lengths_B, declared_B)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack([self.model.embed(tokens_BT, ids_BP, declared_B), *(states or [last_BTD])])
 
 
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:

@@ -38,6 +38,7 @@ class Task(ABC):
         vocab_size: content symbols are ``0 .. vocab_size - 1``, answers included. Formats add their own marks
             (BOS, SEP, EOS, SLOT) after them.
         answers: number of symbols that a target can take; None means all.
+        mark: the symbol that marks a place of the input, as between two numbers; None if there is none.
         order_sensitive: False when the answer does not depend on the order of the input (a control).
         shortest, longest, step: lengths are ``shortest``, ``shortest + step``, ... up to ``longest``. They
             count input symbols unless `input_length` says otherwise.
@@ -55,6 +56,7 @@ class Task(ABC):
 
     vocab_size: int
     answers: int | None = None
+    mark: int | None = None
     data_files: tuple[str | Path, ...] = ()
     data_arguments: tuple[str, ...] = ()
     vocabulary: str = ""

@@ -83,7 +83,7 @@ class NGramLookup(OneAnswer):
 
     def __init__(self, k: int = 2, symbols: int = 10, key: Side = "suffix"):
         self.k = at_least(1, "k", k)
-        self.symbols = self.answers = at_least(2, "symbols", symbols)
+        self.symbols = self.answers = self.mark = at_least(2, "symbols", symbols)
         self.key = one_of(Side, "key", key)
         self.shortest = 2 * k + 2
         self.vocab_size = symbols + 1

@@ -52,6 +52,7 @@ class Needle(Task):
         elif path is not None:
             raise ValueError(f"path={path} is read only with filler=text")
         self.answers = self.value_symbols
+        self.mark = self.symbols
         self.vocab_size = self.symbols + 1
 
     def for_split(self, split: Split) -> Self:

@@ -105,7 +105,7 @@ def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> 
     out = script("show_model", f"run={run.name}", f"results_dir={results}", "length=9").succeeded()
     folder = results / "models" / run.name
     page = (folder / "inside.html").read_text()
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("data:image/png;base64,") == 4
     assert "The first mistakes" in page
     assert "input length 9: exact match 0.000 of 200 examples" in out
     wrong = script("show_model", f"run={run.path}", "length=3000")
