@@ -1,4 +1,4 @@
-"""Create an interactive, self-contained HTML page about positional encodings."""
+"""Create the explorer: a self-contained HTML page that tells why there are so many positional encodings."""
 
 import copy
 from collections.abc import Collection, Sequence
@@ -28,13 +28,19 @@ LONGEST = 128  # maximum number of positions and distances shown
 Json = dict[str, Any]
 
 
-def explorer_page(requested: Sequence[Json] = (), data: Json | None = None, own: Collection[str] = ()) -> str:
+def explorer_page(
+    requested: Sequence[Json] = (),
+    data: Json | None = None,
+    own: Collection[str] = (),
+    repository: str = "",
+) -> str:
     """Return the HTML page.
 
     Args:
         requested: views (`encoding_view`) to add; the first two are shown when the page opens.
         data: the data of the page, by default the published data of the shipped encodings.
         own: names of the views that show encodings of the user.
+        repository: path from the page to the repository, for links to its files; "" names them only.
     """
     content = data or read_json(PUBLISHED)
     views = {view["name"]: view for view in (*content["encodings"], *requested)}
@@ -42,7 +48,7 @@ def explorer_page(requested: Sequence[Json] = (), data: Json | None = None, own:
     style_of = style_indices(views, own)
     encodings = [views[name] | style_of[name] for name in sorted(views)]
     content = {**content, "encodings": encodings, "opened": list(shown_first)[:2]}
-    return render(_HERE / "templates" / "explore.html.j2", content, own)
+    return render(_HERE / "templates" / "explore.html.j2", content, own, repository=repository)
 
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:

@@ -1,4 +1,4 @@
-/* What the views are made of, then the seven views. */
+/* What the views are made of, then the views in the order of the page. */
 
 const redraws = []; // everything whose colours or width may change
 
@@ -23,7 +23,6 @@ function slider(host, name, { min, max, step = 1, value, show = String }, change
   return {
     get value() { return Number(input.value); },
     set(next) { input.value = next; say(); },
-    limit(most) { input.max = most; say(); },
   };
 }
 
@@ -97,8 +96,8 @@ function heatmap(host) {
   };
 }
 
-/* Lines over 0, 1, 2, ...; `show` takes {height, lines: [{encoding, values, kind}], dots: [[x, y]], training: the longest
-   training length, x, y, name, tell(n)}. */
+/* Lines over 0, 1, 2, ...; `show` takes {height, lines: [{encoding, values, kind}], dots: [[x, y]], dashed: [x, words] of
+   a vertical line, x, y, name, labels (whether lines are named at their ends), tell(n)}. */
 function curveView(host) {
   const told = make("p", { class: "told", role: "status" }), holder = make("div");
   host.append(holder, told);
@@ -110,14 +109,15 @@ function curveView(host) {
     const values = [0, ...spec.lines.flatMap((line) => line.values).filter(known), ...dots.map((dot) => dot[1])];
     const low = Math.min(...values), high = Math.max(...values), pad = (high - low || 1) * 0.05;
     const { root, box, x, y } = lineChart({
-      width, height: spec.height, name: spec.name,
+      width, height: spec.height, name: spec.name, labels: spec.labels && { widest: 110 },
       series: spec.lines.map((line) => ({ ...line, points: line.values.map((value, n) => [n, value]) })),
       x: { kind: "linear", domain: [0, last], ticks: roundTicks(0, last, width / 70), label: spec.x },
       y: { kind: "linear", domain: [low - pad, high + pad], ticks: roundTicks(low, high, 5), label: spec.y, format: number },
     });
-    if (spec.training) {
-      root.append(draw("path", { d: `M${x(spec.training)},${box.top}V${box.bottom}`, class: "training" }));
-      root.append(draw("text", { x: x(spec.training) - 4, y: box.bottom - 4, "text-anchor": "end" }, "training length"));
+    if (spec.dashed) {
+      const [place, words] = spec.dashed;
+      root.append(draw("path", { d: `M${x(place)},${box.top}V${box.bottom}`, class: "dashed" }));
+      root.append(draw("text", { x: x(place) - 4, y: box.bottom - 14, "text-anchor": "end" }, words));
     }
     root.append(...dots.map(([n, value]) => draw("circle", { cx: x(n), cy: y(value), r: 3, class: "dot" })));
     const hair = draw("line", { y1: box.top, y2: box.bottom, class: "hair", visibility: "hidden" });
@@ -151,107 +151,152 @@ const DATA = JSON.parse($("data").textContent);
 const encodingOf = (name) => DATA.encodings.find((encoding) => encoding.name === name);
 readPalette();
 
-/* Sinusoids, from their formula. */
+/* A clock for every position: sinusoids, from their formula. */
 const frequency = (pair, width, base) => base ** ((-2 * pair) / width);
 function sinusoid(position, dimension, width, base) {
   const angle = position * frequency(Math.floor(dimension / 2), width, base);
   return dimension % 2 ? Math.cos(angle) : Math.sin(angle);
 }
-function similarity(first, second, width, base) {
-  let sum = 0;
-  for (let pair = 0; pair < width / 2; pair++) sum += Math.cos((first - second) * frequency(pair, width, base));
-  return sum;
-}
-const shape = { width: 128, base: 10000, length: 50 };
-const periods = (pair) => 2 * Math.PI / frequency(pair, shape.width, shape.base);
-
-/* 1. The vectors. */
-const vectors = heatmap($("vectors"));
-function showVectors() {
-  const { width, base, length } = shape;
+const shape = { width: 128, base: 10000, length: 50, from: 10 };
+const vectors = heatmap($("vectors")), curve = curveView($("similarity"));
+function showShape() {
+  const { width, base, length, from } = shape, first = Math.min(from, length - 1);
+  const period = (pair) => number(2 * Math.PI / frequency(pair, width, base));
   vectors.show({
     rows: length, columns: width, limit: 1, value: (row, column) => sinusoid(row, column, width, base),
     ends: { rows: ["position 0", String(length - 1)], columns: ["dimension 0", String(width - 1)] },
     name: `sinusoidal vectors of ${length} positions in ${width} dimensions`,
-    hint: `The first pair repeats every 6.28 positions, the last every ${number(periods(width / 2 - 1))}. Blue is +1, red −1.`,
-    tell: (row, column) => `position ${row}, dimension ${column}: ${number(sinusoid(row, column, width, base))}; it repeats every ${number(periods(Math.floor(column / 2)))} positions`,
+    hint: `The first pair repeats every 6.28 positions, the last every ${period(width / 2 - 1)}. Blue is +1, red −1.`,
+    tell: (row, column) => `position ${row}, dimension ${column}: ${number(sinusoid(row, column, width, base))}; it repeats every ${period(Math.floor(column / 2))} positions`,
   });
-}
-
-/* 2. Similarity. */
-const curve = curveView($("similarity"));
-const start = slider($("start"), "start position of the dots", { min: 0, max: 49, value: 10 }, showSimilarity);
-function showSimilarity() {
-  const { width, base, length } = shape;
-  start.limit(length - 1);
-  const values = Array.from({ length }, (_, distance) => similarity(0, distance, width, base));
-  const from = Math.min(start.value, length - 1), dots = [];
-  for (let position = from; position < length; position++) {
-    let dot = 0; // from the vectors themselves, not from the formula of the line
-    for (let n = 0; n < width; n++) dot += sinusoid(from, n, width, base) * sinusoid(position, n, width, base);
-    dots.push([position - from, dot]);
-  }
+  const product = (one, other) => {
+    let sum = 0;
+    for (let n = 0; n < width; n++) sum += sinusoid(one, n, width, base) * sinusoid(other, n, width, base);
+    return sum;
+  };
+  const values = Array.from({ length }, (_, distance) => product(0, distance));
+  const dots = Array.from({ length: length - first }, (_, distance) => [distance, product(first, first + distance)]);
   curve.show({
-    height: 260, lines: [{ encoding: encodingOf("sinusoidal"), values, kind: "main" }], dots, x: "distance between two positions", y: "dot product",
+    height: 200, lines: [{ encoding: encodingOf("sinusoidal"), values, kind: "main" }], dots, x: "distance between two positions", y: "dot product",
     name: "dot product of two sinusoidal vectors over their distance",
     tell: (n) => `distance ${n}: dot product ${number(values[n])} of ${number(width / 2)} at distance 0`,
   });
-  const rise = values.findIndex((value, n) => n && value > values[n - 1] + 1e-9);
-  $("similarity-note").textContent = `Line: from position 0. Dots: from position ${from}. ` + (rise < 0
-    ? "Up to this length, farther is always less similar."
-    : `Farther is not always less similar: from distance ${rise - 1} to ${rise} the dot product rises.`);
+  $("similarity-note").textContent = `Line: from position 0. Dots: from position ${first}.`;
 }
+const of = (key, change = (value) => value) => (value) => ((shape[key] = change(value)), showShape());
+slider($("shape"), "d_model", { min: 2, max: 512, step: 2, value: shape.width }, of("width"));
+slider($("shape"), "base", { min: 0.25, max: 6, step: 0.25, value: 4, show: (power) => number(10 ** power) }, of("base", (power) => 10 ** power));
+slider($("shape"), "length", { min: 8, max: 256, value: shape.length }, of("length"));
+slider($("shape"), "start of the dots", { min: 0, max: 200, value: shape.from }, of("from"));
 
-/* 3. A pair on its circle. */
-const circle = {
-  pair: slider($("circle-sliders"), "pair", { min: 0, max: 63, value: 4 }, showCircle),
-  position: slider($("circle-sliders"), "position", { min: 0, max: 200, value: 0 }, showCircle),
-  offset: slider($("circle-sliders"), "offset", { min: 0, max: 50, value: 3 }, showCircle),
+/* RoPE: two hands on a circle, the angle between them, and the same angle for every pair. */
+const ROPE = { pairs: 8, base: 10000, trained: 20 }, TURN = 2 * Math.PI;
+const speed = (pair) => ROPE.base ** (-pair / ROPE.pairs);
+const onCircle = (angle, radius) => [radius * Math.cos(angle), -radius * Math.sin(angle)];
+const isNew = (pair, distance) => distance > ROPE.trained && ROPE.trained * speed(pair) < TURN;
+function wedge(angle, radius, kind) {
+  if (angle >= TURN) return draw("circle", { r: radius, class: kind });
+  const [x, y] = onCircle(angle, radius);
+  return draw("path", { d: `M0,0H${radius}A${radius},${radius} 0 ${angle > Math.PI ? 1 : 0} 0 ${x},${y}Z`, class: kind });
+}
+function disc(name, radius, ...parts) {
+  const size = radius + 22;
+  return draw("svg", { viewBox: `${-size} ${-size} ${2 * size} ${2 * size}`, role: "img", "aria-label": name }, draw("circle", { r: radius, class: "ring" }), ...parts);
+}
+function hand(angle, radius, kind, words) {
+  const [x, y] = onCircle(angle, radius), [a, b] = onCircle(angle, radius + 11);
+  return [draw("line", { x2: x, y2: y, class: kind }), draw("circle", { cx: x, cy: y, r: 5, class: kind }), draw("text", { x: a, y: b + 3, "text-anchor": "middle" }, words)];
+}
+/* Both angles, coloured by whether training has shown them; the trained one on top. */
+const wedges = (pair, distance, radius) => [
+  wedge(distance * speed(pair), radius, isNew(pair, distance) ? "unseen" : "seen"),
+  wedge(Math.min(distance, ROPE.trained) * speed(pair), radius, "seen"),
+];
+const turned = {
+  pair: slider($("rope-sliders"), "pair", { min: 0, max: ROPE.pairs - 1, value: 2 }, showRope),
+  key: slider($("rope-sliders"), "position of the key", { min: 0, max: 200, value: 10 }, showRope),
+  distance: slider($("rope-sliders"), "distance to the query", { min: 0, max: 80, value: 30 }, showRope),
 };
 let walking = null;
 $("walk").addEventListener("click", () => {
-  walking = walking ? clearInterval(walking) : setInterval(() => (circle.position.set((circle.position.value + 1) % 201), showCircle()), 150);
+  walking = walking ? clearInterval(walking) : setInterval(() => (turned.key.set((turned.key.value + 1) % 201), showRope()), 150);
   $("walk").setAttribute("aria-pressed", String(Boolean(walking)));
 });
-function showCircle() {
-  circle.pair.limit(shape.width / 2 - 1);
-  const [pair, position, offset] = [circle.pair.value, circle.position.value, circle.offset.value];
-  const speed = frequency(pair, shape.width, shape.base);
-  const points = [position, position + offset].map((p) => ({ p, sin: Math.sin(p * speed), cos: Math.cos(p * speed) }));
-  const [a, b] = points, swept = (offset * speed) % (2 * Math.PI), at = (p, r) => `${(r * p.cos).toFixed(2)},${(-r * p.sin).toFixed(2)}`;
-  const svg = draw("svg", { viewBox: "-120 -120 240 240", role: "img", "aria-label": `positions ${a.p} and ${b.p} on the circle of pair ${pair}` },
-    draw("circle", { r: 90, class: "ring" }), draw("text", { x: -118, y: -108 }, "up: sine, right: cosine"),
-    draw("path", { class: "arc", d: `M${at(a, 34)}A34,34 0 ${swept > Math.PI ? 1 : 0} 0 ${at(b, 34)}` }));
-  points.forEach((point, n) => svg.append(
-    draw("line", { x1: 0, y1: 0, x2: 90 * point.cos, y2: -90 * point.sin, class: "ab"[n] }),
-    draw("circle", { cx: 90 * point.cos, cy: -90 * point.sin, r: 6, class: "ab"[n] }),
-    draw("text", { x: 106 * point.cos, y: -106 * point.sin + 3, "text-anchor": "middle" }, String(point.p))));
-  const table = make("table", {}, make("tr", {}, ...["position", "sine", "cosine"].map((word) => make("th", {}, word))),
-    ...points.map((point) => make("tr", {}, make("td", { class: "number" }, String(point.p)), ...["sin", "cos"].map((part) => make("td", { class: "number" }, point[part].toFixed(3).replace("-", "−"))))));
-  $("circle").replaceChildren(svg, table);
-  const degrees = (offset * speed * 180) / Math.PI;
-  $("circle-note").textContent = `Offset ${offset} rotates this pair by ${number(degrees)}° at every position, so one rotation matrix carries any position to the one ${offset} later.`;
+function showRope() {
+  const [pair, key, distance] = [turned.pair.value, turned.key.value, turned.distance.value], query = key + distance;
+  const degrees = (angle) => `${number((angle * 180) / Math.PI)}°`, angle = distance * speed(pair);
+  $("rope").replaceChildren(
+    make("figure", {}, disc(`query at ${query} and key at ${key}, pair ${pair}`, 90, ...hand(key * speed(pair), 90, "key", "k"), ...hand(query * speed(pair), 90, "query", "q")),
+      make("figcaption", {}, `The key at ${key} and the query at ${query}`)),
+    make("figure", {}, disc(`the angle between them, ${degrees(angle)}`, 90, ...wedges(pair, distance, 90), ...hand(angle, 90, "query", "")),
+      make("figcaption", {}, "The angle between them")));
+  $("rope-note").textContent = `Pair ${pair} turns the key by ${degrees(key * speed(pair))} and the query by ${degrees(query * speed(pair))}. The difference, ${degrees(angle)}, `
+    + `is that of any two words ${distance} apart. ` + (isNew(pair, distance) ? "Training has not shown it." : "Training has shown it.");
+  $("pairs").replaceChildren(...Array.from({ length: ROPE.pairs }, (_, n) =>
+    make("figure", n === pair ? { class: "chosen" } : {}, disc(`pair ${n}`, 40, ...wedges(n, distance, 40)), make("figcaption", {}, `pair ${n}`))));
 }
 
-/* 4. The binary counter, beside sinusoids of which each pair is half as fast as the one before. */
-const BITS = 4, ROWS = 2 ** BITS, COUNT_BASE = 2 ** BITS;
-const count = slider($("count"), "position", { min: 0, max: ROWS - 1, value: 7 }, showCounter);
-function showCounter() {
-  const now = count.value, bit = (p, n) => (p >> (BITS - 1 - n)) & 1;
-  const body = Array.from({ length: ROWS }, (_, p) => {
-    const bits = Array.from({ length: BITS }, (_, n) => make("td", { style: `background:${css(bit(p, n) ? 0.5 : 0)}` }, String(bit(p, n))));
-    const waves = Array.from({ length: 2 * BITS }, (_, n) => make("td", { style: `background:${css(sinusoid(p, n, 2 * BITS, COUNT_BASE))}` }));
-    return make("tr", p === now ? { class: "now" } : {}, make("th", {}, String(p)), ...bits, make("td", { class: "gap" }), ...waves);
+/* Rescaled frequencies, relative to RoPE, of pair m of a head with as many pairs; as in rope_extension.py and rope_released.py. */
+const PAIRS = 64;
+const clamp = (value) => Math.max(0, Math.min(1, value));
+const rotations = (m, { base, length }) => (length * base ** (-m / PAIRS)) / TURN;
+const RESCALED = {
+  rope_linear: (m, { factor }) => 1 / factor,
+  rope_ntk: (m, { factor }) => factor ** (-m / (PAIRS - 1)),
+  rope_yarn(m, { factor, base, length }) {
+    const pairWith = (count) => (PAIRS * Math.log(length / (TURN * count))) / Math.log(base);
+    const first = Math.max(Math.floor(pairWith(32)), 0), last = Math.min(Math.ceil(pairWith(1)), 2 * PAIRS - 1);
+    const divided = last < first ? 1 : clamp((m - first) / Math.max(last - first, 0.001));
+    return 1 - divided + divided / factor;
+  },
+  rope_llama3(m, options) {
+    const kept = clamp((rotations(m, options) - 1) / 3);
+    return kept + (1 - kept) / options.factor;
+  },
+};
+const extension = { factor: 4, base: 10000, length: 2048 }, extended = curveView($("extension"));
+function showExtension() {
+  const { factor, base, length } = extension, pairs = Array.from({ length: PAIRS }, (_, m) => m);
+  const lines = Object.entries(RESCALED).map(([name, ratio]) => ({ encoding: encodingOf(name), values: pairs.map((m) => ratio(m, extension)), kind: "main" }));
+  const once = pairs.findIndex((m) => rotations(m, extension) < 1);
+  extended.show({
+    height: 260, lines, labels: true, x: "pair of channels, fastest first", y: "frequency, relative to RoPE",
+    dashed: once > 0 ? [once - 0.5, "one turn"] : null, name: "frequency of each pair after rescaling",
+    tell: (m) => `pair ${m}: ${number(rotations(m, extension))} turns in ${number(length)} tokens; frequency times ${lines.map((line) => `${number(line.values[m])} (${line.encoding.name})`).join(", ")}`,
   });
-  const head = make("tr", {}, make("th", {}, ""), make("th", { colspan: BITS }, "binary"), make("th"), make("th", { colspan: 2 * BITS }, "sinusoids (base 16)"));
-  $("counter").replaceChildren(make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
-  const next = (now + 1) % ROWS, flips = Array.from({ length: BITS }, (_, n) => bit(now, n) !== bit(next, n)).filter(Boolean).length;
-  const step = Math.hypot(...Array.from({ length: 2 * BITS }, (_, n) => sinusoid(now + 1, n, 2 * BITS, COUNT_BASE) - sinusoid(now, n, 2 * BITS, COUNT_BASE)));
-  $("counter-note").textContent = (now + 1 < ROWS ? `From ${now} to ${next}, ${flips} of ${BITS} bits flip` : `After ${now}, ${BITS} bits start again at 0`)
-    + `; the sinusoids move by ${step.toFixed(2)}, as at every step.`;
+  $("extension-note").textContent = `From ${number(length)} to ${number(length * factor)} tokens. YaRN also multiplies the logits by ${number((0.1 * Math.log(factor) + 1) ** 2)}.`;
 }
+const extend = (key, change = (value) => value) => (value) => ((extension[key] = change(value)), showExtension());
+slider($("extension-sliders"), "factor", { min: 1, max: 32, value: 4 }, extend("factor"));
+slider($("extension-sliders"), "base of RoPE", { min: 3, max: 7, step: 0.25, value: 4, show: (power) => number(10 ** power) }, extend("base", (power) => 10 ** power));
+slider($("extension-sliders"), "original length", { min: 5, max: 17, value: 11, show: (power) => number(2 ** power) }, extend("length", (power) => 2 ** power));
 
-/* 5. Two encodings. */
+/* Penalties on the logit over distance. */
+const FARTHEST = 128, LOWEST = -10, CLOSED = 0.1;
+const penalty = { slope: 4, p: 1, a: 0.5, gate: 0.98, stop: 40 }, penalties = curveView($("biases"));
+const PENALTIES = {
+  alibi: (distance) => -(2 ** -penalty.slope) * distance,
+  kerple_log: (distance) => -penalty.p * Math.log1p(penalty.a * distance),
+  fox: (distance) => distance * Math.log(penalty.gate) + (penalty.stop && distance > penalty.stop ? Math.log(CLOSED) - Math.log(penalty.gate) : 0),
+};
+function showBiases() {
+  const lines = Object.entries(PENALTIES).map(([name, bias]) => {
+    const values = Array.from({ length: FARTHEST + 1 }, (_, distance) => bias(distance));
+    return { encoding: encodingOf(name), values: values.map((value) => (value < LOWEST ? null : value)), kind: "main", bias };
+  });
+  penalties.show({
+    height: 260, lines, labels: true, x: "distance from query back to key", y: "added to the logit", name: "penalty on the logit over distance",
+    tell: (n) => `distance ${n}: ${lines.map(({ encoding, bias }) => `${encoding.name} ${number(bias(n))}, which leaves ${number(100 * Math.exp(bias(n)))} % of a weight`).join("; ")}`,
+  });
+}
+const fade = (key) => (value) => ((penalty[key] = value), showBiases());
+slider($("bias-sliders"), "slope of ALiBi", { min: 1, max: 8, value: penalty.slope, show: (power) => `1/${2 ** power}` }, fade("slope"));
+slider($("bias-sliders"), "p of KERPLE", { min: 0.05, max: 2, step: 0.05, value: penalty.p }, fade("p"));
+slider($("bias-sliders"), "a of KERPLE", { min: 0.05, max: 1, step: 0.05, value: penalty.a }, fade("a"));
+slider($("bias-sliders"), "gates of FoX", { min: 0.5, max: 1, step: 0.01, value: penalty.gate }, fade("gate"));
+slider($("bias-sliders"), "a gate of 0.1", { min: 0, max: FARTHEST, value: penalty.stop, show: (n) => (n ? `${n} back` : "none") }, fade("stop"));
+
+/* Two encodings. */
 const ACTIONS = {
   rotation: "Queries and keys rotate with their position, so the change of a logit depends on the distance and on the words.",
   bias: "It adds a number to the attention logit.",
@@ -314,7 +359,7 @@ function encodingCard(number_, name) {
       height: 220, x: encoding.lines ? "distance from query back to key" : "distance between two positions",
       y: !encoding.lines ? "cosine similarity, mean over pairs" : encoding.action === "weights" ? "log of the weight, by head" : "change of the logit of a key equal to the query, by head",
       lines: [...(all.length > 1 ? all.map((values) => ({ encoding, values })) : []), { encoding, values: mean, kind: "main" }],
-      training: encoding.lines ? encoding.train_length : null, name: `${encoding.name} over distance`,
+      dashed: encoding.lines ? [encoding.train_length, "training length"] : null, name: `${encoding.name} over distance`,
       tell: (n) => `distance ${n}: ${seen[n].length ? `mean ${number(mean[n])}` : "masked in every head"}${encoding.lines && seen[n].length > 1 ? ` (${number(Math.min(...seen[n]))} to ${number(Math.max(...seen[n]))})` : ""}`,
     });
     if (masked > 0) list.append(make("li", {}, `From distance ${masked} on, ${seen[masked].length ? "some heads" : "no head"} ${seen[masked].length ? "do not see" : "sees"} the key.`));
@@ -323,7 +368,7 @@ function encodingCard(number_, name) {
   show();
 }
 
-/* 6. Two sentences. */
+/* Two sentences. */
 function showOrder() {
   const { sentences, words, models } = DATA.sentences;
   const strip = (row, limit) => make("div", { class: "strip", title: row.map(number).join("  ") }, ...row.map((value) => make("i", { style: `background:${css(value / limit)}` })));
@@ -338,7 +383,7 @@ function showOrder() {
   }));
 }
 
-/* 7. Trained models. */
+/* Trained models. */
 function showAnswers() {
   const { max_length, inputs, models } = DATA.answers, lengths = Object.keys(inputs).map(Number);
   const right = (input, answer) => [...input].filter((sign, n) => answer[n] === sign).length;
@@ -374,20 +419,12 @@ function showAnswers() {
   show();
 }
 
-/* What the first three views share. */
-function showShape() {
-  showVectors();
-  showSimilarity();
-  showCircle();
-}
-const of = (key, change = (value) => value) => (value) => ((shape[key] = change(value)), showShape());
-slider($("shape"), "d_model", { min: 2, max: 512, step: 2, value: shape.width }, of("width"));
-slider($("shape"), "base", { min: 0.25, max: 6, step: 0.25, value: 4, show: (power) => number(10 ** power) }, of("base", (power) => 10 ** power));
-slider($("shape"), "length", { min: 8, max: 256, value: shape.length }, of("length"));
-showShape();
-showCounter();
-DATA.opened.forEach((name, n) => encodingCard(n + 1, name));
 showOrder();
-redraws.push(showCounter, showOrder);
+showShape();
+showRope();
+showExtension();
+showBiases();
 showAnswers();
+DATA.opened.forEach((name, n) => encodingCard(n + 1, name));
+redraws.push(showOrder);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => (readPalette(), redraws.forEach((redraw) => redraw())));

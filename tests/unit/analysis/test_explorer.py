@@ -71,3 +71,13 @@ def test_requested_encodings_come_first_and_cannot_end_the_script(data: dict[str
     content = json.loads(script[1])
     assert content["opened"] == [name, "none"]
     assert len(content["encodings"]) == len(data["encodings"]) + 1
+
+
+def test_links_lead_to_files_of_the_repository(data: dict[str, Any]) -> None:
+    links = re.findall(r'href="([^"]+)"', (FOLDER / "explore.html").read_text())
+    files = [link for link in links if link.startswith("..")]
+    assert len(files) >= 10
+    assert [link for link in files if not (FOLDER / link).is_file()] == []
+    elsewhere = explorer_page(data=data)  # a page that lies anywhere only names the files
+    assert 'href=".' not in elsewhere
+    assert "<code>docs/why.md</code>" in elsewhere
