@@ -38,7 +38,8 @@ Json = dict[str, Any]
 
 def write_page(folder: Path, figures: Path) -> None:
     """Write the page from ``explorer.json``."""
-    (folder / "explore.html").write_text(explorer_page(data=read_json(folder / "explorer.json"), repository="../.."), "utf-8")
+    page = explorer_page(data=read_json(folder / "explorer.json"), repository="../..")
+    (folder / "explore.html").write_text(page, "utf-8")
 
 
 def encodings() -> list[Json]:
