@@ -10,7 +10,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("*.md", "docs/*.md", "configs/*/README.md", "results/**/*.md", "tests/vectors/README.md")
+PAGES = ("*.md", "docs/**/*.md", "configs/*/README.md", "results/**/*.md", "tests/vectors/README.md")
 LINK = re.compile(r"\]\(([^)#\s:]+)")
 
 

@@ -124,7 +124,10 @@ def test_pictures_are_those_that_the_command_draws(tmp_path: Path) -> None:
             assert ImageChops.difference(new.convert("RGB"), published.convert("RGB")).getbbox() is None
 
 
-@pytest.mark.parametrize("page", [*sorted(DOCS.glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name)
+LINKED = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", *sorted(ROOT.glob("configs/*/README.md"))]
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
