@@ -118,6 +118,21 @@ def test_the_offline_file_holds_the_whole_run(tiny: Tiny) -> None:
     assert config["pe"]["_target_"].endswith("Rope")
 
 
+def test_the_offline_file_holds_the_curves_of_the_training(tiny: Tiny) -> None:
+    run = run_experiment(tiny("logger=wandb", "evaluation.every=5").config).directory
+    history, _, written = mirror(run)
+    logged = [row for row in history if any(key.startswith("during_training/") for key in row)]
+    stored = read_csv(run.by_step)
+    assert [row["training/step"] for row in logged] == [5, 10]
+    for row in stored:
+        (values,) = (values for values in logged if values["training/step"] == int(row["step"]))
+        for metric in ("exact_match", "token_accuracy", "loss"):
+            assert values[f"during_training/{metric}/length_{row['length']}"] == float(row[metric])
+    assert len(stored) == 6
+    metrics = {record.metric.name: record.metric for record in written if record.HasField("metric")}
+    assert metrics["during_training/exact_match/length_9"].step_metric == "training/step"
+
+
 def test_an_evaluation_is_a_separate_wandb_run(tiny: Tiny) -> None:
     trained = run_experiment(tiny("logger=wandb").config).directory
     evaluated = run_experiment(tiny("logger=wandb", "evaluation.lengths=[5,12]").config).directory
