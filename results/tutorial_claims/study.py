@@ -14,14 +14,13 @@ from pe_experiments.studies import Study, read_archive, read_table, table
 from results.bank.study import early_scores
 
 from .audits import audit_all
-from .trained import Trained, judge_trained
+from .trained import judge_trained
 from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untrained
 
 HERE = Path(__file__).parent
 BANK = HERE.parent / "bank"
-OURS = "ours"  # the source of a claim that no document states
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
-HEADING = ("claim", "source, word for word", "how tested", "measured", "verdict", "figure")
+NOT_AS_WRITTEN = [FAILS, DEPENDS, UNSUPPORTED]
 
 
 def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
@@ -29,30 +28,30 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
     audit_all().to_csv(folder / "audits.csv", index=False)
 
 
-def values(folder: Path) -> dict[str, Any]:
-    """Return the table of all claims, and the number of documented claims by verdict."""
-    bank = read_archive(BANK)
-    scores = early_scores(bank)
-    bank_runs = bank.runs.merge(scores[["name", "learned"]], on="name")
-    claims = judge(read_table(folder / "audits.csv"), Trained(read_archive(folder), bank_runs))
-    return counts(claims) | {"claims": claim_table(claims)}
-
-
-def judge(audits: pd.DataFrame, trained: Trained) -> pd.DataFrame:
+def judge(folder: Path) -> pd.DataFrame:
     """Return the rows of ``claims.csv`` with the columns ``measured`` and ``verdict`` filled in."""
-    claims = read_table(HERE / "claims.csv").fillna("")
-    findings = judge_untrained(claims, audits) | judge_trained(trained)
+    claims = read_table(folder / "claims.csv").fillna("")
+    bank = read_archive(BANK)
+    bank_runs = bank.runs.merge(early_scores(bank)[["name", "learned"]], on="name")
+    findings = judge_untrained(claims, read_table(folder / "audits.csv"))
+    findings |= judge_trained(read_archive(folder), bank_runs)
     rows = zip(claims["claim"], claims["measured"], strict=True)
-    judgements = [findings.get(claim, (measured, UNTESTED)) for claim, measured in rows]
-    return claims.assign(
-        measured=[value for value, _ in judgements], verdict=[verdict for _, verdict in judgements]
+    measured, verdicts = zip(
+        *(findings.get(claim, (measured, UNTESTED)) for claim, measured in rows), strict=True
     )
+    return claims.assign(measured=measured, verdict=verdicts)
+
+
+def values(folder: Path) -> dict[str, Any]:
+    """Return the table of the claims that do not hold as written, and the number of claims by verdict."""
+    claims = judge(folder)
+    shown = [claims[claims["verdict"] == verdict] for verdict in NOT_AS_WRITTEN]
+    return counts(claims) | {"claims": table(pd.concat(shown)[["claim", "measured", "verdict"]])}
 
 
 def counts(claims: pd.DataFrame) -> dict[str, int]:
-    """Return the number of documented claims by verdict, about vectors and about trained models."""
-    stated = claims[claims["source"] != OURS]
-    groups = {"vectors": stated[stated["holds_if"] != ""], "trained": stated[stated["holds_if"] == ""]}
+    """Return the number of claims by verdict, about vectors and about trained models."""
+    groups = {"vectors": claims[claims["holds_if"] != ""], "trained": claims[claims["holds_if"] == ""]}
     totals = {group: len(rows) for group, rows in groups.items()}
     for group, rows in groups.items():
         for name, verdict in VERDICTS.items():
@@ -60,22 +59,10 @@ def counts(claims: pd.DataFrame) -> dict[str, int]:
     return totals
 
 
-def claim_table(claims: pd.DataFrame) -> str:
-    links = [f"[figure](figures/{figure}.png)" if figure else "" for figure in claims["figure"]]
-    cells = claims.assign(figure=links, quoted=[quotation(row) for row in claims.to_dict("records")])
-    columns = ["claim", "quoted", "tested", "measured", "verdict", "figure"]
-    return table(cells[columns].set_axis([*HEADING], axis=1))
-
-
-def quotation(row: dict[Any, Any]) -> str:
-    """Return the quotation with its source, or ``ours`` if no document states the claim.
-
-    Quotations that contain formulas or code are set as code.
-    """
-    if row["source"] == OURS:
-        return OURS
-    words = row["quotation"]
-    return f"`{words}` ({row['source']})" if set("$_\\=") & set(words) else f"“{words}” ({row['source']})"
-
-
-STUDY = Study(sweep=("tutorial_claims",), values=values, measures=(measure,), compare=True)
+STUDY = Study(
+    sweep=("tutorial_claims",),
+    values=values,
+    measures=(measure,),
+    tables={"verdicts": lambda folder: judge(folder).drop(columns="holds_if")},
+    compare=True,
+)
