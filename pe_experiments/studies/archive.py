@@ -7,6 +7,7 @@ provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON 
                 digests of data files, the command and the machine; an empty cell has the value above it
 text.csv        for language models: a row per run, context length and kind of bytes
 depth.csv       for tasks with a depth: a row per run, input length and depth
+by_step.csv     with ``evaluation.every``: a row per run, step of the training and length
 tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
 """
 
@@ -32,7 +33,7 @@ from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_at
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 FILES = (RUNS, CURVES, "training.csv", PROVENANCE)
-OPTIONAL = ("text", "depth")  # attributes of `Runs`, written to NAME.csv if they have rows
+OPTIONAL = ("text", "depth", "by_step")  # attributes of `Runs`, written to NAME.csv if they have rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
 NUMBERS = {  # columns that must have numbers only
     "runs.csv": ("seed", "max_length", "parameters"),
@@ -172,7 +173,7 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
     for file, table in tables.items():
         names = set(table["name"]) if len(table) else set()
         differing = names - expected_names
-        # Other files may lack runs, which diverged before their first evaluation or have no text or depths.
+        # Other files may lack runs, which diverged before their first evaluation or lack these rows.
         if file in ("curves.csv", "provenance.csv"):
             differing |= expected_names - names
         if differing:

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.comparison import compare
+from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.page import render_page
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.directory import RunDirectory
+from pe_experiments.studies.archive import read_archive, write_archive
 from tests.conftest import TINY, Script, Tiny, assert_one_sentence
 from tests.interrupted import StopAt
 
@@ -59,6 +60,16 @@ def test_the_page_has_a_heatmap_of_the_training(tiny: Tiny) -> None:
     rows = pd.read_csv(result.run.by_step)
     assert cells.loc[8, 9] == rows.set_index(["step", "length"]).loc[(8, 9), "exact_match"]
     assert "During the training: exact match, copy, decoder" in render_page(comparison, "title")
+
+
+def test_the_rows_are_published(tiny: Tiny, tmp_path: Path) -> None:
+    for options in ((), EVERY):
+        run_experiment(tiny(f"seed={len(options)}", *options).config)
+    runs = load_runs(tmp_path / "results")
+    write_archive(runs, tmp_path / "archive")
+    published = read_archive(tmp_path / "archive").by_step
+    pd.testing.assert_frame_equal(published, runs.by_step)
+    assert published["name"].nunique() == 1
 
 
 def test_a_finished_run_without_it_says_so(script: Script, tiny: Tiny) -> None:
