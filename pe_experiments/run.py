@@ -33,7 +33,7 @@ from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, Sta
 from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.identity import untracked
-from pe_experiments.store.names import file_digest
+from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import require_installed
@@ -312,8 +312,9 @@ def _evaluate_again(run: Run, device: str, display: Display) -> Result:
     copied_entries = ("status", "name", "run", "task", "model", "seed", "steps", "validation_loss")
     result: dict[str, Any] = {key: trained[key] for key in copied_entries if key in trained}
     result |= {"label": trained["label"], "evaluation": run.evaluation}
-    if run.evaluation["pe"] != trained["evaluation"]["pe"]:
-        result["evaluated_encoding"] = experiment.components["pe"].label
+    encoding = experiment.components["pe"]
+    if run.evaluation["pe"] != jsonable(encoding.with_defaults(trained["evaluation"]["pe"])):
+        result["evaluated_encoding"] = encoding.label
         result["label"] += f" evaluated as {result['evaluated_encoding']}"
     if experiment.other_task:
         result["evaluated_on"] = experiment.other_task.label

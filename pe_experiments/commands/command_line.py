@@ -125,9 +125,11 @@ def command(
             # Hydra wants its flags first, and choices as their files are spelled.
             flags = [text for text in arguments if text in ("-m", "--multirun")]
             others = [text for text in arguments if text not in flags]
-            upper = [text for text in others if OVERRIDE.fullmatch(text) and not text.islower()]
-            spelled = {text: canonical(text, primary) for text in upper}
-            sys.argv[1:] = flags + [spelled.get(text, text) for text in others]
+            for index, text in enumerate(others):
+                is_choice = (CONFIG_DIR / f"{text.replace('=', '/')}.yaml").exists()
+                if not is_choice and OVERRIDE.fullmatch(text):
+                    others[index] = canonical(text, primary)
+            sys.argv[1:] = flags + others
             is_elsewhere = Path("results").resolve() != CHECKOUT_RESULTS
             is_chosen = any(text.startswith(("results_dir=", "--")) for text in arguments)
             if name in LOCAL and is_elsewhere and not is_chosen and (CHECKOUT_RESULTS / "runs").is_dir():

@@ -37,7 +37,7 @@ def compose_config(
     Raises:
         UserError: Hydra cannot compose the configuration.
     """
-    overrides = [text if text.islower() else canonical(text, name) for text in overrides]
+    overrides = [canonical(text, name) for text in overrides]
     refuse_ignored(overrides)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None

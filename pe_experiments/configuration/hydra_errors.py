@@ -94,28 +94,30 @@ def explain_error(
 def canonical(text: str, command: str = "config") -> str:
     """Return an override with the choices of its group spelled as the files are: ``pe=rope`` for ``pe=RoPE``.
 
-    Upper and lower case do not matter, and encodings may have their printed name where only one has it.
-    A file of the user in ``configs/`` keeps its name.
+    Upper and lower case do not matter, encodings may have their printed name where only one has it, and
+    rescalings of RoPE their own (``yarn``). A file of the user in ``configs/`` keeps its name.
     """
     override = OVERRIDE.fullmatch(text)
     if not override or override[2] not in groups_of(command):
         return text
     prefix, group, values = override.groups()
-    names = dict.fromkeys(choices_of(group))
+    names = choices_of(group)
+    if set(values.split(",")) <= set(names):
+        return text
     by_spelling = {name.lower(): name for name in names}
     if group == "pe":
+        by_spelling |= {name.removeprefix("rope_"): name for name in names if name.startswith("rope_")}
         printed = [str(facts["printed"]).lower() for facts in encodings_in_catalogue().values()]
         for name, facts in encodings_in_catalogue().items():
             words = str(facts["printed"]).lower()
             if printed.count(words) == 1:
                 by_spelling.setdefault(words, name)
-        by_spelling |= ALIASES
+        by_spelling |= ALIASES | {name: name for name in names}
 
     def spelled(value: str) -> str:
         if value in names or "." in value or Path("configs", group, f"{value}.yaml").exists():
             return value
-        endings = [name for name in names if name.endswith(f"_{value.lower()}")]  # YaRN is rope_yarn
-        return by_spelling.get(value.lower(), endings[0] if len(endings) == 1 else value)
+        return by_spelling.get(value.lower().replace("-", "_"), value)
 
     return f"{prefix}{group}={','.join(map(spelled, values.split(',')))}"
 

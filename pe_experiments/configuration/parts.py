@@ -87,6 +87,11 @@ class Component:
         """Return the config section with all arguments."""
         return {"_target_": self.target, **self.arguments}
 
+    def with_defaults(self, section: dict[str, Any]) -> dict[str, Any]:
+        """Return a recorded section with the defaults of arguments that this class got since."""
+        is_same_class = section.get("_target_") == self.target
+        return signature_of(self.cls).defaults | section if is_same_class else section
+
     @property
     def section_without_defaults(self) -> dict[str, Any]:
         """Return the config section without default arguments."""

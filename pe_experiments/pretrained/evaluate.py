@@ -101,6 +101,8 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
     default_folder = Path(settings.results_dir) / "pretrained_models" / f"{safe_name(model.name)}-{identity}"
     folder = output_folder(settings.out or default_folder, settings.results_dir)
     request = settings.model_dump(include={"rope", "lengths", "factor", "finetune"}) | {"measured": identity}
+    if finetuning_text:
+        request["finetuning_text"] = _digests(finetuning_text)
     settings_file = folder / "settings.json"
     if settings_file.exists() and read_json(settings_file)["request"] == request:
         say(f"found finished: {folder}")

@@ -15,7 +15,7 @@ from pe_experiments.store.csv_files import to_csv
 from pe_experiments.store.tracking import LoggedRun, Loggers
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
-from pe_experiments.terminal.files import read_json, write_atomically
+from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
 # The encoding that is equal to each rescaling and drawn in the same style.
 ENCODINGS = {"as_is": "rope", "truncated": "rope", "linear": "rope_linear", "ntk": "rope_ntk",
@@ -144,7 +144,9 @@ def log(
 ) -> None:
     """Log the settings, the value of each rescaling at each context length, and the figure."""
     value = _value(facts)
-    loggers = Loggers(config, LoggedRun(facts["name"], folder, results_dir, facts["settings"]))
+    # In a folder of its own, since a logger's files replace earlier ones and the folder is the user's choice.
+    logged_run = LoggedRun(facts["name"], make_folder(folder / "loggers"), results_dir, facts["settings"])
+    loggers = Loggers(config, logged_run)
     for length, values in _by_length(table, value).items():
         logged = {f"{value}/{rope}": number for rope, number in values.items()}
         loggers.log({"length": length, **logged}, length)

@@ -61,11 +61,13 @@ class Run:
     def evaluation_directory(self) -> RunDirectory:
         """Return the directory of the curve: that of the run, or of one of its later evaluations."""
         result = self.directory.read_result()
-        # An evaluation that also kept its predictions has the same curve.
         if result is None or result["status"] != COMPLETED:
             return self.directory
-        earlier = full_hash(result["evaluation"])  # 1 and 1.0 differ
-        if earlier in (full_hash(self.evaluation), full_hash(self.evaluation | {"save": True})):
+        encoding = self.experiment.components["pe"]
+        earlier = {**result["evaluation"], "pe": encoding.with_defaults(result["evaluation"]["pe"])}
+        # An evaluation that also kept its predictions has the same curve. As hashes, since 1 and 1.0 differ.
+        same_curve = (full_hash(self.evaluation), full_hash(self.evaluation | {"save": True}))
+        if full_hash(jsonable(earlier)) in same_curve:
             return self.directory
         directory = self.directory.evaluation(short_hash(self.evaluation))
         result = directory.read_result()

@@ -54,12 +54,17 @@ def _regenerated(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder with the CSVs of a study and everything generated from them."""
     with TemporaryDirectory() as scratch:
         fresh = Path(scratch) / folder.name
-        fresh.mkdir()
-        for path in folder.iterdir():
-            if _is_published(path) and path.suffix in DATA:
-                shutil.copy(path, fresh)
+        copy_data(folder, fresh)
         make_pages(fresh, load_study(folder), folder)
         yield fresh
+
+
+def copy_data(folder: Path, fresh: Path) -> None:
+    """Copy the published tables and numbers of a study, if any, to a new folder."""
+    fresh.mkdir()
+    for path in folder.glob("*"):
+        if _is_published(path) and path.suffix in DATA:
+            shutil.copy(path, fresh)
 
 
 def list_studies(results_dir: Path) -> list[Path]:

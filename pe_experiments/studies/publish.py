@@ -9,7 +9,7 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.foreign import foreign_targets
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.published import PROVENANCE
-from pe_experiments.studies.pages import load_study, make_pages, mirror
+from pe_experiments.studies.pages import copy_data, load_study, make_pages, mirror
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, few
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -54,7 +54,8 @@ def publish(name: str, results_dir: Path) -> None:
     local_runs = set(finished.saved) & set(published.saved)
     say(f"{study}: {len(published.saved)} runs, {len(local_runs)} of them from {results_dir / 'runs'}")
     with TemporaryDirectory() as scratch:
-        fresh = Path(scratch) / study
+        fresh = Path(scratch) / folder.name
+        copy_data(folder, fresh)  # a study may read tables that runs alone do not make
         archive.write_archive(published, fresh)
         for measure in declared.measures:
             measure(fresh, published, results_dir)

@@ -250,9 +250,9 @@ def test_flags_and_case_do_not_matter_and_other_results_are_named(
     (tmp_path / "checkout" / "runs").mkdir(parents=True)
     monkeypatch.setattr("pe_experiments.commands.command_line.CHECKOUT_RESULTS", tmp_path / "checkout")
     monkeypatch.chdir(tmp_path)
-    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,ALiBi").succeeded()
+    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,yarn").succeeded()
     assert "2 runs: 2 new" in out
-    assert "copy-decoder-alibi" in out
+    assert "copy-decoder-rope_yarn" in out
     train = script("train", *TINY, "dry_run=true").succeeded()
     assert train.startswith(f"runs are looked up in {tmp_path}/results, not in {tmp_path}/checkout ")
 

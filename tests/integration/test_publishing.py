@@ -134,6 +134,18 @@ def test_publishing_again_adds_finished_runs_and_keeps_deleted_ones(written: Pat
     assert set(before) < set(after)
 
 
+def test_publishing_keeps_tables_that_runs_do_not_make(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish("small", written)
+    (written / "small" / "measured.csv").write_text("value\n0.5\n")
+    study = Study(load=lambda folder: pd.read_csv(folder / "measured.csv"))
+    for module in ("pages", "publish"):
+        monkeypatch.setattr(f"pe_experiments.studies.{module}.load_study", lambda folder: study)
+    publish("small", written)
+    assert (written / "small" / "measured.csv").read_text() == "value\n0.5\n"
+
+
 def test_runs_of_another_version_replace_no_published_runs(written: Path) -> None:
     publish("small", written)
     table = pd.read_csv(written / "small" / "runs.csv")

@@ -57,6 +57,8 @@ MISTAKES = {
             ["pe=none", "task=majority", "positions=random_offset"],
         ),
         (["pe=YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
+        (["pe=yarn", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
+        (["pe=kerple-log"], ["pe=kerple_log"]),
         (["pe=FoX", "model=Decoder"], ["pe=fox", "model=decoder"]),
         (["pe=by_head", "pe.encodings=[ALiBi,NoPE]"], ["pe=by_head", "pe.encodings=[alibi,none]"]),
     ],

@@ -109,6 +109,18 @@ def test_a_finetuned_model_is_trained_once(finetuned: Finetune, monkeypatch: pyt
     assert trained == [64, 64, 64, 16]
 
 
+def test_an_edited_text_is_trained_on_again(finetuned: Finetune, tmp_path: Path) -> None:
+    edited = tmp_path / "edited.txt"
+    losses = []
+    for words in ("the other theory then 7 ", "no more of that, but 7 "):
+        edited.write_text(words * 2500)
+        table = pd.read_csv(
+            finetuned({"text": str(edited), "length": 16}, lengths=[24]) / "bits_per_byte.csv"
+        )
+        losses.append(table["bits_per_byte"].tolist())
+    assert losses[0] != losses[1]
+
+
 def test_mistakes_are_named(finetuned: Finetune, text: Path, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [

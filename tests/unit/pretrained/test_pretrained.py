@@ -169,15 +169,19 @@ def test_the_command_prints_a_table_and_writes_a_page(
         f"model={llama}", f"text={text}", "rope=[as_is,yarn]", "lengths=[16,64]", "stretches=2", "scored=8",
         f"results_dir={results}", "logger=csv", "device=cpu",
     ]  # fmt: skip
+    folder = results / "mine"
+    (folder / "csv").mkdir(parents=True)  # of the user, no logger's
+    (folder / "csv" / "kept.txt").touch()
+    arguments.append(f"out={folder}")
     out = script("evaluate_pretrained", *arguments).succeeded()
-    (folder,) = (results / "pretrained_models").iterdir()
+    assert (folder / "csv" / "kept.txt").exists()
     page = (folder / "report.html").read_text()
     assert "data:image/png" in page
     table = pd.read_csv(folder / "bits_per_byte.csv")
     for value in table["bits_per_byte"]:
         assert f"{value:.3f}" in out
         assert f"{value:.3f}" in page
-    logged = read_csv(folder / "csv" / "metrics.csv")
+    logged = read_csv(folder / "loggers" / "csv" / "metrics.csv")
     yarn = table.loc[table["rope"] == "yarn", "bits_per_byte"]
     assert [float(row["bits_per_byte/yarn"]) for row in logged] == yarn.tolist()
     assert json.loads((folder / "settings.json").read_text())["blocks"]["yarn at 64"]["factor"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -102,6 +103,21 @@ def test_a_new_argument_with_a_default_keeps_the_names_of_earlier_runs(tiny: Tin
     assert config_key(trained, {}) == key
     trained["pe"]["initial_bias"] = 4.0
     assert config_key(trained, {}) != key
+
+
+@pytest.mark.slow
+def test_a_new_argument_with_a_default_keeps_evaluations(tiny: Tiny) -> None:
+    config = tiny("pe=rope").config
+    run = run_experiment(config).run
+    result = json.loads(run.result.read_text())
+    del result["evaluation"]["pe"]["base"]  # as in a run from before the argument existed
+    run.result.write_text(json.dumps(result))
+    assert run_experiment(config).done == "found"
+    changes = {"evaluation": {"lengths": [3], "examples": 4}}
+    assert "evaluated as" not in evaluate_run(run.path, changes).result["label"]
+    result["evaluation"]["pe"]["base"] = 7.0
+    run.result.write_text(json.dumps(result))
+    assert run_experiment(config).done == "evaluated"
 
 
 @pytest.mark.slow
