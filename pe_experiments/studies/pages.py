@@ -132,8 +132,8 @@ def make_pages(folder: Path, study: Study, source: Path) -> None:
     page = source / "README.md"
     if page.exists() and not page.is_symlink():  # a link may lead out of the folder
         values = dict(study.values(data))
-        if study.sweep:
-            values[PROGRESS] = progress(folder, study.sweep)
+        if study.sweep or study.planned:
+            values[PROGRESS] = progress(folder, study)
         (folder / page.name).write_text(fill_page(page.read_text("utf-8"), values), "utf-8")
     for path in sorted(folder.rglob("*.png")):
         with Image.open(path) as image:

@@ -23,6 +23,7 @@ class Study:
 
     Attributes:
         sweep: the presets that list all planned runs; none if the study trains no runs.
+        planned: the number of planned runs, where no preset lists them: runs that continue others.
         load: reads what the functions below receive; by default the folder itself.
         values: returns the tables (as text) and the numbers of the page, ``README.md``, by name.
         figures: functions that draw ``figures/NAME.png``; each receives the data and the folder.
@@ -33,6 +34,7 @@ class Study:
     """
 
     sweep: tuple[str, ...] = ()
+    planned: int = 0
     load: Callable[[Path], Any] = field(default=lambda folder: folder)
     values: Callable[[Any], Mapping[str, Any]] = field(default=lambda data: {})
     figures: tuple[Callable[[Any, Path], None], ...] = ()
@@ -47,18 +49,16 @@ def planned_runs(sweep: str) -> int:
     return len(grid_runs(sweeper.params, sweeper.grids))
 
 
-def progress(folder: Path, sweep: tuple[str, ...]) -> str:
+def progress(folder: Path, study: Study) -> str:
     """Return how many planned runs of a study are published, such as ``3,792 of 4,442 planned runs``.
 
     Raises:
         UserError: more runs are published than were planned.
     """
-    planned = sum(map(planned_runs, sweep))
+    planned = study.planned or sum(map(planned_runs, study.sweep))
     published = len(published_keys(folder))
     if published > planned:
-        raise UserError(
-            f"{folder.name}: {published:,} runs are published, but {', '.join(sweep)} lists {planned:,}"
-        )
+        raise UserError(f"{folder.name}: {published:,} runs are published, but {planned:,} were planned")
     if published == planned:
         return f"all {planned:,} planned runs"
     return f"{published:,} of {planned:,} planned runs"

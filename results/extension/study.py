@@ -18,6 +18,7 @@ from pe_experiments.studies import (
     read_archive,
     with_settings,
 )
+from pe_experiments.studies.study import progress
 
 SEEDS = range(5)  # the seed of the pilot is left out
 TRAINED, EXTENDED, LONGEST = 256, 1024, 4096  # bytes of context
@@ -44,6 +45,7 @@ FROM_SCRATCH = {
     FOX: "FoX at 256",
 }
 QK_NORM = Path(__file__).parent / "qk_norm"  # parents and children with normalised queries and keys
+TASKS = Path(__file__).parent / "tasks"  # parents and children on copy and needle
 AGAINST_TRUNCATED = [("rope_yarn", 450), ("rope_llama3", 450), ("rope(base=160000)", 450), ALIBI, FOX]
 DRAWN_STEPS = [10, 30, 150, 450]  # `STEPS` on a logarithmic axis
 ENLARGED = (2.1, 2.7)  # bits per byte in the enlarged panel
@@ -111,11 +113,6 @@ def families(bits: pd.DataFrame) -> dict[str, list[Test]]:
     }
 
 
-def tested(bits: pd.DataFrame, tests: list[Test]) -> list[tuple[Interval, float]]:
-    """Return the difference and p-value of each test of a family: paired t tests, corrected by Holm."""
-    return paired_t_tests([difference(bits, *test).to_numpy() for test in tests])
-
-
 def caught_up(gaps: list[Interval]) -> str:
     """Return the fewest steps after which a change has caught up, or ``not in 450``."""
     for steps, gap in zip(STEPS, gaps, strict=True):
@@ -132,29 +129,78 @@ def describe_model(model: Model) -> str:
     return f"{WORDS[change]}, {steps} steps"
 
 
-def family_table(bits: pd.DataFrame, tests: list[Test]) -> str:
-    """Return a table of the tests: the first model, its difference with its interval, and the p-value."""
-    seconds = {(second, length) for _, second, length in tests}
-    lines = []
-    for (first, second, length), (estimate, p) in zip(tests, tested(bits, tests), strict=True):
-        words = describe_model(first) if len(seconds) > 1 else WORDS[first[0]]
-        if len(seconds) > 1:
-            words += f", minus {FROM_SCRATCH[second]}, at {length:,} bytes"
-        lines.append([words, format_change(estimate), f"{p:.2g}"])
-    return markdown_table(["model", "difference", "p"], lines)
+def all_tests(folder: Path) -> pd.DataFrame:
+    """Return a row per paired t test, with Holm's p-value within each family of the plan.
+
+    The family ``truncated`` was not planned and is not adjusted. It compares with the parents' windows of
+    `TRAINED` bytes, which end with the scored bytes: a truncated model reads just these.
+    """
+    bits = bits_by_seed(read_models(folder))
+    rows: list[dict[str, Any]] = []
+
+    def add(family: str, names: list[tuple[str, str, int]], differences: list[pd.Series]) -> None:
+        tests = paired_t_tests([by_seed.to_numpy() for by_seed in differences])
+        for (model, minus, length), (interval, p) in zip(names, tests, strict=True):
+            numbers = {"difference": interval.estimate, "low": interval.low, "high": interval.high, "p": p}
+            rows.append({"family": family, "model": model, "minus": minus, "length": length, **numbers})
+
+    for family, tests in families(bits).items():
+        names = [(describe(first), describe(second), length) for first, second, length in tests]
+        add(family, names, [difference(bits, *test) for test in tests])
+    for model, length in product(AGAINST_TRUNCATED, (EXTENDED, LONGEST)):
+        names = [(describe(model), f"{describe(PARENT)} on their last {TRAINED}", length)]
+        add("truncated", names, [bits[(*model, length)] - bits[(*PARENT, TRAINED)]])
+    wide = read_models(QK_NORM).pivot(index="seed", columns=["model", "steps"], values=LENGTHS)
+    dropped = wide[EXTENDED, "drope", 450]
+    names = [
+        ("DroPE, normalised", "DroPE", EXTENDED),
+        ("DroPE, normalised", f"its parents on their last {TRAINED}", EXTENDED),
+        ("DroPE, normalised", "RoPE kept, normalised", LONGEST),
+    ]
+    unchanged = wide[LONGEST, "drope", 450] - wide[LONGEST, "rope", 450]
+    normalised = [dropped - bits["drope", 450, EXTENDED], dropped - wide[(TRAINED, *PARENT)], unchanged]
+    add("normalised", names, normalised)
+    return pd.DataFrame(rows)
 
 
-def step_table(bits: pd.DataFrame) -> str:
-    """Return bits per byte at two lengths after each number of steps, and when a change caught up."""
+def describe(model: Model) -> str:
+    """Return a model in words, such as ``YaRN, 150 steps``."""
+    change, steps = model
+    return FROM_SCRATCH.get(model) or f"{WORDS[change]}, {steps} steps"
+
+
+def test_in_words(row: Any) -> str:
+    """Return a test as ``-0.07 [-0.13, -0.01], p 0.027``."""
+    return f"{format_change(Interval(row.difference, row.low, row.high))}, p {row.p:.2g}"
+
+
+def step_table(bits: pd.DataFrame, tests: pd.DataFrame) -> str:
+    """Return bits per byte after each number of steps, when a change caught up, and the test of each."""
     means = bits.mean()
+    of_changes = tests[tests["family"] == "what_to_change"].itertuples()
+    cells_of_tests = {row.model: test_in_words(row) for row in of_changes}
     lines = []
     for change, words in WORDS.items():
         differences = [difference(bits, (change, steps), SCRATCH, EXTENDED) for steps in STEPS]
         gaps = [t_interval(by_seed.to_numpy(), ALPHA / len(WORDS)) for by_seed in differences]
-        cells = [f"{means[change, steps, n]:.2f}" for n in (EXTENDED, LONGEST) for steps in STEPS]
-        lines.append([words, *cells, caught_up(gaps)])
-    headings = [f"{n:,} bytes, {steps} steps" for n in (EXTENDED, LONGEST) for steps in STEPS]
-    return markdown_table(["change", *headings, "caught up after"], lines)
+        cells = [f"{means[change, steps, EXTENDED]:.2f}" for steps in STEPS]
+        cells += [f"{means[change, 450, LONGEST]:.2f}", caught_up(gaps)]
+        lines.append([words, *cells, cells_of_tests.get(describe((change, 150)), "–")])
+    after = [f"after {steps}" for steps in STEPS]
+    return markdown_table(
+        ["change", *after, "4,096 after 450", "caught up", "minus nothing, after 150"], lines
+    )
+
+
+def truncated_table(tests: pd.DataFrame) -> str:
+    """Return a table of losses minus those of the parents that read only their last `TRAINED` bytes."""
+    rows = tests[tests["family"] == "truncated"]
+    cells = pd.Series([test_in_words(row) for row in rows.itertuples()])
+    wide = pd.DataFrame(
+        {length: cells[(rows["length"] == length).to_numpy()].to_list() for length in (EXTENDED, LONGEST)}
+    )
+    lines = [[model, *wide.loc[place]] for place, model in enumerate(rows["model"].unique())]
+    return markdown_table(["model", *(f"at {length:,} bytes" for length in wide)], lines)
 
 
 def task_rows(folder: Path) -> pd.DataFrame:
@@ -167,53 +213,10 @@ def task_rows(folder: Path) -> pd.DataFrame:
     return rows
 
 
-def task_values(folder: Path) -> dict[str, Any]:
-    """Return exact match on copy and needle, and the number of parents that learned each."""
-    rows = task_rows(folder)
-    means = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean()
-    learned = rows[rows["model"] == "parent"].groupby("task")["solved_in_distribution"].sum()
-    values: dict[str, Any] = {f"{task}_learned": int(count) for task, count in learned.items()}
-    by_case: Any = means.stack().to_dict()
-    for (task, model, steps, length), value in by_case.items():
-        values[f"{task}/{model}/{steps}/{length}"] = value
-    return values
-
-
-def truncated_table(bits: pd.DataFrame) -> str:
-    """Return a table of losses minus those of the parents that read only their last `TRAINED` bytes.
-
-    The parents' windows of `TRAINED` bytes end with the scored bytes: a truncated model reads just these.
-    The p-values (paired t tests) are not adjusted: these differences were not planned.
-    """
-    lines = []
-    for model in AGAINST_TRUNCATED:
-        cells = [describe_model(model)]
-        for length in (EXTENDED, LONGEST):
-            by_seed = (bits[(*model, length)] - bits[(*PARENT, TRAINED)]).to_numpy()
-            ((interval, p),) = paired_t_tests([by_seed])
-            cells.append(f"{format_change(interval)}, p {p:.2g}")
-        lines.append(cells)
-    return markdown_table(["model", *(f"at {length:,} bytes" for length in (EXTENDED, LONGEST))], lines)
-
-
-def normalised_values(bits: pd.DataFrame) -> dict[str, Any]:
-    """Return the three planned tests of DroPE with normalised queries and keys, and its loss."""
-    wide = read_models(QK_NORM).pivot(index="seed", columns=["model", "steps"], values=LENGTHS)
-    dropped, unchanged = wide[EXTENDED, "drope", 450], wide[LONGEST, "rope", 450]
-    differences = {
-        f"DroPE without normalisation, at {EXTENDED:,}": dropped - bits["drope", 450, EXTENDED],
-        f"its parents on their last {TRAINED} bytes, at {EXTENDED:,}": dropped - wide[(TRAINED, *PARENT)],
-        f"RoPE kept, with normalisation, at {LONGEST:,}": wide[LONGEST, "drope", 450] - unchanged,
-    }
-    tests = paired_t_tests([by_seed.to_numpy() for by_seed in differences.values()])
-    lines = [
-        [name, format_change(interval), f"{p:.2g}"]
-        for name, (interval, p) in zip(differences, tests, strict=True)
-    ]
-    return {
-        "normalised/1024": dropped.mean(),
-        "normalised_tests": markdown_table(["DroPE, normalised, minus", "difference", "p"], lines),
-    }
+def task_values(folder: Path) -> dict[str, float]:
+    """Return mean exact match on copy and needle, such as ``copy/rope_yarn/250/160``."""
+    means: Any = task_rows(folder).groupby(["task", "model", "steps"])[SYMBOLS].mean().stack().to_dict()
+    return {"/".join(map(str, case)): value for case, value in means.items()}
 
 
 def values(folder: Path) -> dict[str, Any]:
@@ -224,24 +227,23 @@ def values(folder: Path) -> dict[str, Any]:
     rows = read_models(folder)
     bits = bits_by_seed(rows)
     means = bits.mean()
+    tests = all_tests(folder)
     rates = rows.loc[rows["model"].isin([*WORDS]) & (rows["steps"] > 0), "rate"].unique()
-    values: dict[str, Any] = {"seeds": len(bits), "rate": " and ".join(f"{rate:g}" for rate in sorted(rates))}
-    values["steps"] = step_table(bits)
-    lines = []
-    for model, words in FROM_SCRATCH.items():
-        lines.append([words, *(f"{means[(*model, length)]:.2f}" for length in LENGTHS)])
-    values["from_scratch"] = markdown_table(["trained", *(f"at {length:,}" for length in LENGTHS)], lines)
-    values |= {name: family_table(bits, tests) for name, tests in families(bits).items()}
+    values: dict[str, Any] = {
+        "seeds": len(bits),
+        "rate": " and ".join(f"{rate:g}" for rate in sorted(rates)),
+        "steps": step_table(bits, tests),
+        "truncated": truncated_table(tests),
+        "progress/qk_norm": progress(QK_NORM, Study(planned=50)),  # plan.md
+        "progress/tasks": progress(TASKS, Study(planned=54)),
+    }
     for (name, steps), length in product(MODELS, LENGTHS):
         prefix = name if (name, steps) in FROM_SCRATCH else f"{name}_{steps}"
         values[f"{prefix}_at_{length}"] = means[name, steps, length]
-    values["truncated"] = truncated_table(bits)
-    for (name, steps), length in product(AGAINST_TRUNCATED, (EXTENDED, LONGEST)):
-        prefix = name if (name, steps) in FROM_SCRATCH else f"{name}_{steps}"
-        by_seed = bits[name, steps, length] - bits[(*PARENT, TRAINED)]
-        ((interval, p),) = paired_t_tests([by_seed.to_numpy()])
-        values |= {f"{prefix}_truncated_{length}": interval.estimate, f"{prefix}_p_{length}": p}
-    return values | normalised_values(bits) | task_values(Path(__file__).parent / "tasks")
+    rows_of_tests: Any = tests[tests["family"].isin(["what_to_start_from", "normalised"])].itertuples()
+    for row in rows_of_tests:
+        values[f"{row.family}/{row.minus.split()[0]}/{row.length}"] = test_in_words(row)
+    return values | task_values(TASKS)
 
 
 def draw_steps(folder: Path, figures: Path) -> None:
@@ -279,7 +281,7 @@ def draw_steps(folder: Path, figures: Path) -> None:
 
 def draw_tasks(folder: Path, figures: Path) -> None:
     """Draw exact match over input length on copy and needle, without and with further training."""
-    rows = task_rows(Path(__file__).parent / "tasks")
+    rows = task_rows(TASKS)
     style_by_change = styles(WORDS)
     changes = [model for model, steps in TASK_MODELS if steps == 0]
     looks = {WORDS[change]: style_by_change[change] for change in changes}
@@ -296,4 +298,9 @@ def draw_tasks(folder: Path, figures: Path) -> None:
     save(figure, figures, "tasks")
 
 
-STUDY = Study(values=values, figures=(draw_steps, draw_tasks))
+STUDY = Study(
+    planned=220,  # plan.md: the preset lists the parents alone
+    values=values,
+    figures=(draw_steps, draw_tasks),
+    tables={"tests": all_tests},
+)

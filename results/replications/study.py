@@ -151,7 +151,8 @@ def values(folder: Path) -> dict[str, Any]:
         **curves.scan_values(),
         **curves.gu_values(),
         "runs": ", ".join(
-            f"[{name}]({name}/report.html) {progress(HERE / name, sweep)}" for name, sweep in SWEEPS.items()
+            f"[{name}]({name}/report.html) {progress(HERE / name, Study(sweep=sweep))}"
+            for name, sweep in SWEEPS.items()
         ),
     }
 

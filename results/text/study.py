@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import paired_t_tests, rank_correlation
+from pe_experiments.comparison.statistics import paired_t_tests
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
 from pe_experiments.studies import Study, bits_per_byte, format_change, read_archive, table, with_settings
 
@@ -21,7 +21,6 @@ TRAINED, LENGTHS = 256, [256, 512, 1024, 2048]  # bytes of context
 LONGEST = LENGTHS[-1]
 ARGUMENTS = r"\(max_positions=\d+\)"  # in a label
 ENLARGED = (2.0, 2.65)  # bits per byte in enlarged panels
-FLAT = 0.05  # bits per byte; a smaller rise counts as no rise
 FURTHER = {"six layers": "depth", "prose": "prose"}
 RESCALED = ("rope_yarn", "rope_linear", "rope_dynamic_ntk", "rope_ntk")
 IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "cpb_log", "fox", "fox(initial_bias=4)")
@@ -106,7 +105,6 @@ def values(folder: Path) -> dict[str, Any]:
         "table": loss_table(groups, tests),
         "rescaled": rescaled_table(by_encoding(read_archive(HERE / "rope"))),
         "further": further_table(groups),
-        "published": published_table(groups),
         "copied": runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max(),
         "below": sum(interval.high < 0 for interval, _ in tests.values()),
     }
@@ -135,7 +133,7 @@ def truncation_tests(groups: dict[str, pd.DataFrame]) -> dict[str, Any]:
 
 
 def loss_table(groups: dict[str, pd.DataFrame], tests: dict[str, Any]) -> str:
-    """Return a table of bits per byte, their rise, and their distance from truncated RoPE."""
+    """Return a table of bits per byte, and their distance from truncated RoPE."""
     lines = []
     for label, rows in groups.items():
         interval, p = tests.get(label, (None, None))
@@ -144,7 +142,6 @@ def loss_table(groups: dict[str, pd.DataFrame], tests: dict[str, Any]) -> str:
                 "encoding": f"`{label}`",
                 f"at {TRAINED}": f"{rows[TRAINED].mean():.2f}",
                 f"at {LONGEST:,}": f"{rows[LONGEST].mean():.2f}",
-                "rise": f"{round(mean_rises(groups)[label], 2) + 0.0:+.2f}",  # no -0.00
                 "minus truncated RoPE": format_change(interval) if interval else "–",
                 "p": f"{p:.2g}" if interval else "–",
             }
@@ -200,30 +197,6 @@ def further_table(groups: dict[str, pd.DataFrame]) -> str:
             line[f"{words}, rise"] = f"{round(mean_rises(study)[label], 2) + 0.0:+.2f}"  # no -0.00
         lines.append(line)
     return table(pd.DataFrame(lines))
-
-
-def published_table(groups: dict[str, pd.DataFrame]) -> str:
-    """Return published changes at eight times the training length, ours, and their rank correlations.
-
-    Our rises count as tied below `FLAT`.
-    """
-    published = pd.read_csv(HERE / "published.csv")
-    wide = published.pivot(index="encoding", columns="models", values="change")[
-        [*published["models"].unique()]
-    ]
-    rises = pd.Series(mean_rises(groups))
-    ours = rises.where(rises >= FLAT, 0.0)
-    lines = []
-    for encoding in [label for label in groups if label in wide.index]:
-        cells = wide.loc[encoding].map("{:+.2f}".format, na_action="ignore").fillna("–")
-        lines.append([f"`{encoding}`", *cells, f"{round(rises[encoding], 2) + 0.0:+.2f}"])  # no -0.00
-    correlations = []
-    for models in wide:
-        known = wide[models].dropna()
-        rho, p = rank_correlation(known.to_numpy(), ours[known.index].to_numpy())
-        correlations.append(f"{rho:+.2f}, p {p:.2f}")
-    lines.append(["rho with ours", *correlations, ""])
-    return table(pd.DataFrame(lines, columns=["encoding", *map(str, wide), "here, 0.1 M"]))
 
 
 STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_context))

@@ -2,4 +2,4 @@
 
 from pe_experiments.studies import Study
 
-STUDY = Study()  # the preset lists the parents alone
+STUDY = Study()
