@@ -2,10 +2,11 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import pe_experiments.comparison.words as words
@@ -14,16 +15,26 @@ from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
 from pe_experiments.drawing import render, style_indices
-from pe_experiments.evaluation.metrics import METRICS
+from pe_experiments.evaluation.metrics import EXACT_MATCH, METRICS, Metric
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED
 from pe_experiments.store.directory import COMPLETED
-from pe_experiments.tasks import DEPTHS
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # points shown of a training curve
 DIGITS = 6  # decimal places of the data
 
+BY_STEP_KEY = (
+    "Each cell shows the mean over seeds at an input length, evaluated on fewer examples after so many steps "
+    "of the training. Training lengths are shaded."
+)
+DEPTH_KEY = (
+    "Each cell shows mean exact match over seeds at an input length and a depth, the place in the input "
+    "where the evidence for the answer stands. A depth of 0% is the start of the input, 100% the place next "
+    "to the question. Each row is a fifth of the depths, named by its middle. Training lengths are shaded."
+)
+
 Json = dict[str, Any]
+Names = Callable[[Any], str]
 
 
 def render_page(comparison: Comparison, title: str) -> str:
@@ -32,8 +43,14 @@ def render_page(comparison: Comparison, title: str) -> str:
     lower = summary.lower_is_better
     own = comparison.runs.own_labels
     style_of = style_indices(comparison.encodings, own)
-    depths = [_depth(comparison, protocol) for protocol in comparison.protocols]
-    by_step = [_by_step(comparison, protocol) for protocol in comparison.protocols]
+    by_step, depths = [], []
+    for protocol in comparison.protocols:
+        drawn = protocol.drawn(comparison.summary)[0]
+        heading = f"During the training: {drawn.label_with_unit}, {protocol.title}"
+        by_step.append(_heatmaps(heading, drawn, protocol, comparison.by_step(protocol)))
+        heading = f"By length and depth: {protocol.title}"
+        depths.append(_heatmaps(heading, EXACT_MATCH, protocol, comparison.depths(protocol), "{:.0%}".format))
+    heatmaps = [("by-step", "step", by_step, BY_STEP_KEY), ("depth", "depth", depths, DEPTH_KEY)]
     data = {
         "metric": {
             "name": summary.metric.name,
@@ -63,8 +80,7 @@ def render_page(comparison: Comparison, title: str) -> str:
         reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(words.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
-        depths=[depth for depth in depths if depth],
-        by_step=[heatmaps for heatmaps in by_step if heatmaps],
+        heatmaps=[(*names, [*filter(None, maps)], key) for *names, maps, key in heatmaps if any(maps)],
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
         **_methods(comparison),
     )
@@ -164,34 +180,24 @@ def _means(rows: pd.DataFrame, x: str, y: str, index: Mapping[str, int]) -> dict
     return {index[str(label)]: points[[x, y]].to_numpy().tolist() for label, points in means.groupby("label")}
 
 
-def _depth(comparison: Comparison, protocol: Protocol) -> Json | None:
-    """Return the heatmaps of a protocol, rows of exact match by depth for each encoding; None without any."""
-    depths = comparison.depths(protocol)
-    if not depths:
-        return None
-    lengths = sorted({length for cells in depths.values() for length in cells.columns.tolist()})
-    maps = {
-        label: [
-            (f"{depth:.0%}", [None if math.isnan(value) else value for value in row])
-            for depth, row in zip(DEPTHS, cells.reindex(columns=lengths).to_numpy().tolist(), strict=True)
-        ]
-        for label, cells in depths.items()
-    }
-    return {"title": protocol.title, "max_length": protocol.max_length, "lengths": lengths, "maps": maps}
+def _heatmaps(
+    heading: str, metric: Metric, protocol: Protocol, tables: Mapping[str, pd.DataFrame], names: Names = str
+) -> Json | None:
+    """Return the heatmaps of a protocol, with a column for each length; None without any.
 
+    Each cell has the share of the way from the worst to the best value of the protocol, for its colour.
 
-def _by_step(comparison: Comparison, protocol: Protocol) -> Json | None:
-    """Return the heatmaps of a protocol, a metric by training step and length for each encoding.
-
-    Each value has its share of the way from the worst to the best value of the protocol, for its colour.
+    Args:
+        heading: of the heatmaps.
+        metric: what they show.
+        protocol: of the runs.
+        tables: values by row and length for each encoding.
+        names: how to print the index of a row.
     """
-    tables = comparison.by_step(protocol)
     if not tables:
         return None
-    metric = protocol.drawn(comparison.summary)[0]
-    values = [value for cells in tables.values() for value in cells.to_numpy().ravel().tolist()]
-    known = [value for value in values if not math.isnan(value)]
-    low, high = metric.bounds or (min(known), max(known))
+    values = np.concatenate([cells.to_numpy().ravel() for cells in tables.values()])
+    low, high = metric.bounds or (float(np.nanmin(values)), float(np.nanmax(values)))
 
     def cell(value: float) -> tuple[float, float] | None:
         if math.isnan(value):
@@ -200,18 +206,11 @@ def _by_step(comparison: Comparison, protocol: Protocol) -> Json | None:
         return value, share if metric.higher_is_better else 1 - share
 
     lengths = sorted({length for cells in tables.values() for length in cells.columns.tolist()})
-    maps = {
-        label: [(step, list(map(cell, row))) for step, row in zip(
-            cells.index.tolist(), cells.reindex(columns=lengths).to_numpy().tolist(), strict=True)]
-        for label, cells in tables.items()
-    }  # fmt: skip
-    return {
-        "title": protocol.title,
-        "metric": metric.label_with_unit,
-        "max_length": protocol.max_length,
-        "lengths": lengths,
-        "maps": maps,
-    }
+    maps = {}
+    for label, cells in tables.items():
+        rows = cells.reindex(columns=lengths).to_numpy().tolist()
+        maps[label] = [(names(row), [*map(cell, rows[at])]) for at, row in enumerate(cells.index)]
+    return {"heading": heading, "max_length": protocol.max_length, "lengths": lengths, "maps": maps}
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:

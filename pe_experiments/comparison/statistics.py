@@ -19,7 +19,6 @@ LEVEL = 0.95  # confidence level of every interval
 ALPHA = 1 - LEVEL  # significance level of every test
 FEWEST = 3  # seeds needed for an interval or a test
 RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; below that, all of them
-RANK_DRAWS = 10_000  # bootstrap samples of configurations
 POWER = 0.8  # share of studies in which a planned number of seeds finds the difference
 MOST_SEEDS = 1000  # a study with more is not planned
 MOST_PAIRS = 8  # of a rank correlation, whose test lists all orders
@@ -83,16 +82,11 @@ def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> In
 def paired_t_tests(differences: Sequence[np.ndarray]) -> list[tuple[Interval, float]]:
     """Return the mean of each set of paired differences, and its p-value adjusted by Holm's method.
 
-    The level of each interval is 1 - ALPHA / n, where n is the number of tests left at its step of Holm's
-    method, so that the interval excludes 0 if the test is significant.
+    The interval of each mean has the level of `holm_alphas`.
     """
-    p_values = np.array([stats.ttest_1samp(values, 0).pvalue for values in differences])
-    adjusted = holm(p_values.tolist())
-    significant = np.sum(np.array(adjusted) <= ALPHA)
-    ranks = p_values.argsort().argsort()
-    tests_left = len(p_values) - np.minimum(ranks, significant)
-    alphas = (ALPHA / tests_left).tolist()
-    return [*zip(map(t_interval, differences, alphas), adjusted, strict=True)]
+    p_values = [float(stats.ttest_1samp(values, 0).pvalue) for values in differences]
+    intervals = map(t_interval, differences, holm_alphas(p_values))
+    return [*zip(intervals, holm(p_values), strict=True)]
 
 
 def _enough(sample: np.ndarray) -> bool:
@@ -192,29 +186,6 @@ def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = AL
     return Interval(float(sample.mean()), float(means[end - 1]), float(means[-end]))
 
 
-def bootstrap_ranks(scores: np.ndarray) -> tuple[list[Interval], np.ndarray]:
-    """Return ranks of mean scores, 1 for the highest, with 95 % percentile intervals over configurations.
-
-    Args:
-        scores: [configurations, encodings]; configurations are drawn with replacement, the same for all
-            encodings.
-
-    Returns:
-        The rank of each encoding (equal means share the mean of their ranks), and the share of the draws in
-        which it has the highest mean (divided among equal means).
-    """
-    size = len(scores)
-    counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), RANK_DRAWS)
-    means = (counts @ scores / size).round(9)
-    ranks = stats.rankdata(-means, axis=1)
-    low, high = np.quantile(ranks, [ALPHA / 2, 1 - ALPHA / 2], axis=0)
-    observed = stats.rankdata(-scores.mean(axis=0).round(9))
-    intervals = [Interval(*map(float, rank)) for rank in zip(observed, low, high, strict=True)]
-    is_highest = means == means.max(axis=1, keepdims=True)
-    share_of_first = (is_highest / is_highest.sum(axis=1, keepdims=True)).mean(axis=0)
-    return intervals, share_of_first
-
-
 @cache
 def _subset_means(pairs: int) -> np.ndarray:
     """Return one row per non-empty subset of pairs; its product with values is the mean of the subset."""
@@ -291,3 +262,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p)[: np.count_nonzero(~np.isnan(p))]  # NaN comes last
     p[order] = np.minimum(1.0, np.maximum.accumulate(np.arange(len(order), 0, -1) * p[order]))
     return p.tolist()
+
+
+def holm_alphas(p_values: Sequence[float]) -> list[float]:
+    """Return the level at which Holm's method tests each p-value, so that intervals can agree with the tests.
+
+    It is ALPHA / n with n the number of tests left, and stays the same after the first that is not
+    significant. The interval of confidence 1 - level then excludes 0 if the test is significant.
+    """
+    significant = np.count_nonzero(np.array(holm(p_values)) <= ALPHA)
+    ranks = stats.rankdata(p_values, method="ordinal", nan_policy="omit") - 1
+    tests = np.count_nonzero(~np.isnan(ranks))
+    levels: list[float] = (ALPHA / (tests - np.minimum(ranks, significant))).tolist()
+    return levels

@@ -57,9 +57,10 @@ class Identity:
         object.__setattr__(self, "hashed", {part: getattr(self, part) for part in parts})
         object.__setattr__(self, "hash", full_hash(self.hashed))
 
-    def name(self, digits: int = 8) -> str:
-        """Return the name of the run with this number of digits of its hash."""
-        return f"{self.stem}-{self.hash[:digits]}"
+    @property
+    def name(self) -> str:
+        """Return the name of the run, with eight digits of its hash."""
+        return f"{self.stem}-{self.hash[:8]}"
 
     @property
     def key(self) -> str:

@@ -21,8 +21,6 @@ from pe_experiments.store.names import differences, full_hash, jsonable, short_h
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
 
-ALL_DIGITS = 64  # of the hash, in the name of a run if another run has the name with eight digits
-
 
 class Run:
     """The requested training and evaluation of one configuration.
@@ -45,11 +43,7 @@ class Run:
         self.config = config
         self.experiment = experiment or Experiment(config)
         self.identity = identity or identify(self.experiment)
-        if directory is None:
-            directory = run_directory(config.results_dir, self.identity.name())
-            if directory.config.exists() and _is_of_another_run(directory, self.identity):
-                directory = run_directory(config.results_dir, self.identity.name(ALL_DIGITS))
-        self.final_directory = directory
+        self.final_directory = directory or run_directory(config.results_dir, self.identity.name)
         self.name = self.final_directory.name
         self.directory = self.final_directory.rerun if config.rerun else self.final_directory
 
@@ -125,7 +119,7 @@ class Run:
     def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""
         changes_by_run: dict[str, list[str]] = {}
-        for candidate in runs_with_same_label(Path(self.config.results_dir, "runs", self.identity.name())):
+        for candidate in runs_with_same_label(Path(self.config.results_dir, "runs", self.identity.name)):
             try:
                 earlier = Record.read(candidate).identity
                 changes_by_run[candidate.name] = differences(self.identity.hashed, earlier.hashed)
@@ -153,11 +147,3 @@ class Run:
         if self.config.parent:
             header["parent"] = self.config.parent.name
         return jsonable(header)
-
-
-def _is_of_another_run(directory: RunDirectory, identity: Identity) -> bool:
-    """Return whether a directory records another identity; it records none if it is damaged."""
-    try:
-        return directory.read_config()["identity"].get("hash") not in (None, identity.hash)
-    except UserError:
-        return False

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from scipy import stats
 
-from pe_experiments.comparison.statistics import ALPHA, holm, paired_interval, paired_ps
+from pe_experiments.comparison.statistics import ALPHA, holm, holm_alphas, paired_interval, paired_ps
 from pe_experiments.studies import verdicts
 from pe_experiments.studies.scores import SCORE, scores_by_configuration
 
@@ -74,16 +74,10 @@ def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.Dat
     """
     differences = np.array([(matrix[first] - matrix[second]).to_numpy(float) for first, second in pairs])
     raw = paired_ps(differences)
-    adjusted = holm(raw.tolist())
-    places = stats.rankdata(raw, method="ordinal")
-    tests_left = len(pairs)
-    levels = np.empty(len(pairs))
-    for index in np.argsort(places):  # after the first tie the level stays the same
-        levels[index] = ALPHA / tests_left
-        tests_left -= adjusted[index] <= ALPHA
     rows = []
-    for (first, second), values, p, level in zip(pairs, differences, adjusted, levels, strict=True):
-        interval = paired_interval(values, level)
+    tests = zip(pairs, differences, holm(raw.tolist()), holm_alphas(raw.tolist()), strict=True)
+    for (first, second), values, p, alpha in tests:
+        interval = paired_interval(values, alpha)
         verdict = "tied" if p > ALPHA else "higher" if values.mean() > 0 else "lower"
         rows.append(
             {

@@ -12,7 +12,15 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison.statistics import ALPHA, ROUNDING, Interval, holm, paired_interval, paired_ps
+from pe_experiments.comparison.statistics import (
+    ALPHA,
+    ROUNDING,
+    Interval,
+    holm,
+    holm_alphas,
+    paired_interval,
+    paired_ps,
+)
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 TOO_FEW = "too few configurations"  # for p <= ALPHA, even if all differences had the same sign
@@ -54,20 +62,17 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     differences = -others.sub(scores[encoding], axis=0)
     learned = bool(_learned_often(scores[[encoding]])[0])
     verdicts, ps = _verdicts(differences.to_numpy(), learned, _learned_often(others))
-    table = pd.DataFrame({"verdict": verdicts, "p": ps, "p_holm": holm(ps.tolist())}, index=others.columns)
-    tests_left = int(table["p"].notna().sum())  # the k-th smallest p is tested at ALPHA / (tests - k + 1)
     by_name: dict[str, Difference] = {}
-    for name, verdict, _, p_holm in table.sort_values("p", kind="stable").itertuples():
+    tests = zip(others, verdicts, holm(ps.tolist()), holm_alphas(ps.tolist()), strict=True)
+    for name, verdict, p, alpha in tests:
         configurations = 0
         interval = Interval(math.nan)
         if verdict in TESTED:
             paired_differences = differences[name].dropna().to_numpy(float)
             configurations = len(paired_differences)
-            interval = paired_interval(paired_differences, ALPHA / tests_left)
-        by_name[str(name)] = Difference(str(verdict), configurations, interval, float(p_holm))
-        if verdict in (BETTER, WORSE):  # after the first tie the level stays the same
-            tests_left -= 1
-    return {str(name): by_name[str(name)] for name in others}
+            interval = paired_interval(paired_differences, alpha)
+        by_name[str(name)] = Difference(str(verdict), configurations, interval, p)
+    return by_name
 
 
 def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:

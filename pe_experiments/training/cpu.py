@@ -158,19 +158,6 @@ def _part_loss(model: Backbone, batch: Batch) -> Tensor:
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 
 
-def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed the random draws of a forward pass, so that a resumed run makes the same draws.
-
-    ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step, which takes a
-    millisecond and memory that is never freed.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
-
-
 def profile_nothing(action_name: str) -> AbstractContextManager[None]:
     """Take the place of Lightning's ``profile``, which creates a context for each of a step's 31 hooks."""
     return NO_CONTEXT

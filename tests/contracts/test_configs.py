@@ -120,7 +120,7 @@ def test_unpublished_presets_expand_to_valid_configurations(name: str) -> None:
     needed = " pe=rope" if name == "versus" else ""
     commands = [command + needed for command in commands_of(name)]
     runs = with_every_value(runs_of(commands, STUDIES[name]))
-    names = {identify(sweep.experiment(run)).name() for sweep, run in runs}
+    names = {identify(sweep.experiment(run)).name for sweep, run in runs}
     different = {tuple(run) for _, run in runs}  # several commands may name the same run
     assert len(names) == len(different), "two runs of the preset are the same"
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from pe_experiments.comparison.statistics import (
-    bootstrap_ranks,
     holm,
+    holm_alphas,
     mean_below_p,
     mean_interval,
     permutation_p,
@@ -70,16 +70,11 @@ def test_holm_on_a_worked_example() -> None:
     assert holm([]) == []
 
 
-def test_ranks_and_their_intervals_are_those_of_a_loop_over_draws() -> None:
-    random = np.random.default_rng(3)
-    scores = random.normal(size=(12, 4)) + np.array([0.0, 0.3, 0.3, 2.0])
-    intervals, first = bootstrap_ranks(scores)
-    drawn = [scores[random.integers(12, size=12)].mean(axis=0) for _ in range(4000)]
-    ranks = np.array([stats.rankdata(-means) for means in drawn])
-    assert [interval.estimate for interval in intervals] == stats.rankdata(-scores.mean(axis=0)).tolist()
-    assert [interval.low for interval in intervals] == np.quantile(ranks, 0.025, axis=0).tolist()
-    assert [interval.high for interval in intervals] == np.quantile(ranks, 0.975, axis=0).tolist()
-    assert first == pytest.approx((ranks == 1).mean(axis=0), abs=0.02)
+def test_holm_tests_at_the_level_of_its_step() -> None:
+    nan = float("nan")
+    levels = holm_alphas([0.02, 0.001, nan, 0.04, 0.3])  # 0.001 is significant of four, 0.02 not of three
+    assert levels == pytest.approx([0.05 / 3, 0.05 / 4, nan, 0.05 / 3, 0.05 / 3], nan_ok=True)
+    assert holm_alphas([0.001, 0.002]) == pytest.approx([0.025, 0.05])
 
 
 def test_a_permutation_p_does_not_depend_on_the_size_of_losses() -> None:

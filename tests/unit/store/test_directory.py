@@ -30,7 +30,7 @@ def test_labels(tiny: Tiny, overrides: list[str], label: str) -> None:
 
 
 def test_directory_names_need_no_quoting(tiny: Tiny) -> None:
-    name = identify(tiny("pe.base=500", "pe.combine=concat", "seed=3")).name()
+    name = identify(tiny("pe.base=500", "pe.combine=concat", "seed=3")).name
     assert name.startswith("copy-decoder-sinusoidal_base_500_combine_concat-s3-")
     assert not set(name) & set("=(),[]{} '\"&;|$*?")
 

@@ -60,7 +60,7 @@ def write_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def name_of(experiment: Experiment) -> str:
-    return identify(experiment).name()
+    return identify(experiment).name
 
 
 def test_only_what_changes_the_training_changes_the_name(tiny: Tiny) -> None:

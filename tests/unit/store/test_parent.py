@@ -197,11 +197,11 @@ def test_the_parent_is_part_of_the_identity_and_its_path_is_not(
 ) -> None:
     first = write_trained_run(tiny("pe=rope"))
     second = write_trained_run(tiny("pe=rope", "training.steps=13"))
-    name = identify(child(first, "training.steps=5")).name()
-    assert name != identify(child(second, "training.steps=5")).name()
+    name = identify(child(first, "training.steps=5")).name
+    assert name != identify(child(second, "training.steps=5")).name
     assert name.startswith("copy-decoder-rope-to-rope-s0-")
     moved = Path(shutil.move(first.path, tmp_path / "elsewhere"))
-    assert identify(child(RunDirectory(moved), "training.steps=5")).name() == name
+    assert identify(child(RunDirectory(moved), "training.steps=5")).name == name
 
 
 def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> None:

@@ -112,7 +112,7 @@ def test_callbacks_run_and_are_part_of_the_identity(tiny: Tiny) -> None:
     runs = [run_experiment(tiny(*plain, *keys).config) for keys in ([], [callbacks[0]])]
     norms = [float(read_csv(run.directory.metrics)[0]["gradient_norm"]) for run in runs]
     assert norms[1] < 0.8 * norms[0]
-    assert len({identify(tiny(*keys)).name() for keys in ([], [callbacks[0]], [callbacks[1]])}) == 3
+    assert len({identify(tiny(*keys)).name for keys in ([], [callbacks[0]], [callbacks[1]])}) == 3
 
 
 @pytest.mark.usefixtures("checkpoint_every_step")
