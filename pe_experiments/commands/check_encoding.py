@@ -15,7 +15,3 @@ def run(cfg: DictConfig) -> None:
     from pe_experiments.checking.check_encoding import CheckSettings, check_encoding  # imports torch
 
     raise SystemExit(int(check_encoding(validated(CheckSettings, cfg))))
-
-
-if __name__ == "__main__":
-    run()

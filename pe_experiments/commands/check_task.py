@@ -16,7 +16,3 @@ def run(cfg: DictConfig) -> None:
 
     if not check_task(validated(TaskSettings, cfg)):
         raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    run()

@@ -44,7 +44,3 @@ def run(cfg: DictConfig) -> None:
     options["out"] = options["out"] or output_of(options["results_dir"], options["study"])
     say(f"reading {options['results_dir']}/runs")
     show(compare(**options, display=Lines()))
-
-
-if __name__ == "__main__":
-    run()

@@ -49,7 +49,3 @@ def changed_sections(saved: dict[str, Any], requested: dict[str, Any], keys: Seq
         raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(sorted(changeable))}")
     merged = with_settings(saved, requested, keys)
     return {section: merged[section] for section in sections}
-
-
-if __name__ == "__main__":
-    run()

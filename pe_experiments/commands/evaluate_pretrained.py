@@ -23,7 +23,3 @@ def run(cfg: DictConfig) -> None:
     # configs/local may contain options of other commands.
     options = {key: settings[key] for key in PretrainedSettings.model_fields}
     show(evaluate_pretrained(validated(PretrainedSettings, options), Lines()))
-
-
-if __name__ == "__main__":
-    run()

@@ -42,7 +42,3 @@ def run(cfg: DictConfig) -> None:
     )
     if settings.push_to_hub:
         say(f"hub:    {upload_folder(folder, settings.push_to_hub)}")
-
-
-if __name__ == "__main__":
-    run()

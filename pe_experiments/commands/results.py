@@ -67,7 +67,3 @@ def run(cfg: DictConfig) -> None:
         say(f"differs from the CSVs: {path}")
     if differing:
         raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    run()

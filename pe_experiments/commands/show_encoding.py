@@ -22,7 +22,3 @@ def run(cfg: DictConfig) -> None:
     from pe_experiments.analysis.show import ShowSettings, show_encodings  # imports torch
 
     show_encodings(validated(ShowSettings, cfg))
-
-
-if __name__ == "__main__":
-    run()

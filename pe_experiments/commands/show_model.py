@@ -51,7 +51,3 @@ def run(cfg: DictConfig) -> None:
     if DISTANCE not in set(probe["quantity"]):
         say(f"{experiment.components['task'].label} has no mark whose distance could be read")
     say(f"page, to be opened in a browser: {page}")
-
-
-if __name__ == "__main__":
-    run()

@@ -58,7 +58,3 @@ def _show(config: Config) -> None:
     remark = f" ({run.remark})" if run.remark else ""
     lengths = ", ".join(map(str, run.experiment.evaluation_lengths))
     say(f"{run.shown_state}: {run.final_directory.path}{remark}\nevaluated at {lengths}")
-
-
-if __name__ == "__main__":
-    run()

@@ -34,7 +34,7 @@ from pe_experiments.configuration.schema import (
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import NotApplicable, UserError, sentence
 
-HELD: list[FileLock] = []  # of this worker process
+WORKER_LOCKS: list[FileLock] = []  # of this worker process
 SPAWN = multiprocessing.get_context("spawn")
 # Signals of Ctrl-C and of a cluster, which only the launching process handles.
 LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
@@ -114,12 +114,12 @@ def _start_worker(devices: Sequence[str | None], locks: Path) -> None:
         signal.signal(number, signal.SIG_IGN)
     process.end_with_parent()
     free = itertools.cycle(enumerate(devices))
-    while not HELD:
+    while not WORKER_LOCKS:
         index, device = next(free)
         lock = FileLock(locks / str(index))  # a killed process loses it to the one that takes its place
         with suppress(Timeout):
             lock.acquire(timeout=0.01)
-            HELD.append(lock)
+            WORKER_LOCKS.append(lock)
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
 
