@@ -28,14 +28,14 @@ from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.explanations import channel_layout, equal, known_mistake
 from pe_experiments.checking.stages import WITH_GAPS
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.studies import Study, table
+from pe_experiments.studies import Study, markdown_table
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
 
 SAME = "same logits"
 CASTS = "cast"
-# Column headings of the page, and the names of the checks, which ``table.csv`` lists by their promises.
+# Words of the page for the checks, which ``table.csv`` lists by their promises.
 CHECKED = {
     "same": SAME,
     "far": "far",
@@ -49,10 +49,8 @@ CHECKED = {
     "half": CASTS,
     "reuse": "state",
 }
-SIGNS = {"pass": "yes", "convention": "yes*", "fail": "**no**", "not applicable": "-"}
 RESULTS = {False: "fail", True: "pass", None: "not applicable"}
 PRECEDENCE = [*RESULTS]  # if the forms of an encoding differ, the first of these results counts
-COLUMNS = ["package", "implementation", "check", "result", "reason"]
 
 
 def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
@@ -130,22 +128,21 @@ def write_table(folder: Path, packages: list[str]) -> None:
 
 
 def values(folder: Path) -> dict[str, Any]:
-    """Return the table of results, the table of reasons, and the numbers in the text of the page."""
+    """Return the table of implementations and the numbers in the text of the page."""
     checks = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
-    checks["library"] = checks["package"] + " " + checks["version"]
-    keys = ["library", "implementation", "against"]
-    checks["sign"] = checks["result"].map(SIGNS)
-    order = [*checks[keys].drop_duplicates().itertuples(index=False, name=None)]
-    signs: Any = checks.set_index([*keys, "check"])["sign"].unstack()
-    promises = [name if name == SAME else CHECKS[name].promise for name in CHECKED.values()]
-    signs = signs.loc[order, promises]
-    signs.columns = pd.Index(CHECKED)
+    names = {SAME: "logits"} | {CHECKS[name].promise: word for word, name in CHECKED.items() if name != SAME}
     failed = checks[checks["result"] == "fail"]
-    reasons = checks.loc[checks["result"].isin(["fail", "convention"]), COLUMNS]
+    lines = []
+    implementations: Any = checks.groupby(["package", "version", "implementation", "against"], sort=False)
+    for (package, version_, implementation, against), rows in implementations:
+        fails = [*rows.loc[rows["result"] == "fail", "check"].map(names)]
+        result = "right, other channel pairs" if "convention" in set(rows["result"]) else "right"
+        if fails:
+            result = f"{'**wrong**' if 'logits' in fails else 'fails'}: {', '.join(fails)}"
+        lines.append([f"{package} {version_}", implementation, against, result])
     return {
-        "table": table(signs.reset_index().rename(columns={"against": "compared with"})),
-        "reasons": table(reasons.rename(columns={"package": "library", "reason": "measured"})),
-        "all": len(signs),
+        "table": markdown_table(["library", "implementation", "compared with", "result"], lines),
+        "all": len(lines),
         "libraries": checks["package"].nunique(),
         "wrong": (failed["check"] == SAME).sum(),
         "some": len(failed[["package", "implementation"]].drop_duplicates()),

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from itertools import combinations, permutations, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.studies import read_archive, table
 from results.text import study as text_study
@@ -22,24 +23,7 @@ TEXT = Path(text_study.__file__).parent
 CLASS_NAMES = ("untrained vectors or angles", "others", "bias keeps falling")
 SMALLEST_DIFFERENCE = 0.05  # bits per byte; encodings whose rises differ by less are not compared
 SAME_RISE = 0.01  # bits per byte; lower rises are all the same
-FEWEST_PAIRS, FEWEST_ENCODINGS, FEWEST_CLASSES, ALPHA = 5, 6, 2, 0.05
 MAX_PERMUTATIONS = 50_000  # if there are more, this many are drawn at random
-
-
-class OrderTest(NamedTuple):
-    """Test of whether the bank's scores order encodings of the same class."""
-
-    share: float  # of pairs ordered correctly
-    pairs: int
-    p: float  # one-sided, over all permutations of the bank's scores within classes
-    encodings: int
-    classes: int
-
-    @property
-    def verdict(self) -> str:
-        if self.pairs < FEWEST_PAIRS or self.encodings < FEWEST_ENCODINGS or self.classes < FEWEST_CLASSES:
-            return "not decidable"
-        return "the bank knows more" if self.p <= ALPHA else "not shown"
 
 
 def outcomes() -> pd.DataFrame:
@@ -58,19 +42,22 @@ def outcomes() -> pd.DataFrame:
     )
 
 
-def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndarray) -> OrderTest:
+def within_classes(
+    rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndarray
+) -> tuple[float, int, float]:
     """Test whether higher scores go with lower rises within classes; equal scores count as half.
 
     Only pairs whose rises differ by at least `SMALLEST_DIFFERENCE` are compared.
+
+    Returns:
+        The share of pairs that are ordered rightly, their number, and the one-sided p-value over all
+        permutations of the scores within classes.
     """
-    pairs = []
-    for i, j in combinations(range(len(rises_C)), 2):
-        same_class = classes_C[i] == classes_C[j]
-        if same_class and abs(rises_C[i] - rises_C[j]) >= SMALLEST_DIFFERENCE:
-            pairs.append((i, j))
-    counts = len(rises_C), len(np.unique(classes_C))
-    if not pairs:
-        return OrderTest(float("nan"), 0, 1.0, *counts)
+    pairs = [
+        (i, j)
+        for i, j in combinations(range(len(rises_C)), 2)
+        if classes_C[i] == classes_C[j] and abs(rises_C[i] - rises_C[j]) >= SMALLEST_DIFFERENCE
+    ]
     first, second = np.array(pairs).T
     lower_C = np.sign(rises_C[second] - rises_C[first])  # 1 where the first encoding has the lower rise
     groups = [np.flatnonzero(classes_C == level) for level in np.unique(classes_C)]
@@ -82,8 +69,7 @@ def within_classes(rises_C: np.ndarray, scores_C: np.ndarray, classes_C: np.ndar
         agreement = np.sign(shuffled_C[first] - shuffled_C[second]) * lower_C
         shares.append((agreement + 1).mean() / 2)
     observed = shares[0]  # the first permutation is the identity
-    p = np.mean(np.array(shares) >= observed - 1e-12)
-    return OrderTest(float(observed), len(pairs), float(p), *counts)
+    return float(observed), len(pairs), float(np.mean(np.array(shares) >= observed - 1e-12))
 
 
 def rank_correlation(values_C: np.ndarray, rises_C: np.ndarray) -> tuple[float, float]:
@@ -111,19 +97,18 @@ def values(
     """
     rows = outcomes()
     rises, scores, classes = (rows[key].to_numpy(float) for key in ("rise", "score", "class"))
-    main = within_classes(rises, scores, classes)
+    share, pairs, p = within_classes(rises, scores, classes)
     classes_rho, classes_p = rank_correlation(classes, rises)
     bank_rho, bank_p = rank_correlation(scores, rises)
     _, bank_p_with_ties = rank_correlation(scores, np.where(rises < SAME_RISE, 0.0, rises))
     all_rises = np.concatenate([rises, earlier_rises_C])
     return {
         "predictions": prediction_table(rows),
-        "count": len(rows),
-        "pairs": main.pairs,
-        "share": main.share,
-        "p": main.p,
-        "smallest_p": within_classes(rises, -rises, classes).p,  # if the order were perfect
-        "verdict": main.verdict,
+        "pairs": pairs,
+        "share": share,
+        "p": p,
+        "smallest_p": within_classes(rises, -rises, classes)[2],  # if the order were perfect
+        "verdict": "shown" if p <= ALPHA else "not shown",
         "classes_rho": classes_rho,
         "classes_p": classes_p,
         "bank_rho": bank_rho,

@@ -5,15 +5,13 @@ Higher scores are better.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.comparison.statistics import holm
 from pe_experiments.drawing import save
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.studies import Study, markdown_table, read_archive
@@ -39,27 +37,20 @@ UNSEEN = ("sinusoidal", "learned", "rope", "p_rope")  # use untrained vectors or
 FALLING = ("alibi", "kerple_log", "fox")  # a bias that keeps falling with distance
 TASKS = ("copy", "flip_flop", "induction", "kth", "lag")
 TRAINED, LONGEST = 256, 2048  # bytes of context
-PERMUTATIONS, RESAMPLES, BATCHES, SPLITS = 20_000, 200_000, 20, 1_000
-IN, PAST = "in distribution", "past training"
-
-# By part (`IN` or `PAST`): [C, T, S] in the order of `ENCODINGS`, NaN for runs that are left out.
-Scores = dict[str, np.ndarray]
+PERMUTATIONS, RESAMPLES, BATCHES = 20_000, 200_000, 20
 BASELINE = np.array([encoding not in UNSEEN for encoding in ENCODINGS], float)[:, None, None]
 CLASSES = BASELINE + np.isin(ENCODINGS, FALLING)[:, None, None]  # 0, 1 or 2, by the formula
 CLASS_COLOURS = ("white", "0.6", "black")  # by class
 LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset", "cope", "cpb_log")
 
 
-@dataclass(frozen=True)
-class Correlation:
-    """Spearman's rho over encodings with its one-sided p-value, bootstrap interval and ceiling."""
+class Correlation(NamedTuple):
+    """Spearman's rho over encodings with its one-sided p-value and bootstrap interval."""
 
     rho: float
     p: float
     low: float
     high: float
-    error: float  # standard error of `low` from random resampling
-    ceiling: float  # NaN for a partial correlation
 
     @property
     def interval(self) -> str:
@@ -72,33 +63,25 @@ def grid(rows: pd.DataFrame, value: str) -> np.ndarray:
     return values.loc[[*ENCODINGS]].to_numpy(float).round(12)
 
 
-def bank_scores() -> Scores:
-    """Return the scores of the bank on `TASKS`."""
-    runs = read_archive(RESULTS / "bank")
-    rows = bank.early_scores(runs).rename(columns={"configuration": "setting"})
-    rows = rows.merge(runs.runs[["name", "exact_match_in_distribution"]], on="name")
+def bank_scores() -> np.ndarray:
+    """Return the scores of the bank on `TASKS` [C, T, S]; NaN where the task was not learned."""
+    rows = bank.early_scores(read_archive(RESULTS / "bank")).rename(columns={"configuration": "setting"})
     rows = rows[rows["label"].isin(ENCODINGS)]
-    in_distribution, past_training = [], []
-    for task in TASKS:
-        of_task = rows[rows["task"] == task]
-        in_distribution.append(grid(of_task, "exact_match_in_distribution"))
-        past_training.append(np.where(grid(of_task, "learned") == 1, grid(of_task, SCORE), np.nan))
-    return {IN: np.stack(in_distribution, axis=1), PAST: np.stack(past_training, axis=1)}
+    rows["value"] = rows[SCORE].where(rows["learned"])
+    return np.stack([grid(rows[rows["task"] == task], "value") for task in TASKS], axis=1)
 
 
-def text_scores() -> Scores:
-    """Return the negated bits per byte at the training length, and their negated rise to `LONGEST`.
+def text_scores() -> np.ndarray:
+    """Return the negated rise of bits per byte from `TRAINED` to `LONGEST` [C, 1, S].
 
     A diverged run counts as the lowest mean of an encoding.
     """
-    folder = RESULTS / "text"
-    rows = text_study.scores(read_archive(folder))
+    rows = text_study.scores(read_archive(RESULTS / "text"))
     rows = rows[rows["label"].isin(ENCODINGS)].rename(columns={"seed": "setting"})
-    rows = rows.assign(**{IN: -rows[TRAINED], PAST: rows[TRAINED] - rows[LONGEST]})
-    for part in (IN, PAST):
-        worst = rows.groupby("label")[part].mean().min()
-        rows[part] = rows[part].mask(rows["status"] == DIVERGED, worst)
-    return {part: grid(rows, part)[:, None] for part in (IN, PAST)}
+    rows["value"] = rows[TRAINED] - rows[LONGEST]
+    worst = rows.groupby("label")["value"].mean().min()
+    rows["value"] = rows["value"].mask(rows["status"] == DIVERGED, worst)
+    return grid(rows, "value")[:, None]
 
 
 def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -169,12 +152,7 @@ def correlate(*scores: np.ndarray, resamples: int | None = None) -> Correlation:
     p = (1 + (shuffled @ second >= observed - 1e-12).sum()) / (1 + PERMUTATIONS)
     rhos = [_resampled(scores, (resamples or RESAMPLES) // BATCHES, rng) for _ in range(BATCHES)]
     low, high = np.nanquantile(np.concatenate(rhos), [0.025, 0.975])
-    low_by_batch = np.array([np.nanquantile(batch_rhos, 0.025) for batch_rhos in rhos])
-    error = low_by_batch.std(ddof=1) / np.sqrt(BATCHES)
-    ceiling = np.nan
-    if len(scores) == 2:
-        ceiling = np.sqrt(np.prod([_reliability(study_scores, rng) for study_scores in scores]))
-    return Correlation(observed, float(p), float(low), float(high), float(error), float(ceiling))
+    return Correlation(observed, float(p), float(low), float(high))
 
 
 def _resampled(scores: Sequence[np.ndarray], times: int, rng: np.random.Generator) -> np.ndarray:
@@ -193,29 +171,16 @@ def _resampled(scores: Sequence[np.ndarray], times: int, rng: np.random.Generato
     return (first * second).sum(axis=-1)
 
 
-def _reliability(scores: np.ndarray, rng: np.random.Generator) -> float:
-    """Return the split-half reliability with the Spearman-Brown correction; NaN for a single repetition."""
-    count = scores.shape[-1]
-    if count < 2:
-        return float("nan")
-    half = count // 2
-    order = rng.permuted(np.tile(np.arange(count), (SPLITS, 1)), axis=1)
-    first_half = means(scores, (order < half).astype(float))
-    second_half = means(scores, ((order >= half) & (order < 2 * half)).astype(float))
-    mean = max(0.0, float(np.nanmean((ranked(first_half) * ranked(second_half)).sum(axis=-1))))
-    return count / half * mean / (1 + (count / half - 1) * mean)
-
-
 def draw(folder: Path, figures: Path) -> None:
     """Draw rises on text over scores in the bank, of the twelve encodings and of the six predicted ones.
 
     Bars show the range over seeds, the shade the class. The best encodings are at the top right.
     """
-    by_seed = pd.DataFrame(-text_scores()[PAST][:, 0], index=ENCODINGS)
+    by_seed = pd.DataFrame(-text_scores()[:, 0], index=ENCODINGS)
     earlier = pd.DataFrame(
         {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
     )
-    earlier = earlier.assign(score=overall(bank_scores()[PAST]), **{"class": CLASSES.ravel()})
+    earlier = earlier.assign(score=overall(bank_scores()), **{"class": CLASSES.ravel()})
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, rows in zip(panels, (earlier, prospective.outcomes()), strict=True):
@@ -246,49 +211,35 @@ def draw(folder: Path, figures: Path) -> None:
 
 
 def values(folder: Path) -> dict[str, Any]:
-    """Return the tables of correlations and the numbers in the text of the page."""
-    synthetic, text = bank_scores(), text_scores()
-    past, rises = synthetic[PAST], text[PAST]
-    main, classes = correlate(past, rises), correlate(CLASSES, rises)
-    given_classes = correlate(past, rises, CLASSES)
-    two_classes = correlate(BASELINE, rises)
-    given_two_classes = correlate(past, rises, BASELINE)
-    in_distribution = correlate(synthetic[IN], text[IN])
-    given_in_distribution = correlate(past, rises, text[IN])
-    p_in_distribution, p_given_in_distribution = holm([in_distribution.p, given_in_distribution.p])
-    rows = [
-        ("bank (the main hypothesis)", main, main.p),
-        ("three classes", classes, classes.p),
-        ("bank, given the three classes", given_classes, given_classes.p),
-        ("two classes, untrained vectors or angles or not", two_classes, two_classes.p),
-        ("bank, given the two classes", given_two_classes, given_two_classes.p),
-        ("bank and text in distribution", in_distribution, p_in_distribution),
-        ("bank, given text in distribution", given_in_distribution, p_given_in_distribution),
-    ]
+    """Return the table of correlations and the numbers in the text of the page."""
+    past, rises = bank_scores(), text_scores()
+    correlations = {
+        "bank (the main hypothesis)": correlate(past, rises),
+        "three classes": correlate(CLASSES, rises),
+        "bank, given the three classes": correlate(past, rises, CLASSES),
+        "two classes, untrained vectors or angles or not": correlate(BASELINE, rises),
+        "bank, given the two classes": correlate(past, rises, BASELINE),
+    }
     cells = [
-        [name, f"{correlation.rho:+.2f} {correlation.interval}", format_p(p)] for name, correlation, p in rows
+        [name, f"{correlation.rho:+.2f} {correlation.interval}", format_p(correlation.p)]
+        for name, correlation in correlations.items()
     ]
-    by_task = []
-    without = {}
-    for index, task in enumerate(TASKS):
-        rho = ranked(overall(past[:, [index]])) @ ranked(overall(rises))
-        by_task.append([f"`{task}`", f"{rho:+.2f}"])
-        without[task] = correlate(np.delete(past, index, axis=1), rises, resamples=RESAMPLES // 10).low
+    without = {
+        task: correlate(np.delete(past, index, axis=1), rises, resamples=RESAMPLES // 10).low
+        for index, task in enumerate(TASKS)
+    }
     four_tasks = over_tasks(bank.early_scores(read_archive(RESULTS / "bank")), [*bank.TASKS]).mean()
     prospective_values = prospective.values(
         four_tasks[[*ENCODINGS]].to_numpy(), -rises[:, 0].mean(axis=1), CLASSES.ravel()
     )
     return prospective_values | {
         "hypotheses": markdown_table(["scores", "rho, approximate 95% interval", "one-sided p"], cells),
-        "tasks": markdown_table(["task of the bank", "rho"], by_task),
-        "main": main,
-        "classes": classes,
-        "given": given_classes,
-        "added": given_two_classes,
-        "inside": in_distribution,
+        "main": correlations["bank (the main hypothesis)"],
+        "classes": correlations["three classes"],
+        "given": correlations["bank, given the three classes"],
+        "added": correlations["bank, given the two classes"],
         "without_kth": without.pop("kth"),
         "without_another": min(without.values()),
-        "resamples": RESAMPLES,
     }
 
 

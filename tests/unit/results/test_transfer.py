@@ -21,16 +21,15 @@ def test_the_p_value_is_that_of_scipy() -> None:
     correlation = transfer.correlate(*(values[:, None, None].repeat(4, -1) for values in (x, y)))
     expected = stats.spearmanr(x, y, alternative="greater").pvalue
     assert correlation.p == pytest.approx(expected, abs=0.01)
-    assert correlation.ceiling == pytest.approx(1)  # without noise a score is perfectly reliable
 
 
 @pytest.mark.slow
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Formulas alone rank text better than the bank, which adds nothing to them."""
     monkeypatch.setattr(transfer, "RESAMPLES", 20_000)
-    past_by_task = np.nanmean(transfer.bank_scores()[transfer.PAST], axis=2)
+    past_by_task = np.nanmean(transfer.bank_scores(), axis=2)
     past = past_by_task.mean(axis=1)
-    rises = transfer.text_scores()[transfer.PAST][:, 0].mean(axis=1)
+    rises = transfer.text_scores()[:, 0].mean(axis=1)
     classes = transfer.CLASSES.ravel()
     blocks = transfer.values(transfer.RESULTS / "transfer")
     given_classes = stats.pearsonr(rank_residuals(past, classes), rank_residuals(rises, classes)).statistic
@@ -38,7 +37,4 @@ def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None
     assert blocks["main"].rho == pytest.approx(stats.spearmanr(past, rises).statistic, abs=1e-9)
     assert blocks["given"].rho == pytest.approx(given_classes, abs=1e-9)
     assert abs(given_classes) < 0.005
-    for index, task in enumerate(transfer.TASKS):
-        rho = stats.spearmanr(past_by_task[:, index], rises).statistic
-        assert f"| `{task}` | {rho:+.2f} |" in blocks["tasks"]
     assert 0.2 <= blocks["without_kth"] < 0.3
