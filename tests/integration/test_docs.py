@@ -72,23 +72,66 @@ def test_the_page_about_python_runs(
     assert "exact_match_at_2x" in capsys.readouterr().out
 
 
+def notebook_code(name: str) -> str:
+    cells = json.loads((DOCS / f"{name}.ipynb").read_text())["cells"]
+    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+def run_as_script(code: str, folder: Path) -> None:
+    (folder / "notebook.py").write_text(code)
+    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "notebook.py"]
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
 @pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    cells = json.loads((DOCS / "notebook.ipynb").read_text())["cells"]
-    code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    code = notebook_code("notebook")
     for slow, quick in {
         '"training.steps": 300': '"training.steps": 30',
         '"evaluation.examples": 200': '"evaluation.examples": 20',
     }.items():
         assert slow in code
         code = code.replace(slow, quick)
-    (tmp_path / "notebook.py").write_text(code)
-    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", "notebook.py"]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run_as_script(code, tmp_path)
     results = [json.loads(path.read_text()) for path in tmp_path.glob("notebook/runs/*/result.json")]
     assert sorted(result["label"] for result in results) == sorted(3 * ["none", "rope", "alibi", "Recency"])
+
+
+# What the text between the cells and the answers say, at input lengths by their index.
+COURSE = {
+    "course_1_order_and_length": """
+assert scores(encoders["none"])[1] < 0.6 and scores(encoders["sinusoidal"])[1] > 0.9
+assert max(scores(last["sinusoidal"])[2:]) < 0.3 < 0.9 < scores(last["rope"])[2]
+assert scores(last["rope"])[3] > scores(last["alibi"])[3]
+assert all(rows[1]["exact_match"] > 0.95 > 0.7 > rows[4]["exact_match"] for rows in last.values())
+assert scores(first["alibi"])[4] > 0.95 > scores(first["rope"])[4]
+assert scores(random_positions)[2] > 0.6
+""",
+    "course_2_own_encoding": """
+assert with_slopes["last"][4] > 0.95 and with_slopes["first"][4] < 0.5
+assert scores(unchanged)[2] > max(scores(result)[2] for result in without_training.values())
+assert scores(without_training["RopeYarn"])[3] > scores(unchanged)[3]
+rope, linear, yarn = (scores(extended[pe]) for pe in ("rope", "rope_linear", "rope_yarn"))
+assert min(rope[2], linear[2], yarn[2]) > 0.9 and rope[3] < 0.5 < 0.9 < yarn[3]
+assert rope[4] < linear[4] < yarn[4]
+assert min(both["last"][4], both["first"][4]) > 0.95
+assert scores(ten_steps)[3] > 0.8 and scores(removed)[0] > 0.9
+""",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COURSE)
+def test_the_course_and_its_answers_show_what_they_say(name: str, tmp_path: Path) -> None:
+    part = re.search(r"_(\d)_", name)[1]  # type: ignore[index]
+    answers = (
+        (DOCS / "course.md").read_text().partition(f"## Answers, part {part}\n")[2].partition("\n## ")[0]
+    )
+    solutions = "\n".join(re.findall(r"```python\n(.*?)```", answers, re.DOTALL))
+    assert solutions
+    run_as_script(f"{notebook_code(name)}\n{solutions}\n{COURSE[name]}", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["why.md", "questions.md"])
