@@ -9,12 +9,6 @@ from scipy import stats
 from results.transfer import study as transfer
 
 
-def rank_residuals(x: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Return the residuals of the ranks of ``x`` after a linear fit to those of ``given``."""
-    ranks, ranks_given = stats.rankdata(x), stats.rankdata(given)
-    return ranks - np.polyval(np.polyfit(ranks_given, ranks, 1), ranks_given)
-
-
 def test_the_p_value_is_that_of_scipy() -> None:
     x, y = np.random.default_rng(2).normal(size=(2, 12))
     x = x + 0.5 * y
@@ -25,16 +19,13 @@ def test_the_p_value_is_that_of_scipy() -> None:
 
 @pytest.mark.slow
 def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Formulas alone rank text better than the bank, which adds nothing to them."""
+    """Formulas that were drawn up after the results rank text better than the bank."""
     monkeypatch.setattr(transfer, "RESAMPLES", 20_000)
     past_by_task = np.nanmean(transfer.bank_scores(), axis=2)
     past = past_by_task.mean(axis=1)
     rises = transfer.text_scores()[:, 0].mean(axis=1)
     classes = transfer.CLASSES.ravel()
     blocks = transfer.values(transfer.RESULTS / "transfer")
-    given_classes = stats.pearsonr(rank_residuals(past, classes), rank_residuals(rises, classes)).statistic
     assert blocks["classes"].rho == pytest.approx(stats.spearmanr(classes, rises).statistic, abs=1e-9)
     assert blocks["main"].rho == pytest.approx(stats.spearmanr(past, rises).statistic, abs=1e-9)
-    assert blocks["given"].rho == pytest.approx(given_classes, abs=1e-9)
-    assert abs(given_classes) < 0.005
     assert 0.2 <= blocks["without_kth"] < 0.3
