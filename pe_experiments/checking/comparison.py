@@ -14,10 +14,12 @@ from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.pair import NEAR, SIZES, SMALL, Models, Pair, Sizes, model_shape
+from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (
     DIFFER,
     FAR_STAGE,
     PARAMETERS,
+    READ,
     Outcome,
     outcomes,
     place_in_pair,
@@ -203,7 +205,9 @@ class Comparison:
             return self._describe_parameters()
         first = self.differences[0]
         in_form = "" if first.causal or len(self.forms) == 1 else "in an encoder, "
-        if self.same_nearby:
+        if self.same_nearby and READ in first.place and first.stage == next(iter(SCENARIOS)):
+            text = f"Its attention weights are those of {self.label}, but the values that it reads differ."
+        elif self.same_nearby:
             stages = list(dict.fromkeys(outcome.stage for outcome in self.differences))
             more = [f"{len(stages) - MOST_STAGES} more"] if len(stages) > MOST_STAGES else []
             text = f"It equals {self.label}, except in {join_words(stages[:MOST_STAGES] + more)}."

@@ -52,6 +52,7 @@ HALF_PRECISION = "inputs in half precision"
 SHARING = "the parameters of layers"
 WITH_GAPS = "equal at positions 0, 1, 2, ...; with gaps between positions"
 DIFFER = "logits or embeddings differ"
+READ = "the values that are read"
 
 
 class Outcome(NamedTuple):
@@ -215,7 +216,7 @@ def _place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str)
 
 def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list[Tensor]) -> str:
     """Describe the row, and the query and key or the position, of the largest difference."""
-    names = ["embeddings", *["attention weights", "what is read"] * 2]
+    names = ["embeddings", *["attention weights", READ] * 2]
     for what, result, target in zip(names, results, expected, strict=False):
         if result.shape != target.shape:
             return f"{what}: the shape is {list(result.shape)} instead of {list(target.shape)}"

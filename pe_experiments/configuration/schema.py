@@ -315,6 +315,7 @@ _EXPECTED = {
     "callable_type": _PART,
     "is_instance_of": _PART,
 }
+UNION_MEMBER = re.compile(r"list\[|constrained|literal\[|(bool|int|float|str)$")  # in pydantic's paths
 
 
 def complaint(error: ValidationError, *above: str, known: Iterable[str] = ()) -> UserError:
@@ -329,7 +330,7 @@ def complaint(error: ValidationError, *above: str, known: Iterable[str] = ()) ->
     first = errors[0]
     value = first["input"]
     # For a union, pydantic's path also contains the member of the union.
-    where = [str(part) for part in first["loc"] if not str(part).startswith(("list[", "constrained"))]
+    where = [str(part) for part in first["loc"] if not UNION_MEMBER.match(str(part))]
     key = ".".join([*above, *where])
     if first["type"] == "value_error":
         cause = first["ctx"]["error"]

@@ -21,6 +21,7 @@ from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed
 MISTAKES = {
+    "model.qk_norm=beside": ["model.qk_norm=beside: expected true or false or before or after"],
     "model.d_model=1 model.num_heads=1": ["model.d_model=1", "constant", "2 or more"],
     "model.num_layers=1000 model.d_model=65536": ["too little memory", "num_layers"],
     "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs is not a setting", "hydra.launcher.jobs=N"],

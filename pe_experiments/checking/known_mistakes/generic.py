@@ -254,6 +254,18 @@ ROUNDED_BIASES: dict[str, Change] = {
     "the bias in float16": _round_bias(torch.float16),
 }
 
+# In an encoding that changes what is read, such as o_i = R(-i) sum_j w_ij R(j) v_j.
+UNCHANGED_VALUES = change_method("values", lambda encoding, original, v, at: v)
+UNCHANGED_OUTPUTS = change_method("outputs", lambda encoding, original, o, at: o)
+OUTPUTS: dict[str, Change] = {
+    "outputs() has the sign of values()": change_method(
+        "outputs", lambda encoding, original, o, at: original(o, with_ids(at, lambda i, j: (-i, j)))
+    ),
+    "values() is never called": UNCHANGED_VALUES,
+    "outputs() is never called": UNCHANGED_OUTPUTS,
+    "values() and outputs() are never called": UNCHANGED_VALUES.then(UNCHANGED_OUTPUTS),
+}
+
 
 def _number_plus(name: str, by: int, encoding: PositionalEncoding) -> int:
     return int(getattr(encoding, name)) + by
@@ -266,6 +278,8 @@ def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
         changes |= ROUNDED_ROTATIONS
     if any("bias" in attention_hooks(part) for part in layer_encodings(encoding)):
         changes |= ROUNDED_BIASES
+    if type(encoding).outputs is not PositionalEncoding.outputs:
+        changes |= OUTPUTS
     for name, value in vars(encoding).items():
         is_number = type(value) is int and value > 0  # at 0, an option is off
         if is_number and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):

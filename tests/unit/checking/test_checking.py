@@ -12,7 +12,7 @@ from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.comparison import Comparison, common_forms
 from pe_experiments.checking.components import SizedComponent, reference_of
 from pe_experiments.checking.explanations import Kind, explain, known_mistake
-from pe_experiments.checking.known_mistakes.generic import GENERIC, mistakes_while_decoding
+from pe_experiments.checking.known_mistakes.generic import GENERIC, OUTPUTS, mistakes_while_decoding
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.known_mistakes.reported import REPORTED
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
@@ -65,7 +65,18 @@ def test_what_is_read_from_values_is_compared() -> None:
     reference = reference_of("rope_values")
     comparison = Comparison(Rope, reference, [True, False])
     assert comparison.same_nearby
-    assert "what is read" in comparison.differences[0].place
+    assert "the values that are read" in comparison.differences[0].place
+    text = comparison.describe_difference()
+    assert text.startswith(
+        "Its attention weights are those of rope_values, but the values that it reads differ."
+    )
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_mistake_in_values_is_named(name: str) -> None:
+    explanation = known_mistake(comparison_with(reference_of("rope_values"), OUTPUTS[name]))
+    assert explanation is not None
+    assert name in explanation.text
 
 
 class DividedByTokensSoFar(Rope):
