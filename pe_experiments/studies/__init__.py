@@ -11,8 +11,6 @@ from pe_experiments.studies.archive import read_archive as read_archive
 from pe_experiments.studies.blocks import bits_per_byte as bits_per_byte
 from pe_experiments.studies.blocks import format_change as format_change
 from pe_experiments.studies.blocks import format_mean as format_mean
-from pe_experiments.studies.blocks import format_rate as format_rate
 from pe_experiments.studies.blocks import table as table
 from pe_experiments.studies.blocks import with_settings as with_settings
-from pe_experiments.studies.pages import compare_archived as compare_archived
 from pe_experiments.studies.study import Study as Study

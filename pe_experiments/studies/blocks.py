@@ -18,7 +18,6 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import FEWEST, ROUNDING, Interval, mean_interval
-from pe_experiments.comparison.tuning import Choice, at_an_end
 from pe_experiments.comparison.words import number
 from pe_experiments.drawing import markdown_table
 from pe_experiments.store.directory import DIVERGED
@@ -86,11 +85,6 @@ def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
     status = runs.runs.set_index("name")["status"]
     bits = bits.reindex(index=status.index, columns=[*lengths])
     return bits.mask(status == DIVERGED, UNIFORM_BITS)
-
-
-def format_rate(choice: Choice) -> str:
-    """Return the chosen learning rate, with an asterisk if it is at the edge of the grid."""
-    return f"{float(choice['chosen']):g}" + ("*" if at_an_end(choice) else "")
 
 
 def format_change(interval: Interval) -> str:

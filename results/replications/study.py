@@ -8,9 +8,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import mean_interval, t_interval
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.studies import Study, read_table
 from pe_experiments.studies.study import progress
+from pe_experiments.terminal.files import CONFIG_DIR
 
 from . import curves, statements
 
@@ -34,21 +36,6 @@ WORDS = {
     NOT: "different",
     NOT_LEARNED: "not learned",
     CERTAIN: "could not fail",
-}
-SWEEPS = {
-    "conditions": (
-        "replicate_cho",
-        "replicate_golovneva",
-        "replicate_jelassi",
-        "replicate_kazemnejad",
-        "replicate_lin",
-    ),
-    "gu": ("replicate_gu",),
-    "huang": ("replicate_huang",),
-    "path": ("replicate_path",),
-    "ruoss": ("replicate_ruoss",),
-    "ruoss_long": ("replicate_ruoss_long",),
-    "scan": ("replicate_scan",),
 }
 KEYS = ["arxiv", "task", "setting", "encoding"]
 
@@ -151,10 +138,18 @@ def values(folder: Path) -> dict[str, Any]:
         **curves.scan_values(),
         **curves.gu_values(),
         "runs": ", ".join(
-            f"[{name}]({name}/report.html) {progress(HERE / name, Study(sweep=sweep))}"
-            for name, sweep in SWEEPS.items()
+            f"[{name}]({name}/report.html) {words}" for name, words in progress_of_runs().items()
         ),
     }
+
+
+def progress_of_runs() -> dict[str, str]:
+    """Return how many planned runs of each nested study are published, from the presets that train them."""
+    presets: dict[str, list[str]] = {}
+    for path in sorted((CONFIG_DIR / "sweep").glob("replicate_*.yaml")):
+        name = str(compose_config([f"sweep={path.stem}"]).study).rpartition("/")[2]
+        presets.setdefault(name, []).append(path.stem)
+    return {name: progress(HERE / name, Study(sweep=(*presets[name],))) for name in sorted(presets)}
 
 
 def counts_in_words(verdicts: pd.Series) -> str:
@@ -182,19 +177,10 @@ def interval(values: np.ndarray, unit: str) -> tuple[float, float]:
 
 def counts(rows: pd.DataFrame) -> dict[str, int]:
     """Return the number of published values by verdict."""
-    verdicts = rows["verdict"]
-    value = (verdicts == REPRODUCED).sum()
-    order = (verdicts == ORDER).sum()
-    contrary = verdicts.str.startswith(f"{NOT}: ").sum()
-    return {
-        "all": len(rows),
-        "value": value,
-        "order": order,
-        "unlearned": (verdicts == NOT_LEARNED).sum(),
-        "sure": (verdicts == CERTAIN).sum(),
-        "turned": contrary,
-        "judged": value + order + contrary,
-    }
+    verdicts = rows["verdict"].where(~rows["verdict"].str.startswith(f"{NOT}: "), NOT)
+    value, order, contrary = (int((verdicts == verdict).sum()) for verdict in (REPRODUCED, ORDER, NOT))
+    judged = value + order + contrary
+    return {"all": len(rows), "value": value, "order": order, "turned": contrary, "judged": judged}
 
 
 STUDY = Study(

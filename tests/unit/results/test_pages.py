@@ -51,6 +51,14 @@ def test_a_stale_sentence_is_seen_and_a_generated_one_is_not() -> None:
     assert stale_sentences("This study has <!-- {progress} -->3 of 9 runs finished<!-- end -->.") == []
 
 
+def test_pages_are_short() -> None:
+    """As `wc -w` counts, generated tables and the marks of numbers included."""
+    words = {page.parent.name: len(page.read_text("utf-8").split()) for page in PAGES}
+    assert words.pop("bank") <= 2_500
+    assert max(words.values()) <= 1_500
+    assert sum(words.values()) <= 12_500
+
+
 def test_every_page_of_a_study_with_runs_says_how_many_planned_runs_are_published() -> None:
     checked = []
     for folder in list_studies(RESULTS):
