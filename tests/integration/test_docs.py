@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import re
@@ -14,10 +15,16 @@ import pandas as pd
 import pytest
 from PIL import Image, ImageChops
 
+from pe_experiments.configuration.parts import shipped
 from tests.conftest import ROOT, Script
 
 DOCS = ROOT / "docs"
-PAGES = [page.name for page in sorted(DOCS.glob("*.md")) if "\n```bash\n" in page.read_text()]
+EXAMPLES = [  # file and index of every ```bash block, of which each runs by itself
+    (page.name, index)
+    for page in sorted(DOCS.glob("*.md"))
+    for index in range(page.read_text().count("\n```bash\n"))
+]
+LIBRARIES = {"pretrained": "transformers", "=bpe": "tokenizers", "=submitit": "submitit", "=optuna": "optuna"}
 # Appended to a command: of a key that is typed twice the last counts.
 SHORT = {
     "train.py": (
@@ -37,16 +44,17 @@ def shell(command: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
-def test_the_first_example_of_a_page_runs(
-    name: str, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "index"), EXAMPLES)
+def test_examples_of_pages_run(
+    name: str, index: int, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scripts run in this process with shorter trainings, everything else in a shell."""
-    if name == "pretrained.md":
-        pytest.importorskip("transformers")
+    example = re.findall(r"```bash\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)[index]
+    for words, library in LIBRARIES.items():
+        if words in example:
+            pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
-    (example, *_) = re.findall(r"```bash\n(.*?)```", (DOCS / name).read_text(), re.DOTALL)
     commands = re.split(r"^(python scripts/.*\n)", example, flags=re.MULTILINE)
     for command in filter(str.strip, commands):
         if not command.startswith("python scripts/"):
@@ -165,6 +173,21 @@ def test_pictures_are_those_that_the_command_draws(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         with Image.open(path) as new, Image.open(DOCS / path.name) as published:
             assert ImageChops.difference(new.convert("RGB"), published.convert("RGB")).getbbox() is None
+
+
+def test_the_example_of_statistics_prints_what_it_says() -> None:
+    page = (DOCS / "statistics.md").read_text().replace("```", "")  # a blank line ends what is printed
+    examples = doctest.DocTestParser().get_doctest(page, {}, "statistics.md", None, 0)
+    failures: list[str] = []
+    ended = doctest.DocTestRunner().run(examples, out=failures.append)
+    assert ended.attempted > 0
+    assert failures == []
+
+
+def test_features_counts_what_is_shipped() -> None:
+    page = (DOCS / "features.md").read_text()
+    for row, group in {"Positional encodings": "pe", "Tasks": "task"}.items():
+        assert f"| {row} | {len(shipped(group))} |" in page
 
 
 LINKED = [*sorted(DOCS.rglob("*.md")), ROOT / "README.md", *sorted(ROOT.glob("configs/*/README.md"))]
