@@ -92,10 +92,8 @@ VECTORS = f"""The vectors of positions 0 to {SHOWN - 1} (horizontal), with {SHAP
 (vertical). The dotted line is the end of the training length of {SHAPE.train_length} tokens. Rows of a
 learned table past it are not trained."""
 LINES = f"""What is added to the logit of a key that is equal to the query, over its distance
-(0 to {SHOWN - 1}), before training. Each head has a colour; the second layer is dashed if it differs from the
-first. The grey area is the training length of {SHAPE.train_length} tokens. A dot marks the last key that is
-seen, and values below {LOWEST} are left out. If an encoding computes the weights itself, its panel shows
-their logarithm. An encoding with a star has no effect before training, so its parameters are random."""
+(0 to {SHOWN - 1}), before training, with a colour for each head. The grey area is the training length of
+{SHAPE.train_length} tokens. Values below {LOWEST} are left out."""
 
 
 class Card(NamedTuple):
@@ -248,6 +246,7 @@ def family_page(family: str, names: Sequence[str]) -> str:
     about = read_catalogue()["families"][family]
     table = markdown_table(("encoding", "acts on", "reads", "parameters", "encoder"), rows)
     columns = "[What the columns mean](../../configs/pe/README.md#columns-of-the-tables)."
+    caption = " ".join([caption, about["picture"]]) if "picture" in about else caption
     picture = f"![{', '.join(names)}]({family}.svg)\n\n*{caption}*"
     return "\n\n".join([f"# {about['title']}", about["about"], picture, table, columns, *sections]) + "\n"
 
