@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from pe_experiments.studies import Study, pages, read_archive
 from pe_experiments.studies.publish import publish
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
-from tests.conftest import tiny_in
+from tests.conftest import ROOT, tiny_in
 from tests.synthetic import write_study
 
 pytestmark = pytest.mark.slow
@@ -213,3 +215,14 @@ def test_csvs_that_disagree_on_their_runs_are_refused(published: Path, tmp_path:
     path.write_text("".join(line for line in lines if name not in line))
     with pytest.raises(UserError, match=rf"runs\.csv and curves\.csv disagree on {name}"):
         read_archive(folder)
+
+
+def test_the_script_finds_the_studies_though_its_folder_has_another_results(tmp_path: Path) -> None:
+    """Python searches ``scripts`` first, where ``results.py`` would hide the folder of the studies."""
+    folder = tmp_path / "implementations"
+    shutil.copytree(
+        ROOT / "results" / "implementations", folder, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    command = [sys.executable, str(ROOT / "scripts" / "results.py"), "check=true", f"results_dir={tmp_path}"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
