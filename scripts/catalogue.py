@@ -123,7 +123,7 @@ def read_entry(group: str, name: str, keys: Sequence[str]) -> dict[str, str]:
     if not isinstance(entries.get(name), dict):
         raise UserError(
             f"pe_experiments/{CATALOGUE.name}: {group} has no entry {name!r}; write one with the keys "
-            f"{allowed(keys)}, of which the first is required, and run python scripts/catalogue.py"
+            f"{allowed(keys)}, and run python scripts/catalogue.py"
         )
     unknown = sorted(entries[name].keys() - keys)
     if unknown:
