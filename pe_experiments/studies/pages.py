@@ -1,14 +1,13 @@
 """Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
 
 import filecmp
-import importlib
+import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 
 from PIL import Image
 
@@ -103,11 +102,11 @@ def load_study(folder: Path) -> Study:
     path = SHIPPED / name / "study.py"
     if not is_tracked(path):
         raise UserError(f"{path} is not tracked by git, so it is not executed; git add it if it is yours")
-    # Studies import each other as ``results.bank.study``; a search would find scripts/results.py instead.
-    package = sys.modules.setdefault(SHIPPED.name, ModuleType(SHIPPED.name))
-    if not hasattr(package, "__path__"):
-        package.__path__ = [str(SHIPPED)]
-    if next(iter(package.__path__), None) != str(SHIPPED):
+    checkout = str(SHIPPED.parent)
+    if sys.path[0] != checkout:  # studies are ``results.bank.study``, and scripts/ has a results.py
+        sys.path.insert(0, checkout)
+    results = importlib.util.find_spec(SHIPPED.name)
+    if not results or next(iter(results.submodule_search_locations or ()), None) != str(SHIPPED):
         raise UserError(f"another package than {SHIPPED} is called results; run this command elsewhere")
     study: Study = importlib.import_module(f"results.{name.replace('/', '.')}.study").STUDY
     return study

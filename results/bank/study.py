@@ -230,7 +230,7 @@ def ranking_numbers(scores: pd.DataFrame, ranked: pd.DataFrame) -> dict[str, Any
         "rank/widest tie": ranked.loc[tied, "high"].max(),
         "tasks as observations": int((ps <= ALPHA).sum()),
         "without lag": means_in_words(
-            without_lag, [GATE, "kerple_log", "cpb_log", "alibi", "cope", "cpb_linear"]
+            without_lag, [GATE, "kerple_log", "learned_relative", "cpb_log", "alibi", "cope", "cpb_linear"]
         ),
     }
     at_2x = over_tasks(scores, [*TASKS], AT_2X)

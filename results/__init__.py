@@ -1,0 +1,1 @@
+"""Published studies; a package, so that studies can import each other whatever else is called results."""
