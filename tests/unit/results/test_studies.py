@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_a_study_with_code_fills_its_page(
     shipped = tmp_path / "results"
     monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", shipped)
     monkeypatch.setattr("pe_experiments.studies.pages.is_tracked", lambda path: True)
-    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "results", ModuleType("results"))
     folder = shipped / "small"
     write_archive(load_runs(write_study(tiny, seeds=1)), folder)
     (folder / "study.py").write_text(STUDY)
