@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.encodings.released_types import (
+    BLOCK_BY_KIND,
     COMPRESSED,
     DEFAULTS,
     FULL,
     NEEDED_KEYS,
+    READS_ROPE_SCALING,
     ROTATES_A_SHARE,
     ROTATES_VALUES,
     ROTATES_WITHIN_WINDOWS,
@@ -162,7 +164,7 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
     settings = dict(DEFAULTS.get(str(model_type), {}))
     for key, value in text.items():
         name = RENAMED.get(key, key)
-        left_over = not (is_read(model_type, key) and is_read(model_type, name))
+        left_over = not (is_read(model_type, key) and (name == "rope_theta" or is_read(model_type, name)))
         if key not in ignore and not left_over and (value is not None or name in NULL_MEANS_NONE):
             settings[name] = without_ignored(value, ignore) if name in ROPE_BLOCKS else value
     if "rotary_dim" in settings:
@@ -430,21 +432,40 @@ def _block(settings: Block, kind: str) -> dict[str, Any] | None:
     block = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if not isinstance(block, Mapping):
         raise ValueError(f"rope_scaling={shortened(block)} must be a block of parameters")
+    model_type = settings.get("model_type")
+    by_kind = any(isinstance(value, Mapping) for value in block.values())  # a block for each kind of layers
+    _refuse_unread_block(settings, block, by_kind)
     defaults = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
-    if any(isinstance(value, Mapping) for value in block.values()):  # a block for each kind of layers
+    if by_kind:
         if kind not in block:
             raise ValueError(f"rope_parameters has no block for {kind}")
         if block[kind] is None:
             return None
         block = block[kind]
     elif kind == SLIDING:
-        if settings.get("model_type") in SCALES_FULL_LAYERS_ONLY or "yarn_only_types" in settings:
+        if model_type in SCALES_FULL_LAYERS_ONLY or "yarn_only_types" in settings:
             block = {}
+        if model_type == "olmo3":  # reads the base of its file for layers with full attention alone
+            defaults["rope_theta"] = DEFAULTS["olmo3"]["rope_theta"]
         if "rope_local_base_freq" in settings:
             defaults["rope_theta"] = settings["rope_local_base_freq"]
     values = {**defaults, **{key: value for key, value in block.items() if value is not None}}
-    model_type = settings.get("model_type")
     is_plain = values.get("rope_type", values.get("type", "default")) in ("default", "mrope")
     if is_plain and model_type in DEFAULTS and model_type not in ROTATES_A_SHARE:
         values.pop("partial_rotary_factor", None)
     return values
+
+
+def _refuse_unread_block(settings: Block, block: Block, by_kind: bool) -> None:
+    """Raise ValueError if the code of the model's type reads RoPE parameters in the other form alone."""
+    model_type = settings.get("model_type")
+    if not block or model_type not in DEFAULTS or by_kind == (model_type in BLOCK_BY_KIND):
+        return
+    key = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
+    if by_kind:
+        what = "has a block for each kind of layers"
+    elif key == "rope_scaling" and model_type in READS_ROPE_SCALING:
+        return
+    else:
+        what = "has one block for all kinds of layers"
+    raise ValueError(f"{key} {what}, which the code of {model_type} does not read")

@@ -258,6 +258,15 @@ ROTATES_A_SHARE = (
     "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm", "step3p5",
     "step3p7_text",
 )  # fmt: skip
+# Types that read a block of RoPE parameters for each kind of layers; all others read one for all layers.
+BLOCK_BY_KIND = (
+    "deepseek_v4", "gemma3_text", "gemma3n_text", "gemma4_text", "laguna", "lfm3", "mellum", "mimo_v2_flash",
+    "modernbert", "modernbert-decoder", "olmo3", "step3p5", "step3p7_text",
+)  # fmt: skip
+# Of these, types that read the older ``rope_scaling``, a block for all kinds of layers, too.
+READS_ROPE_SCALING = (
+    "gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder", "olmo3", "step3p5", "step3p7_text"
+)  # fmt: skip
 # Types in which a block for all kinds of layers scales only layers with full attention.
 SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "gemma3n_text", "olmo3", "step3p5", "step3p7_text")
 # Types that leave RoPE out of layers with full attention if other layers have a window.
@@ -272,6 +281,8 @@ WITHOUT_ROPE = ("bert", "bloom", "gpt2", "gpt_bigcode", "gpt_neo", "mpt", "opt",
 
 def is_read(model_type: str | None, key: str) -> bool:
     """Return whether the code of a type reads a key; of a type that is not known here, every key."""
+    if model_type in ("modernbert", "modernbert-decoder") and key == "rope_theta":
+        return False  # but ``global_rope_theta``
     return model_type not in DEFAULTS or key not in READ_BY or model_type in READ_BY[key]
 
 

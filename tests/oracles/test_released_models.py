@@ -178,6 +178,18 @@ REFUSED: dict[str, dict[str, Any]] = {
     "mla_use_nope=false has no effect": {"model_type": "kimi_linear", "mla_use_nope": False},
     "layer_rope_theta is missing": {"model_type": "muse_glimmer_text", "layer_types": ["full_attention"]},
     "rope_theta has 44 values; .* of 45 layers": {"num_hidden_layers": 45, "rope_theta": [1e4] * 44},
+    "rope_parameters has one block for all kinds of layers, which the code of olmo3 does not read": {
+        "model_type": "olmo3",
+        "rope_parameters": {"rope_type": "yarn", "factor": 8.0},
+    },
+    "rope_scaling has one block for all kinds of layers, which the code of lfm3 does not read": {
+        "model_type": "lfm3",
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    },
+    "rope_parameters has a block for each kind of layers, which the code of llama does not read": {
+        "model_type": "llama",
+        "rope_parameters": {"full_attention": {"rope_theta": 333.0}},
+    },
     "sliding_window_pattern=LLX must": {"sliding_window": 4, "sliding_window_pattern": "LLX"},
 }
 
@@ -210,6 +222,9 @@ def test_what_is_not_known_is_refused_by_name(words: str, tmp_path: Path) -> Non
             "block_types": ["recurrent", "recurrent", "attention"]},
         {"model_type": "smollm3", "sliding_window": 6,
             "layer_types": ["sliding_attention", "full_attention"] * 6},
+        {"model_type": "olmo3", "sliding_window": 6, "rope_theta": 333.0},
+        {"model_type": "modernbert-decoder", "rope_theta": 333.0, "global_rope_theta": 777.0},
+        {"model_type": "modernbert-decoder", "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
         {"model_type": "qwen2_moe", "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 5},
         {"model_type": "cohere2_moe", "sliding_window": 6, "first_k_dense_replace": 2},
         {"model_type": "cohere2_moe", "sliding_window": 6, "first_k_dense_replace": 3,
