@@ -241,12 +241,16 @@ def same(value: Any, other: Any) -> bool:
 
 
 def _is_known(cls: type) -> bool:
-    """Return whether a class is of `KNOWN_PACKAGES` or Python, whose names user files may have."""
+    """Return whether a class is of `KNOWN_PACKAGES` or Python, whose names user files may have, as it was."""
     package = cls.__module__.partition(".")[0]
     if package in sys.stdlib_module_names:
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
         return (file is None or is_library(file)) and is_importable(cls)
-    return package in KNOWN_PACKAGES and is_importable(cls)
+    if package not in KNOWN_PACKAGES or not is_importable(cls):
+        return False
+    methods = [value for value in vars(cls).values() if inspect.isfunction(value)]
+    known = {*KNOWN_PACKAGES, *sys.stdlib_module_names}  # a method from elsewhere was patched in
+    return all(method.__globals__["__name__"].partition(".")[0] in known for method in methods)
 
 
 @contextmanager

@@ -17,18 +17,25 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import packages_distributions, version
 from importlib.util import resolve_name
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pe_experiments.configuration.compose import is_importable
-from pe_experiments.configuration.parts import same
+from pe_experiments.configuration.parts import KNOWN_PACKAGES, same
 from pe_experiments.store.names import bytes_digest
 from pe_experiments.terminal.errors import UserError, is_library
 
 UNTRACKED = "untracked"  # begins the digest of a class that no file describes
 UserCode = type | Callable[..., Any]
 _TOKENS: WeakKeyDictionary[UserCode, str] = WeakKeyDictionary()  # one for each untracked class
+
+
+class _Files(NamedTuple):
+    """What is defined in the files of loaded modules."""
+
+    codes: set[CodeType]  # of all functions
+    attributes: set[str]  # names that are set on modules and classes, as in ``cls.size = 2``
 
 
 class _Unknown(Exception):
@@ -48,7 +55,8 @@ def code_digests(user_classes: Iterable[UserCode]) -> dict[str, str]:
     for cls in user_classes:
         module = sys.modules.get(cls.__module__)
         try:
-            if not is_importable(cls):
+            is_patched = isinstance(cls, type) and cls.__module__.partition(".")[0] in KNOWN_PACKAGES
+            if is_patched or not is_importable(cls):  # a class of this package as it was needs no digest
                 raise _Unknown
             if is_library(str(getattr(module, "__file__", ""))):
                 library = cls.__module__.partition(".")[0]
@@ -64,8 +72,8 @@ def code_digests(user_classes: Iterable[UserCode]) -> dict[str, str]:
 def _source_digests(module: str) -> dict[str, str]:
     """Return a digest of the file of a module and of each file that it imports, by module."""
     digests: dict[str, str] = {}
-    codes: set[CodeType] = set()
-    loaded: list[tuple[ModuleType, bytes]] = []
+    files = _Files(set(), set())
+    loaded: list[tuple[ModuleType, ast.Module]] = []
     names = [module]
     while names:
         name = names.pop()
@@ -80,13 +88,15 @@ def _source_digests(module: str) -> dict[str, str]:
         names.append(name.rpartition(".")[0])  # the package, which Python imports first
         if not str(spec.origin).endswith(".py"):
             continue
+        tree = ast.parse(source)
         if name in sys.modules:
-            loaded.append((sys.modules[name], source))
-            codes.update(_loaded_codes(spec, source))
+            loaded.append((sys.modules[name], tree))
+            files.codes.update(_loaded_codes(spec, source))
+            files.attributes.update(_assigned_attributes(tree))
             names += _modules_of(sys.modules[name])
-        names += _imported_names(ast.parse(source), spec)
-    for loaded_module, source in loaded:
-        if not _is_unchanged(ast.parse(source).body, vars(loaded_module), codes):
+        names += _imported_names(tree, spec)
+    for loaded_module, tree in loaded:
+        if _is_bound_anew(loaded_module, tree) or not _is_unchanged(tree.body, vars(loaded_module), files):
             raise _Unknown
     return dict(sorted(digests.items()))
 
@@ -143,50 +153,101 @@ def _imported_names(tree: ast.Module, spec: ModuleSpec) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            try:
-                base = resolve_name("." * node.level + (node.module or ""), spec.parent)
-            except ImportError:  # above the outermost package, where Python fails, too
-                continue
+            base = _base_of(node, spec.parent)
             exported = getattr(sys.modules.get(base), "__all__", ())  # what a star imports
             yield base
             yield from (f"{base}.{name}" for name in (*(alias.name for alias in node.names), *exported))
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from (str(value.value) for value in node.args if isinstance(value, ast.Constant))
+            names = (str(value.value) for value in node.args if isinstance(value, ast.Constant))
+            yield from (_absolute(name, spec.parent) for name in names)
+        elif isinstance(node, ast.Constant) and node.value != "__main__" and node.value in sys.modules:
+            yield str(node.value)  # perhaps imported by a function of another name
 
 
-def _is_unchanged(body: list[ast.stmt], namespace: Mapping[str, Any], codes: set[CodeType]) -> bool:
-    """Return whether functions, classes and literals are those of the file, as far as this can be seen.
+def _base_of(node: ast.ImportFrom, package: str | None) -> str:
+    """Return the absolute name of the module from which a statement imports."""
+    return _absolute("." * node.level + (node.module or ""), package)
 
-    Names that are decorated, computed or bound several times cannot be compared, nor can None and empty
-    containers, which a module may fill itself.
+
+def _absolute(name: str, package: str | None) -> str:
+    """Return the absolute name of a module; empty above the outermost package, where Python fails, too."""
+    try:
+        return resolve_name(name, package)
+    except ImportError:
+        return ""
+
+
+def _assigned_attributes(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of attributes that a file sets, except those of ``self``."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(ast.Name("self")):
+                continue
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr
+
+
+def _is_bound_anew(module: ModuleType, tree: ast.Module) -> bool:
+    """Return whether a name of a module has another value than when this function saw it first.
+
+    Names that the module's functions declare ``global`` do not count.
+    """
+    first = vars(module.__spec__).setdefault("first_namespace", dict(vars(module)))
+    declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
+    return any(vars(module).get(name) is not first[name] for name in first.keys() - declared)
+
+
+def _is_unchanged(body: list[ast.stmt], namespace: Mapping[str, Any], files: _Files) -> bool:
+    """Return whether functions, classes, imports and literals are those of the file, as far as can be seen.
+
+    Names that are computed or bound several times cannot be compared, nor can None and empty containers,
+    which a module may fill itself.
     """
     bindings = Counter(_bound_names(body))
-    for node in body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name, expression = node.targets[0].id, node.value
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            name, expression = node.target.id, node.value
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
-            name, expression = node.name, None
+    for name, node in _definitions(body):
+        is_bound_again = bindings[name] > 1 or name in files.attributes
+        if is_bound_again or name not in namespace:  # as a private name, which is another in its class
+            continue
+        value = namespace[name]
+        if isinstance(node, ast.FunctionDef):
+            same_value = _is_function(value, node, files)
+        elif isinstance(node, ast.ClassDef):
+            members = list(vars(value).values()) if isinstance(value, type) else []
+            is_plain = type(value) in (type, ABCMeta)  # an Enum computes its members
+            same_value = all(_is_of_files(member, files) for member in members)
+            same_value &= not is_plain or _is_unchanged(node.body, vars(value), files)
+        elif isinstance(node, ast.ImportFrom):
+            module = sys.modules.get(_base_of(node, namespace.get("__package__")))
+            source = {alias.asname or alias.name: alias.name for alias in node.names}[name]
+            is_users = module is not None and not is_library(str(getattr(module, "__file__", "")))
+            same_value = not is_users or vars(module).get(source, value) is value
+        elif isinstance(node, ast.Import):
+            source = next((alias.name for alias in node.names if alias.asname == name), name)
+            same_value = sys.modules.get(source, value) is value
         else:
-            continue
-        if bindings[name] > 1 or (name[:2] == "__" != name[-2:]):  # a private name is another in its class
-            continue
-        value = namespace.get(name)
-        if expression is not None:
-            if not _is_literal(value, expression):
-                return False
-        elif isinstance(node, ast.FunctionDef):
-            if not _is_function(value, node, codes):
-                return False
-        elif isinstance(node, ast.ClassDef) and type(value) in (type, ABCMeta):
-            added = vars(value).keys() - set(_bound_names(node.body))
-            functions = [vars(value)[key] for key in added if key[0] != "_" or key == "__init__"]
-            if any(isinstance(function, FunctionType) for function in functions):
-                return False
-            if not _is_unchanged(node.body, vars(value), codes):
-                return False
+            same_value = _is_literal(value, node)
+        if not same_value:
+            return False
     return True
+
+
+def _definitions(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the names that statements bind, with the definition, the import or the expression of each."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.asname or alias.name.partition(".")[0], node) for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=False))
+                yield from ((to.id, value) for to, value in pairs if isinstance(to, ast.Name))
+        elif not isinstance(node, ast.AsyncFunctionDef | ast.expr):
+            yield from _definitions(ast.iter_child_nodes(node))  # if, try, with
 
 
 def _bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
@@ -204,22 +265,43 @@ def _bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
             yield from _bound_names(ast.iter_child_nodes(node))
 
 
-def _is_literal(value: Any, expression: ast.expr) -> bool:
+def _is_literal(value: Any, expression: ast.AST) -> bool:
     """Return whether a value is that of an expression, or the expression cannot be compared."""
     try:
         literal = ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return True
-    return literal in (None, [], {}, set()) or same(value, literal)
+    is_slot = isinstance(value, MemberDescriptorType) or type(value).__name__ == "_tuplegetter"
+    return is_slot or literal in (None, [], {}, set()) or same(value, literal)
 
 
-def _is_function(value: Any, node: ast.FunctionDef, codes: set[CodeType]) -> bool:
+def _is_function(value: Any, node: ast.FunctionDef, files: _Files) -> bool:
     """Return whether a value is the function of a definition, with its literal default arguments."""
-    function = getattr(value, "__func__", value)
-    if not isinstance(function, FunctionType) or function.__code__ not in codes:
-        return False
+    function = _function_of(value)
+    if function is None or function.__code__ not in files.codes or function.__name__ != node.name:
+        return bool(node.decorator_list) and _is_of_files(value, files)
     named = function.__kwdefaults__ or {}
     defaults = [*zip(function.__defaults__ or (), node.args.defaults, strict=False)]
     defaults += [(named.get(arg.arg), default) for arg, default in
                  zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if default]  # fmt: skip
     return all(_is_literal(default, expression) for default, expression in defaults)
+
+
+def _is_of_files(value: Any, files: _Files) -> bool:
+    """Return whether a function is one of the files, of a library, or made by them; true of other values."""
+    function = _function_of(value)
+    if function is None or function.__code__ in files.codes:
+        return True
+    if function.__code__.co_filename == "<string>":  # of a dataclass, say
+        return function.__globals__.get("__name__") != "__main__"
+    return is_library(str(function.__globals__.get("__file__", "")))
+
+
+def _function_of(value: Any) -> FunctionType | None:
+    """Return a function, or that of a method, a property or a decorated function."""
+    while not isinstance(value, FunctionType) or hasattr(value, "__wrapped__"):
+        parts = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget", "func"))
+        value = next((part for part in parts if part is not None), None)
+        if value is None:
+            return None
+    return value

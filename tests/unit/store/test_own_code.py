@@ -15,6 +15,7 @@ import pytest
 
 from pe_experiments.comparison import load_runs
 from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.identity import evaluation_key, identify
 from pe_experiments.store.own_code import UNTRACKED, code_digests
@@ -103,6 +104,20 @@ IMPORTS: dict[str, tuple[dict[str, str], str, str]] = {
     "a namespace package": ({"spaces/part.py": "S = 0.1"}, "from spaces.part import S", "spaces/part.py"),
     "an import by name": (
         {"helper.py": "S = 0.1"}, "import importlib\nS = importlib.import_module('helper').S", "helper.py"
+    ),
+    "a relative import by name": (
+        {"pkg/__init__.py": "from .part import S", "pkg/deep.py": "S = 0.1",
+         "pkg/part.py": "from importlib import import_module\nS = import_module('.deep', __package__).S"},
+        "from pkg import S",
+        "pkg/deep.py",
+    ),
+    "an import by name under another name": (
+        {"helper.py": "S = 0.1"},
+        "from importlib import import_module as load\nS = load('helper').S",
+        "helper.py",
+    ),
+    "the table of modules": (
+        {"helper.py": "S = 0.1"}, "import sys, helper as _h\nS = sys.modules['helper'].S", "helper.py"
     ),
     "an object of another module": (
         {"helper.py": "from deeper import Value", "deeper.py": "class Value:\n    S = 0.1"},
@@ -205,6 +220,53 @@ def replace_helper(cls: Any) -> Any:
     return cls
 
 
+def patch_decorated_class(cls: Any) -> Any:
+    sys.modules["mine"].Size.size = 2
+    return cls
+
+
+def patch_decorated_method(cls: Any) -> Any:
+    sys.modules["mine"].Size.area = lambda self: 7
+    return cls
+
+
+def patch_property(cls: Any) -> Any:
+    sys.modules["mine"].Size.double = property(lambda self: 7)
+    return cls
+
+
+def swap_functions(cls: Any) -> Any:
+    cls.bias = sys.modules["mine"].helper
+    return cls
+
+
+def patch_private_method(cls: Any) -> Any:
+    cls._bias = lambda self, at: None
+    return cls
+
+
+def replace_first_of_two(cls: Any) -> Any:
+    sys.modules["mine"].A = 7
+    return cls
+
+
+def replace_conditional(cls: Any) -> Any:
+    sys.modules["mine"].C = 7
+    return cls
+
+
+def replace_computed(cls: Any) -> Any:
+    """A value that the file does not state, after the class was used."""
+    digest(cls)
+    sys.modules["mine"].COMPUTED = 7
+    return cls
+
+
+def replace_imported_module(cls: Any) -> Any:
+    sys.modules["mine"].math = sys
+    return cls
+
+
 def edit_file(cls: Any) -> Any:
     digest(cls)
     path = Path(sys.modules["mine"].__file__)
@@ -220,7 +282,35 @@ def edit_constant(cls: Any) -> Any:
 
 
 CHANGES = (patch_function, patch_constant, add_hook, patch_attribute, patch_default, replace_class,
-           replace_helper, edit_file, edit_constant)  # fmt: skip
+           replace_helper, patch_decorated_class, patch_decorated_method, patch_property, swap_functions,
+           patch_private_method, replace_first_of_two, replace_conditional, replace_computed,
+           replace_imported_module, edit_file, edit_constant)  # fmt: skip
+CHANGED = """
+import math
+from dataclasses import dataclass
+from functools import cache
+
+S = 0.1
+A, B = 1, 2
+COMPUTED = math.sqrt(2)
+if COMPUTED:
+    C = 3
+
+def helper(x):
+    return x
+
+@dataclass
+class Size:
+    size: int = 1
+
+    @cache
+    def area(self):
+        return self.size**2
+
+    @property
+    def double(self):
+        return 2 * self.size
+"""
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -228,13 +318,36 @@ def test_a_loaded_module_that_is_not_what_its_file_says_is_untracked(
     change: Callable[[Any], Any], write: Write
 ) -> None:
     text = ENCODING.replace("Encoding):", "Encoding):\n    power = 1\n")
-    cls = write({"mine.py": f"S = 0.1\ndef helper(x):\n    return x\n{text}"})
+    cls = write({"mine.py": CHANGED + text})
     (text,) = code_digests([change(cls)]).values()
     assert text.startswith(UNTRACKED)
 
 
+@pytest.mark.parametrize("imports", ["from helper import S", "import helper\nS = 0.1"])
+def test_a_helper_that_was_loaded_again_beside_its_user_is_untracked(imports: str, write: Write) -> None:
+    """As in a notebook: the helper is edited and loaded again, the class still has the old one."""
+    cls = write({"mine.py": f"{imports}\n{ENCODING}", "helper.py": "S = 0.1"})
+    Path(sys.modules.pop("helper").__file__ or "").write_text("S = 0.25")
+    importlib.import_module("helper")
+    (text,) = code_digests([cls]).values()
+    assert text.startswith(UNTRACKED)
+
+
+def test_a_shipped_class_that_was_patched_is_trained_anew(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not identify(tiny("pe=alibi")).untracked
+    monkeypatch.setattr(Alibi, "_bias", lambda self, at: None)
+    assert identify(tiny("pe=alibi")).untracked == ["pe_experiments.encodings.alibi.Alibi"]
+
+
 def test_what_a_module_fills_itself_is_not_a_change(write: Write) -> None:
     changing = """
+from dataclasses import dataclass
+from enum import Enum
+from functools import wraps
+from typing import NamedTuple, TYPE_CHECKING
+
 REGISTRY, STEPS, CACHE = {}, 0, None
 NAMES = []
 
@@ -255,6 +368,40 @@ class Other(Registered):
     size = 1
 
 Other.size = 2
+
+@dataclass(slots=True)
+class Slotted:
+    size: int = 1
+
+class Named(NamedTuple):
+    size: int = 1
+
+class Colour(Enum):
+    RED = 1
+
+    @property
+    def next(self):
+        return 2
+
+def wrapped(function):
+    @wraps(function)
+    def wrapper(*arguments):
+        return function(*arguments)
+    return wrapper
+
+@wrapped
+def three():
+    return 3
+
+exec("def four(): return 4")
+if TYPE_CHECKING:
+    from nowhere import Nothing
+try:
+    import nowhere
+except ImportError:
+    nowhere = None
+if __name__ == "__main__":
+    S = 3
 if NAMES:
     S = 0.1
 S = 0.2
