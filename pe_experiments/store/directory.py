@@ -125,7 +125,9 @@ class RunDirectory:
         if result is None or (result["status"] == COMPLETED and not self.curve.exists()):
             return State.INTERRUPTED if self.checkpoint.exists() else State.NEW
         if result["status"] == COMPLETED:
-            self.table(self.curve.name)
+            for name in (self.curve.name, *result.get("files", ())):
+                if inside(self.path, name).exists():  # a large table may be deleted
+                    self.table(name)
         return {COMPLETED: State.FINISHED, DIVERGED: State.DIVERGED, ERROR: State.FAILED}[result["status"]]
 
     def read_result(self) -> dict[str, Any] | None:
