@@ -1,5 +1,6 @@
 """Implement the command check_encoding: check the contract of an encoding, and compare or identify it."""
 
+from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -15,10 +16,13 @@ from pe_experiments.checking.instances import small_shape
 from pe_experiments.checking.published import with_equal_frequencies
 from pe_experiments.checking.similar import by_similarity
 from pe_experiments.checking.subject import Subject
+from pe_experiments.configuration.groups import choices_in_folders
+from pe_experiments.configuration.hints import nearest_choice
+from pe_experiments.configuration.hydra_errors import canonical
 from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, error_place, nearest, sentence
+from pe_experiments.terminal.errors import UserError, error_place, sentence
 
 HEADS, CHANNELS = 4, 16  # of checked models, if one of the two is given
 FORMS = {True: "decoder", False: "encoder"}  # by `causal`
@@ -31,8 +35,12 @@ GATES = {  # checks on which all others depend, and why these cannot run without
 
 
 UNKNOWN = """It equals none of our encodings (with the same arguments or the default ones)
-and none of the known mistakes: it is new, or it has an unknown mistake."""
-TO_TELL = "To tell which, name what it should be: against=rope, with its arguments, or against=new."
+and none of the known mistakes."""
+BROKEN = "It breaks the contract, as shown above."
+IS_NEW = "It keeps the contract and is new, unless it has an unknown mistake."
+TO_TELL = """It is new, or it has an unknown mistake. To tell which, name what it should be:
+against=rope, with its arguments, or against=new."""
+PATTERNS = (3, 4, 5, 6, 8, 12)  # numbers of layers that are tried for a pattern that two layers do not fit
 
 
 class Verdict(IntEnum):
@@ -77,12 +85,7 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         mistake.
     """
     torch.set_num_threads(1)  # more threads do not help with small tensors
-    sizes = settings.model.given()
-    try:
-        small_shape(True, **sizes)
-    except ValueError as error:
-        raise UserError(f"model: {error}") from error
-    component = sized(settings.pe, sizes)
+    component = _sized_component(settings)
     against = _load_reference(component, settings)
     forms = _possible_forms(component)
     say(f"{component.target} in {format_forms(forms)}\n")
@@ -91,7 +94,7 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         return Verdict.WRONG
     try:
         if against is None:
-            verdict = _identify(component, forms, declared_new=settings.against == NEW)
+            verdict = _identify(component, forms)
         else:
             verdict = _compare(component, against, forms, list(settings.against_arguments))
     except UserError:
@@ -100,10 +103,33 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         say(f"It cannot be compared: it raises {sentence(error)}{error_place(error)}")
         return Verdict.WRONG
     if failed:
+        say(BROKEN)
         return Verdict.WRONG
     if verdict is Verdict.UNKNOWN:
-        say(TO_TELL)
+        say(IS_NEW if settings.against == NEW else TO_TELL)
+        return Verdict.RIGHT if settings.against == NEW else verdict
+    if verdict is Verdict.RIGHT and settings.against == NEW:
+        say("It is not new.")
+        return Verdict.WRONG
     return verdict
+
+
+def _sized_component(settings: CheckSettings) -> SizedComponent:
+    """Return the encoding in models of the sizes that the user gives, or of as many layers as it needs."""
+    sizes = settings.model.given()
+    try:
+        small_shape(True, **sizes)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from error
+    component = sized(settings.pe, sizes)
+    if "num_layers" in sizes:
+        return component
+    of_more_layers = (sized(settings.pe, {**sizes, "num_layers": layers}) for layers in PATTERNS)
+    for candidate in (component, *of_more_layers):
+        with suppress(UserError):
+            _possible_forms(candidate)
+            return candidate
+    return component
 
 
 def _compare(
@@ -134,21 +160,20 @@ def _compare(
     return Verdict.WRONG
 
 
-def _identify(component: SizedComponent, forms: list[bool], declared_new: bool) -> Verdict:
+def _identify(component: SizedComponent, forms: list[bool]) -> Verdict:
     """Print what it equals or is most similar to."""
     say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
     comparisons = by_similarity(component, forms)
     explanation = explain(comparisons)
     if explanation is not None and explanation.kind is not Kind.NEW:
         say(explanation.text)
-        is_right = explanation.kind is Kind.RIGHT and not declared_new
-        return Verdict.RIGHT if is_right else Verdict.WRONG
+        return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
     say(UNKNOWN)
     if explanation is not None:
         say(explanation.text)
     elif comparisons:
         say(f"Most similar is {comparisons[0].label}.")
-    return Verdict.RIGHT if declared_new else Verdict.UNKNOWN
+    return Verdict.UNKNOWN
 
 
 def _load_reference(component: SizedComponent, settings: CheckSettings) -> SizedComponent | None:
@@ -157,12 +182,11 @@ def _load_reference(component: SizedComponent, settings: CheckSettings) -> Sized
         if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
         return None
-    choices = shipped("pe")
-    if settings.against not in choices:
-        raise UserError(
-            f"against={settings.against} is not a choice.{nearest(settings.against, [*choices, NEW])}"
-        )
-    reference = reference_of(settings.against, component.sizes).with_arguments_of(component)
+    choice = canonical(f"pe={settings.against}").removeprefix("pe=")  # RoPE is rope
+    choices = [*shipped("pe"), *choices_in_folders("pe")]
+    if choice not in choices:
+        raise UserError(f"against={choice} is not a choice.{nearest_choice(choice, [*choices, NEW])}")
+    reference = reference_of(choice, component.sizes).with_arguments_of(component)
     return reference.with_arguments(**settings.against_arguments)
 
 

@@ -55,7 +55,8 @@ def reference_of(choice: str, sizes: Mapping[str, int] | None = None, **argument
 
     ``sizes`` are those of the model that the user gives, see `SizedComponent`.
     """
-    return sized({**shipped("pe")[choice], **arguments}, sizes or {})
+    group, _, name = f"pe/{choice}".rpartition("/")
+    return sized({**shipped(group)[name], **arguments}, sizes or {})
 
 
 def sized(section: Mapping[str, Any], sizes: Mapping[str, int]) -> SizedComponent:

@@ -17,6 +17,7 @@ from torch import Tensor
 from pe_experiments.checking import relations
 from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
+from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes import generic_mistakes, reported_mistakes
 from pe_experiments.checking.known_mistakes.mistake import Change
@@ -109,6 +110,10 @@ def _with_other_arguments(comparison: Comparison) -> Iterator[Explanation]:
         if same is not None:
             values = ", ".join(f"{name}={shown(value)}" for name, value in ignored.items())
             yield replace(same, kind=Kind.MISTAKE, text=f"It ignores {values}: it is {variant.label}.")
+    if comparison.named and issubclass(reference.cls, ExtendedRope):
+        plain = reference_of("rope", reference.sizes).with_arguments_of(reference)
+        if comparison.against(plain).same:  # an extension of a very long original length would equal it, too
+            return
     for variant in published_variants(reference, comparison.component):
         other = comparison.against(variant)
         if issubclass(reference.cls, ExtendedRope) and not rotates_equally(other):

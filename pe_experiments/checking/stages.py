@@ -262,14 +262,19 @@ def _difference_across_sizes(models: Models, causal: bool) -> str:
 
 
 def _difference_around_lengths(models: Models, causal: bool) -> str:
-    """Describe a difference in rows of an original length of the reference, or just below or above it."""
+    """Describe a difference in rows of an original length of the reference, next to it, or twice as long."""
     for size in SIZES:
         pair = models.pair(size, causal)
         assert pair is not None
         for length in _original_lengths(pair.reference):
             if length >= NEAR and not models.defined_far(pair):
                 continue
-            for tokens in (length - 1, length, length + 1):
+            for where, tokens in {
+                "one below": length - 1,
+                "exactly": length,
+                "one above": length + 1,
+                "twice": 2 * length,
+            }.items():
                 inputs = _row_of_length(pair, tokens)
                 expected = scores_of(pair.reference, inputs, pair.compares_weights, 0)
                 try:
@@ -278,7 +283,6 @@ def _difference_around_lengths(models: Models, causal: bool) -> str:
                 except Exception as error:
                     return f"in a row of {tokens:,} tokens it raises {sentence(error)}"
                 if masked_difference(result, expected) > SAME:
-                    where = {-1: "one below", 0: "exactly", 1: "one above"}[tokens - length]
                     return f"in a row of {tokens:,} tokens, {where} the original length, logits differ"
     return ""
 

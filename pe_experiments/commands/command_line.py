@@ -64,7 +64,10 @@ class RunSettings(Section):
         return find_run("run", self.run, folders)
 
 
-LOCAL = ("train", "compare", "evaluate", "export", "show_model")  # commands that look up runs in results_dir
+# What commands look up in results_dir.
+LOOKED_UP = dict.fromkeys(("train", "compare", "evaluate", "export", "show_model"), "runs") | {
+    "results": "studies"
+}
 CHECKOUT_RESULTS = CONFIG_DIR.parent / "results"
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
 
@@ -132,8 +135,11 @@ def command(
             sys.argv[1:] = flags + others
             is_elsewhere = Path("results").resolve() != CHECKOUT_RESULTS
             is_chosen = any(text.startswith(("results_dir=", "--")) for text in arguments)
-            if name in LOCAL and is_elsewhere and not is_chosen and (CHECKOUT_RESULTS / "runs").is_dir():
-                say(f"runs are looked up in {folder}/results, not in {CHECKOUT_RESULTS} (results_dir=FOLDER)")
+            looked_up = LOOKED_UP.get(name)
+            checkout = CHECKOUT_RESULTS / ("" if looked_up == "studies" else "runs")
+            if looked_up and is_elsewhere and not is_chosen and checkout.is_dir():
+                where = f"{folder}/results, not in {CHECKOUT_RESULTS}"
+                say(f"{looked_up} are looked up in {where} (results_dir=FOLDER)")
             has_preset = any(re.match(r"sweep=(?!null$)\S", text) for text in arguments)
             if has_preset and not any(text.startswith("hydra.mode=") for text in arguments):
                 sys.argv.append("hydra.mode=MULTIRUN")  # Hydra 1.4 reads its mode before it reads the preset

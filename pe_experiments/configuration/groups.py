@@ -24,6 +24,12 @@ def choices_of(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
+def choices_in_folders(group: str) -> list[str]:
+    """Return the shipped choices in the folders of a config group, such as ``released/gemma3`` of ``pe``."""
+    folder = CONFIG_DIR / group
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
+
+
 @cache
 def groups_of(name: str) -> dict[str, str | None]:
     """Return the config groups of ``configs/NAME.yaml`` with their default choices."""

@@ -13,13 +13,19 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from pe_experiments.configuration.groups import (
     ALIASES,
     COMPONENT_GROUPS,
+    choices_in_folders,
     choices_of,
     encodings_in_catalogue,
     groups_of,
@@ -27,7 +33,6 @@ from pe_experiments.configuration.groups import (
 )
 from pe_experiments.configuration.hints import ALSO_CALLED, keys_of, nearest_choice, unknown_key
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
-from pe_experiments.terminal.files import CONFIG_DIR
 
 # Options of Hydra that change nothing here, unless one of these others is given, too.
 WITHOUT_EFFECT = {
@@ -160,6 +165,9 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
         return f"{text}: {key} needs a choice{hint}.{nearest_choice('', choices_of(key))}"
     if not isinstance(error, HydraException):
         return ""
+    is_added = text.startswith("+") and type(error) is ConfigCompositionException and cause is None
+    if is_added and re.search(rf"\b{re.escape(key)}\b", str(error)):
+        return f"{text}: {key} is a setting already; write {key}={value}"
     if isinstance(error, MissingConfigException):
         group, _, choice = str(error.missing_cfg_file).partition(f"{key}/")
         # Else a file of the user names the choice.
@@ -190,9 +198,7 @@ def _takes_one_choice(text: str) -> str:
 
 def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
     """Return the error for a choice that no config file has."""
-    folder = CONFIG_DIR / group
-    in_folders = [path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml")]
-    hint = nearest_choice(name, [*options, *sorted(in_folders), *(ALIASES if group == "pe" else ())])
+    hint = nearest_choice(name, [*options, *choices_in_folders(group), *(ALIASES if group == "pe" else ())])
     if group.startswith("hydra/"):
         package = f"a package such as hydra-{name}-{group.rpartition('/')[2]}"
         if name == "optuna":
@@ -227,6 +233,9 @@ def _unreadable(text: str, overrides: Sequence[str], command: str) -> str:
         if ends and ends[0]:
             whole = "".join(rest[: ends[0] + 1])
             return f"{shown(text)!r} ends within a list; write it without spaces: {shown(whole)!r}"
+    if value.endswith(",") and text in overrides:
+        whole = "".join(overrides[overrides.index(text) :][:2])
+        return f"{shown(text)!r} ends with a comma; write several values without spaces: {shown(whole)}"
     quoted = f"""'{key}="{value}"'"""
     how = f"quote special characters, as in {shown(quoted)}, and write several values without spaces"
     return f"{shown(text)!r} cannot be read; {how}"

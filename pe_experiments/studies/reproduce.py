@@ -47,7 +47,8 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, trust
     folder = results_dir / study
     if not (folder / PROVENANCE).exists():
         studies = [str(path.parent.relative_to(results_dir)) for path in results_dir.rglob(PROVENANCE)]
-        raise UserError(f"reproduce={study} is not a published study.{nearest(study, studies)}")
+        others = nearest(study, studies) if studies else f" There is none in {results_dir}."
+        raise UserError(f"reproduce={study} is not a published study.{others}")
     published = read_archive(folder)
     completed = published.runs.loc[published.runs["status"] == "completed", "name"]
     # The weights that a run with init_from starts from are not published.

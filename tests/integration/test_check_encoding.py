@@ -128,6 +128,8 @@ DIFFERENT = {
         "except in rows on both sides of the training length and rows of about the original length"
     ],
     "RampClampedAtPairs against=rope_yarn": ["trained on 100,000 tokens, logits differ"],
+    "RightRope against=rope_yarn": ["It is not rope_yarn: what rope_yarn adds has no effect."],
+    "RightRope against=rope_llama3": ["It is not rope_llama3: what rope_llama3 adds has no effect."],
     "LinearScaling against=rope_llama3": ["It is rope_linear(base=500000,factor=8)", "It is not rope_llama3"],
     "BaseIgnored against=rope": ["with base=20000.0 in both, it does not change"],
     "BeyondIgnored against=learned": ["It is not learned(beyond=interpolate)"],
@@ -139,7 +141,7 @@ DIFFERENT = {
     ],
     "SlopesWrongFromTwelve": ["It equals alibi, except in models with twelve layers", "with 12 heads"],
     "HeadsPermuted": ["Against alibi: heads are permuted: they take the place of our heads 3, 0, 1, 2"],
-    "RightAlibi against=new": ["It is alibi, compared in"],
+    "RightAlibi against=new": ["It is alibi, compared in", "It is not new."],
     "OwnTableInEveryLayer against=t5": ["every layer has parameters of its own", "There is no reference"],
     "OneSided": ["In a decoder alone: It is alibi", "In an encoder: It is not alibi", "causal_only = True"],
     "T5WithoutMinimum": ["In a decoder alone: It is t5", "In an encoder: It is not t5"],
@@ -201,7 +203,9 @@ def test_a_right_implementation_is_recognised(typed: str, script: Script) -> Non
 
 @pytest.mark.parametrize("typed", BROKEN)
 def test_an_implementation_that_breaks_the_contract_is_refused(typed: str, script: Script) -> None:
-    checked(script, typed, 1, BROKEN[typed])
+    out = checked(script, typed, 1, BROKEN[typed]).out
+    assert out.endswith("It breaks the contract, as shown above.\n") or "cannot be compared" in out
+    assert "is new" not in out
 
 
 @pytest.mark.usefixtures("_comparison_alone")
@@ -219,6 +223,19 @@ def test_what_may_be_new_has_an_exit_code_of_its_own(typed: str, script: Script)
 @pytest.mark.parametrize("typed", NEW)
 def test_a_new_encoding_is_accepted_as_new(typed: str, script: Script) -> None:
     assert "FAILS" not in checked(script, f"{typed} against=new", 0, NEW[typed]).out
+
+
+@pytest.mark.parametrize("choice", ["released/command_a", "pattern/nope_rope"])
+def test_a_choice_in_a_folder_passes_against_itself(choice: str, script: Script) -> None:
+    out = script("check_encoding", f"pe={choice}", f"against={choice}").succeeded()
+    assert "FAILS" not in out
+
+
+@pytest.mark.usefixtures("_comparison_alone")
+def test_the_reference_is_spelled_in_any_case_and_an_unknown_one_is_refused(script: Script) -> None:
+    script("check_encoding", "pe=alibi", "against=ALiBi").succeeded()
+    unknown = script("check_encoding", "pe=alibi", "against=gemma3")
+    assert_one_sentence(unknown, "against=gemma3 is not a choice. Did you mean released/gemma3?")
 
 
 @pytest.mark.parametrize("name", ["Llama 4 Scout", "Gemma 3 4B"])

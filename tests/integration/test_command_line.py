@@ -28,7 +28,9 @@ MISTAKES = {
     "-m hydra/launcher=dask": ["hydra/launcher=dask is not a choice", "hydra-dask-launcher"],
     "experiment=mine": ["experiment=mine is not a choice", "bank/s0"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
-    "-m pe=none, rope": ["'pe=none,'", "without spaces"],
+    "-m pe=none, rope": ["'pe=none,' ends with a comma", "without spaces: pe=none,rope"],
+    "+pe=rope": ["+pe=rope: pe is a setting already; write pe=rope"],
+    "+training.steps=5": ["training.steps is a setting already; write training.steps=5"],
     "pe._target_=mine": ["pe._target_=mine: expected the module and the name", "my_module.NAME"],
     "~label": ["'label' does not exist"],
     "training.lr=0.1": ["training.lr", "Did you mean training.learning_rate?"],
@@ -256,6 +258,9 @@ def test_flags_and_case_do_not_matter_and_other_results_are_named(
     assert "copy-decoder-rope_yarn" in out
     train = script("train", *TINY, "dry_run=true").succeeded()
     assert train.startswith(f"runs are looked up in {tmp_path}/results, not in {tmp_path}/checkout ")
+    studies = script("results", "reproduce=bank")
+    assert studies.out.startswith(f"studies are looked up in {tmp_path}/results, not in {tmp_path}/checkout ")
+    assert "reproduce=bank is not a published study. There is none in results." in studies.err
 
 
 def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, results: Path) -> None:

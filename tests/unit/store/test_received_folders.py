@@ -88,6 +88,18 @@ def test_a_cut_table_is_left_out_and_the_run_is_compared(tiny: Tiny) -> None:
     assert f"{run.name}/index.csv" in runs.left_out
 
 
+def test_a_run_whose_other_tables_were_edited_is_not_found(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    index = run.path / "index.csv"
+    index.write_text("length,index,tokens,token_accuracy\n4,0,20,0.5\n")
+    with_digests(run)
+    edit(index, lambda text: text.replace("0.5", "0.9"))
+    with pytest.raises(UserError, match=r"index\.csv is not the file that its result\.json names; add rerun"):
+        run_experiment(tiny().config)
+    index.unlink()
+    assert run_experiment(tiny().config).done == "found"
+
+
 LINKS: dict[str, Callable[[RunDirectory], object]] = {
     "config.yaml": lambda run: run.read_config(),
     "result.json": lambda run: run.read_result(),
