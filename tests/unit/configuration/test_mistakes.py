@@ -15,7 +15,7 @@ from tests.conftest import Tiny
 CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {
     "pe=a,b": "pe=a,b: several values need a sweep",
-    "pe=rope +pe.base=3": "An item is already at 'pe.base'",
+    "pe=rope +pe.base=3": "pe.base is a setting already; write pe.base=3",
     "pe=mine.X pe.slope=1": r"is written \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
     "logger=null": "logger needs a choice",

@@ -17,7 +17,7 @@ from pe_experiments.comparison import load_runs
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.identity import evaluation_key, identify
+from pe_experiments.store.identity import evaluation_key, identify, untracked
 from pe_experiments.store.own_code import UNTRACKED, code_digests
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script, Tiny, assert_one_sentence
@@ -336,9 +336,9 @@ def test_a_helper_that_was_loaded_again_beside_its_user_is_untracked(imports: st
 def test_a_shipped_class_that_was_patched_is_trained_anew(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not identify(tiny("pe=alibi")).untracked
+    assert untracked(identify(tiny("pe=alibi")).classes) == []
     monkeypatch.setattr(Alibi, "_bias", lambda self, at: None)
-    assert identify(tiny("pe=alibi")).untracked == ["pe_experiments.encodings.alibi.Alibi"]
+    assert untracked(identify(tiny("pe=alibi")).classes) == ["pe_experiments.encodings.alibi.Alibi"]
 
 
 def test_what_a_module_fills_itself_is_not_a_change(write: Write) -> None:
