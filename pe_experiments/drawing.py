@@ -72,7 +72,7 @@ STYLES = {  # colour and marker of frequently compared encodings; the first twel
     "bam": ("#D55E00", "s"),
     "fox_per_query": ("#7FB83D", "v"),
 }
-WIDTH = 7.2  # inches, two columns of a journal
+FIGURE_WIDTH = 7.2  # inches, two columns of a journal
 FORMATS: dict[str, Any] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # no dates
 _formats: ContextVar[Sequence[str]] = ContextVar("formats", default=tuple(FORMATS))
 GREY = "0.35"
@@ -216,7 +216,7 @@ def panel_grid(
     """Return a figure and its panels, in rows of at most ``columns``; the heights are in inches."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    figure = Figure(figsize=(WIDTH, margin + row_height * rows), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH, margin + row_height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for axes in panels[count:]:
         axes.remove()

@@ -18,15 +18,16 @@ import torch
 import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig
 
+from pe_experiments.configuration.component import shipped, user_errors
 from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hints import keys_of
-from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.configuration.schema import Config, used_loggers, validated
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
-from pe_experiments.evaluation.evaluate import Curve, describe_model, evaluate_model
+from pe_experiments.evaluation.evaluate_model import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
+from pe_experiments.store.cached_run import Run
 from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
@@ -35,7 +36,6 @@ from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.identity import untracked
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.parent import copy_parent_weights, inherited
-from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.tasks.text import Text
@@ -45,7 +45,7 @@ from pe_experiments.terminal.errors import Diverged, UserError, few
 from pe_experiments.terminal.files import CATALOGUE, LOADER
 from pe_experiments.training import cpu
 from pe_experiments.training.device import use_device
-from pe_experiments.training.observer import Observer
+from pe_experiments.training.progress import Observer
 
 
 @dataclass(frozen=True)

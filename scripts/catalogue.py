@@ -25,8 +25,8 @@ import torch
 from matplotlib.axes import Axes
 
 from pe_experiments.analysis.explorer import encoding_view
+from pe_experiments.configuration.component import load_component, shipped, user_errors
 from pe_experiments.configuration.experiment import shortest_length
-from pe_experiments.configuration.parts import load_component, shipped, user_errors
 from pe_experiments.drawing import COLOURS, drawing, panel_grid, save
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding

@@ -83,8 +83,8 @@ def tiny_in(results: Path) -> Tiny:
 
     Experiments that differ in their seed, results directory and shipped encoding alone are composed once.
     """
+    from pe_experiments.configuration.component import shipped
     from pe_experiments.configuration.experiment import Experiment
-    from pe_experiments.configuration.parts import shipped
     from pe_experiments.configuration.schema import Config, validated
 
     def make(*overrides: str) -> Experiment:

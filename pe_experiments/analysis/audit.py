@@ -24,8 +24,8 @@ FITTED = 40  # number of positions to which the linear map is fitted; it is test
 OFFSET = 7  # positions by which the linear map shifts
 DRAWS = 16  # number of random queries that are averaged
 EXACT = 1e-5  # tolerance relative to the largest value
-ROUNDING = 1e-6  # relative difference below which float64 outputs count as equal
-WORDS = ("dog", "bites", "man")
+FLOAT64_TOLERANCE = 1e-6  # relative difference below which float64 outputs count as equal
+EXAMPLE_WORDS = ("dog", "bites", "man")
 SENTENCES = (("dog", "bites", "man"), ("man", "bites", "dog"))
 
 
@@ -213,7 +213,7 @@ def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 
     """
     hidden_2WD = read_both(make_encoding, shape, seed)
     mean_2D = hidden_2WD.mean(dim=1)
-    dog_2D = hidden_2WD[:, WORDS.index("dog")]
+    dog_2D = hidden_2WD[:, EXAMPLE_WORDS.index("dog")]
     mean_difference, dog_difference = (
         float(pair_2D.diff(dim=0).abs().max() / pair_2D.abs().max()) for pair_2D in (mean_2D, dog_2D)
     )
@@ -222,8 +222,10 @@ def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 
 
 @torch.no_grad()
 def read_both(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> Tensor:
-    """Return outputs [2, W, d_model] of an untrained transformer for both `SENTENCES`, ordered as `WORDS`."""
-    model = Transformer(len(WORDS), shape, make_encoding, initialisation="pytorch", seed=seed).double()
-    tokens_2T = torch.tensor([[WORDS.index(word) for word in sentence] for sentence in SENTENCES])
+    """Return outputs [2, W, d_model] of an untrained transformer for both `SENTENCES`, as `EXAMPLE_WORDS`."""
+    model = Transformer(
+        len(EXAMPLE_WORDS), shape, make_encoding, initialisation="pytorch", seed=seed
+    ).double()
+    tokens_2T = torch.tensor([[EXAMPLE_WORDS.index(word) for word in sentence] for sentence in SENTENCES])
     hidden_2TD = model.hidden(tokens_2T)
     return hidden_2TD.take_along_dim(tokens_2T.argsort(dim=1)[..., None], dim=1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import rotated_channels, scores_over_distance
-from pe_experiments.checking.instances import trainable, vectors_at
+from pe_experiments.checking.random_inputs import trainable, vectors_at
 from pe_experiments.drawing import render, style_indices
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 PUBLISHED = _HERE / "explorer.json"
 if not PUBLISHED.exists():
     PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
-LONGEST = 128  # maximum number of positions and distances shown
+MAX_POSITIONS = 128  # maximum number of positions and distances shown
 
 Json = dict[str, Any]
 
@@ -60,7 +60,7 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
         encoding: the encoding, which is not changed.
     """
     shape = encoding.shape
-    tokens = min(2 * shape.train_length, LONGEST)
+    tokens = min(2 * shape.train_length, MAX_POSITIONS)
     vectors_PW = _embedding_vectors(encoding, tokens)
     encoding = copy.deepcopy(encoding)
     drawn = vectors_PW is None and _randomised(encoding, tokens)

@@ -14,7 +14,7 @@ from torch import Tensor
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.evaluation.curve import forced_answers, greedy_answers
-from pe_experiments.evaluation.details import counts_by_index
+from pe_experiments.evaluation.tables import counts_by_index
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES
-from pe_experiments.drawing import WIDTH, text
+from pe_experiments.drawing import FIGURE_WIDTH, text
 from pe_experiments.terminal.errors import UserError
 
 POSITION = "position"
@@ -168,7 +168,7 @@ def probe_figure(table: pd.DataFrame, title: str) -> Figure:
     quantities = list(dict.fromkeys(table["quantity"]))
     layers = list(dict.fromkeys(table["layer"]))
     ranges = list(dict.fromkeys(table["range"]))
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.45 * len(layers)), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH, 1.2 + 0.45 * len(layers)), layout="constrained")
     figure.suptitle(text(title, 110))
     panels = figure.subplots(1, len(quantities), squeeze=False, sharey=True)[0]
     for axes, quantity in zip(panels, quantities, strict=True):

@@ -12,9 +12,9 @@ from rich.table import Table
 
 from pe_experiments.analysis import audit
 from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page
-from pe_experiments.checking.instances import trainable
-from pe_experiments.configuration.groups import ALIASES
-from pe_experiments.configuration.parts import Component, load_component, shipped, user_errors
+from pe_experiments.checking.random_inputs import trainable
+from pe_experiments.configuration.component import Component, load_component, shipped, user_errors
+from pe_experiments.configuration.config_groups import ALIASES
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -123,7 +123,7 @@ def _blindness_table(components: list[Component], seed: int, shape: ModelShape) 
         with user_errors("pe", "fails on three words"):
             mean, dog = audit.order_blindness(partial(_build, component, seed), shape, seed)
         verdict = "no"
-        if max(mean, dog) < audit.ROUNDING:
+        if max(mean, dog) < audit.FLOAT64_TOLERANCE:
             verdict = "yes" if component.cls is PositionalEncoding else "yes (to mirror images)"
         rows.append((component.label, f"{mean:.1e}", f"{dog:.1e}", verdict))
     first, second = (" ".join(words) for words in audit.SENTENCES)

@@ -15,9 +15,9 @@ from pe_experiments.analysis.inside import AVERAGED, Inside
 from pe_experiments.analysis.probe import DISTANCE, probe_figure
 from pe_experiments.drawing import (
     COLOURS,
+    FIGURE_WIDTH,
     GREY,
     MARKERS,
-    WIDTH,
     drawing,
     panel_grid,
     render,
@@ -80,8 +80,8 @@ def attention_figure(inside: Inside, title: str) -> Figure:
     large = named and len(inside.tokens) > NAMED_IN_SMALL_PANELS
     columns = min(heads, 2 if large else 4)
     rows = layers * math.ceil(heads / columns)
-    side = WIDTH / columns
-    figure = Figure(figsize=(WIDTH, 0.5 + 0.92 * rows * side), layout="constrained")
+    side = FIGURE_WIDTH / columns
+    figure = Figure(figsize=(FIGURE_WIDTH, 0.5 + 0.92 * rows * side), layout="constrained")
     figure.suptitle(text(title, 110))
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     per_layer = columns * math.ceil(heads / columns)
@@ -134,7 +134,7 @@ def distance_figure(inside: Inside, title: str) -> Figure:
 def accuracy_figure(inside: Inside, title: str) -> Figure:
     """Draw token accuracy by index in the answer and, if it is known, by distance to the needed symbol."""
     by_distance = inside.needed_D is not None and len(inside.needed_D) > 1
-    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH, 2.6), layout="constrained")
     figure.suptitle(text(f"{title}: {inside.examples} examples, exact match {inside.exact_match:.2f}", 110))
     panels = figure.subplots(1, 2 if by_distance else 1, squeeze=False)[0]
     indices = np.arange(len(inside.accuracy_M))

@@ -10,6 +10,13 @@ from typing import NamedTuple
 
 import torch
 
+from pe_experiments.checking.checked_encoding import (
+    CAST,
+    FLOAT32_TOLERANCE,
+    LATE,
+    Subject,
+    compare_difference,
+)
 from pe_experiments.checking.checks import Checks, Measurement
 from pe_experiments.checking.half_precision import (
     cast,
@@ -17,7 +24,7 @@ from pe_experiments.checking.half_precision import (
     half_precision_losses,
     takes_large_ids,
 )
-from pe_experiments.checking.instances import LENGTH, draw_content, embed
+from pe_experiments.checking.random_inputs import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
     ROWS,
@@ -28,7 +35,6 @@ from pe_experiments.checking.scenarios import (
     outputs,
     worst_difference,
 )
-from pe_experiments.checking.subject import CAST, LATE, ROUNDING, Subject, compare_difference
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import allowed
@@ -49,7 +55,7 @@ def _measure_scenarios(subject: Subject, *names: str) -> Measurement:
     worst = 0.0
     for name in names:
         difference = difference_from_alone(encoding, SCENARIOS[name])
-        if difference > ROUNDING and encoding.reads_row and SCENARIOS[name].shares_rows:
+        if difference > FLOAT32_TOLERANCE and encoding.reads_row and SCENARIOS[name].shares_rows:
             return None, f"{compare_difference(difference)[1]}; the class says so (reads_row)"
         worst = max(worst, difference)
     return compare_difference(worst)

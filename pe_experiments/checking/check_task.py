@@ -4,7 +4,7 @@ from typing import Any
 
 from pe_experiments.checking.checks import run_checks
 from pe_experiments.checking.task_contract import CHECKS, MOST_SYMBOLS, differing_builds, remarks_on
-from pe_experiments.configuration.parts import load_component
+from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.schema import Section
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, error_place, sentence

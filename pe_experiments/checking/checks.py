@@ -14,7 +14,7 @@ from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: not applicable), and the measurement
-WORDS = {True: "holds", False: "FAILS", None: "-"}
+OUTCOMES = {True: "holds", False: "FAILS", None: "-"}
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
@@ -78,7 +78,7 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
     for check in checks.values():
         results = {name: check(subject) for name, subject in subjects.items()}
-        words = "".join(f"{WORDS[result.holds]:10}" for result in results.values())
+        words = "".join(f"{OUTCOMES[result.holds]:10}" for result in results.values())
         say(f"{check.promise:52}{words}".rstrip())
         failures += [(check, name, result) for name, result in results.items() if result.holds is False]
     _say_errors(failures)

@@ -9,11 +9,19 @@ from itertools import islice
 
 import torch
 
+from pe_experiments.checking.candidate_and_reference import (
+    MODEL_SIZES,
+    NEAR,
+    SMALL,
+    Models,
+    Pair,
+    Sizes,
+    model_shape,
+)
 from pe_experiments.checking.channel_layouts import LAYOUTS
 from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes.mistake import Change
-from pe_experiments.checking.pair import NEAR, SIZES, SMALL, Models, Pair, Sizes, model_shape
+from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (
     DIFFER,
@@ -24,7 +32,7 @@ from pe_experiments.checking.stages import (
     outcomes,
     place_in_pair,
 )
-from pe_experiments.configuration.parts import Component
+from pe_experiments.configuration.component import Component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.terminal.errors import shown
@@ -133,7 +141,7 @@ class Comparison:
 
     def layouts(self, layouts: Sequence[Sequence[str]] = LAYOUTS) -> Iterator[Comparison]:
         """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
-        encoding = build(self.reference.build, model_shape(SIZES[0], self.forms[0]))
+        encoding = build(self.reference.build, model_shape(MODEL_SIZES[0], self.forms[0]))
         rotates = type(encoding).rotate is not PositionalEncoding.rotate
         if rotates or acts_at_embedding(encoding):
             for layout in layouts:
@@ -236,7 +244,7 @@ class Comparison:
         return "\n".join(lines)
 
     @torch.no_grad()
-    def untrained_difference(self, sizes: Sequence[Sizes] = SIZES) -> tuple[float, str]:
+    def untrained_difference(self, sizes: Sequence[Sizes] = MODEL_SIZES) -> tuple[float, str]:
         """Return the difference below position 64 if both keep their initial parameters, and its place."""
         worst = 0.0
         for causal in self.forms:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pe_experiments.checking.instances import small_shape
+from pe_experiments.checking.random_inputs import small_shape
+from pe_experiments.configuration.component import Component, load_component, shipped
 from pe_experiments.configuration.hints import ALSO_CALLED
-from pe_experiments.configuration.parts import Component, load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.terminal.errors import UserError
 

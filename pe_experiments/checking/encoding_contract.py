@@ -12,8 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECKS
+from pe_experiments.checking.checked_encoding import (
+    CAST,
+    FLOAT32_TOLERANCE,
+    LATE,
+    VOCABULARY,
+    Subject,
+    compare_difference,
+    compare_outputs,
+    random_tokens,
+)
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.instances import (
+from pe_experiments.checking.random_draws import watch_random_draws
+from pe_experiments.checking.random_inputs import (
     LENGTH,
     draw_content,
     embed,
@@ -22,17 +33,6 @@ from pe_experiments.checking.instances import (
     trainable,
     vectors_at,
 )
-from pe_experiments.checking.random_draws import watch_random_draws
-from pe_experiments.checking.subject import (
-    CAST,
-    LATE,
-    ROUNDING,
-    VOCABULARY,
-    Subject,
-    compare_difference,
-    compare_outputs,
-    random_tokens,
-)
 from pe_experiments.encodings.base import acts_at_embedding, overridden_hooks
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models import Transformer, attention
@@ -40,7 +40,7 @@ from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.errors import allowed
 
-FAR = 16_384  # most cached tables end before it, others far beyond
+DISTANT_POSITION = 16_384  # most cached tables end before it, others far beyond
 FAR_ROUNDING = 1e-4  # a bias in float32 is off by 1e-5 there; positions in bfloat16 are off by up to 64
 CHUNK_BORDER = 65_536  # a multiple of the chunks of released models (Llama 4: 8,192)
 FARTHER = (100_000, 131_072)  # a round number and a power of two, where tables may wrap
@@ -239,7 +239,7 @@ def fractional_positions(subject: Subject) -> Measurement:
     if not logits.isfinite().all():
         return False, "outputs are NaN or infinite"
     for rounded in (ids.floor(), ids.round(), ids.ceil()):
-        if relative_difference(logits, model(tokens, rounded.long())) > ROUNDING:
+        if relative_difference(logits, model(tokens, rounded.long())) > FLOAT32_TOLERANCE:
             continue
         if _changes_at_most_steps(model, tokens, rounded.long()):
             return False, "fractional positions are silently rounded"
@@ -255,7 +255,7 @@ def _changes_at_most_steps(model: Transformer, tokens: Tensor, ids: Tensor) -> b
     moved = ids.repeat(STEPS, 1)
     moved[:, -1] += torch.arange(STEPS)
     logits = model(tokens.expand(STEPS, -1), moved)
-    changes = [relative_difference(after, before) > ROUNDING for before, after in pairwise(logits)]
+    changes = [relative_difference(after, before) > FLOAT32_TOLERANCE for before, after in pairwise(logits)]
     return sum(changes) > len(changes) / 2
 
 
@@ -297,10 +297,10 @@ def invariance_as_stated(subject: Subject) -> Measurement:
     }
     measured = f"a common shift changes {changes['shift']:.1e}, other ids {changes['ids']:.1e}"
     if promise is None:
-        strongest = next((name for name in ("ids", "shift") if changes[name] <= ROUNDING), "nothing")
+        strongest = next((name for name in ("ids", "shift") if changes[name] <= FLOAT32_TOLERANCE), "nothing")
         return None, f"{measured}; invariant_to is not set, {strongest!r} would hold"
     invariant = {"nothing": set(), "shift": {"shift"}, "ids": {"shift", "ids"}}[promise]
-    holds = {name for name, change in changes.items() if change <= ROUNDING}
+    holds = {name for name, change in changes.items() if change <= FLOAT32_TOLERANCE}
     if promise == "nothing":  # other ids stay in a chunk as well
         holds &= {"shift"}
     return holds == invariant, f"{measured}; stated: invariant to {promise}"
@@ -330,15 +330,18 @@ def far_positions_exact(subject: Subject) -> Measurement:
         return not_invariant
     shifted = model(tokens, ids_1T + 3)
     expected = model(tokens, ids_1T)
-    if relative_difference(shifted, expected) > ROUNDING:
+    if relative_difference(shifted, expected) > FLOAT32_TOLERANCE:
         return not_invariant
     # Windows cross powers of two and round numbers, where tables may wrap.
-    worst = relative_difference(model(tokens, ids_1T + FAR - 6), expected)
+    worst = relative_difference(model(tokens, ids_1T + DISTANT_POSITION - 6), expected)
     if worst > FAR_ROUNDING:
-        beyond = relative_difference(model(tokens, ids_1T + FAR), expected)
-        if beyond <= FAR_ROUNDING and _sees_other_keys(subject, ids_1T, ids_1T + FAR - 6):
-            return None, f"queries see other keys around position {FAR:,}, as in chunks"
-        return False, f"at positions from {FAR - 6} on, {compare_difference(worst, FAR_ROUNDING)[1]}"
+        beyond = relative_difference(model(tokens, ids_1T + DISTANT_POSITION), expected)
+        if beyond <= FAR_ROUNDING and _sees_other_keys(subject, ids_1T, ids_1T + DISTANT_POSITION - 6):
+            return None, f"queries see other keys around position {DISTANT_POSITION:,}, as in chunks"
+        return (
+            False,
+            f"at positions from {DISTANT_POSITION - 6} on, {compare_difference(worst, FAR_ROUNDING)[1]}",
+        )
     for boundary in FARTHER:
         try:
             difference = relative_difference(model(tokens, ids_1T + boundary - 6), expected)
@@ -480,7 +483,7 @@ def instances_are_separate(subject: Subject) -> Measurement:
         result = other(tokens, None, None, declared)
         longer = other(torch.cat([tokens, tokens[:, :more]], dim=1), None, None, declared)[:, :-more]
         difference = relative_difference(result, longer)
-        if subject.causal and difference > ROUNDING:
+        if subject.causal and difference > FLOAT32_TOLERANCE:
             return compare_difference(difference)
     return compare_outputs(model(tokens), before, 0)
 
@@ -514,7 +517,7 @@ def implementations_agree(subject: Subject) -> Measurement:
             results[implementation] = logits[torch.arange(length) < lengths[:, None]]
         for implementation in ("sdpa", "blocked"):
             worst = max(worst, relative_difference(results[implementation], results["eager"]))
-    return compare_difference(worst, 2 * ROUNDING)
+    return compare_difference(worst, 2 * FLOAT32_TOLERANCE)
 
 
 CHECKS = MODEL_CHECKS | ATTENTION_CHECKS

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import relations
+from pe_experiments.checking.candidate_and_reference import DENSE, LARGE, SMALL, Pair, make_pair, model_shape
 from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes import generic_mistakes, reported_mistakes
 from pe_experiments.checking.known_mistakes.mistake import Change
-from pe_experiments.checking.pair import DENSE, LARGE, SMALL, Pair, make_pair, model_shape
-from pe_experiments.checking.published import (
+from pe_experiments.checking.other_arguments import (
     OTHER_MODELS,
     fitted_base,
     ignored_variants,
     published_variants,
     rotates_equally,
 )
+from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.relations import Relation
 from pe_experiments.checking.similar import all_encodings
 from pe_experiments.checking.stages import (

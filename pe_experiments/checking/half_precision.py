@@ -6,7 +6,7 @@ from itertools import product
 
 import torch
 
-from pe_experiments.checking.instances import draw_content
+from pe_experiments.checking.random_inputs import draw_content
 from pe_experiments.checking.scenarios import Scenario, outputs, worst_difference
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs

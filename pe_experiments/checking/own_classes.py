@@ -8,15 +8,15 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.instances import perturbed, relative_difference
+from pe_experiments.checking.random_inputs import perturbed, relative_difference
 from pe_experiments.checking.task_contract import CHECKS, broken_rule, draw_examples, possible_lengths
+from pe_experiments.configuration.component import shipped, user_errors
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import shipped, user_errors
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import COUNTED, CURVE_COLUMNS
-from pe_experiments.evaluation.details import metric_values
 from pe_experiments.evaluation.metrics import all_metrics
+from pe_experiments.evaluation.tables import metric_values
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import Task

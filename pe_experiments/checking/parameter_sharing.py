@@ -8,7 +8,7 @@ from itertools import islice, permutations, product
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.instances import trainable
+from pe_experiments.checking.random_inputs import trainable
 from pe_experiments.encodings import PositionalEncoding
 
 MOST_ASSIGNMENTS = 24

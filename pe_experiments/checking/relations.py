@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.instances import masked_difference, unmasked, vectors_at
+from pe_experiments.checking.candidate_and_reference import DENSE, TOLERANCE, Pair, scores_of
 from pe_experiments.checking.known_mistakes.generic import (
     at_every_hook,
     layer_encodings,
@@ -23,7 +23,7 @@ from pe_experiments.checking.known_mistakes.mistake import (
     change_method,
     replace_method,
 )
-from pe_experiments.checking.pair import DENSE, SAME, Pair, scores_of
+from pe_experiments.checking.random_inputs import masked_difference, unmasked, vectors_at
 from pe_experiments.checking.stages import (
     format_numbers,
     spread_ids,
@@ -55,7 +55,7 @@ class Relation(NamedTuple):
 
 
 def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bool:
-    return masked_difference(values, expected, largest) <= SAME
+    return masked_difference(values, expected, largest) <= TOLERANCE
 
 
 def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> float | None:
@@ -68,7 +68,7 @@ def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> fl
     if not _equal(values, factor * expected, largest):
         return None
     for exact in (0.0, 1.0):
-        if abs(factor - exact) < SAME:
+        if abs(factor - exact) < TOLERANCE:
             return exact
     return factor
 
@@ -137,14 +137,14 @@ def _embedding_factors(pair: Pair) -> Relation | None:
         return of_tokens * x + of_vectors * (original(x, ids, declared) - x)
 
     change = change_method("embed_sequence", embed_sequence)
-    if abs(of_vectors) < SAME:
+    if abs(of_vectors) < TOLERANCE:
         return Relation(change, "no vector of positions is added")
-    if math.isclose(of_tokens, of_vectors, rel_tol=SAME):
+    if math.isclose(of_tokens, of_vectors, rel_tol=TOLERANCE):
         return Relation(change, *_describe_factor("tokens and vectors together are", of_tokens, pair.shape))
     texts = [
         _describe_factor(f"{what} are", number, pair.shape)
         for what, number in {"tokens": of_tokens, "vectors of positions": of_vectors}.items()
-        if not math.isclose(number, 1, rel_tol=SAME)
+        if not math.isclose(number, 1, rel_tol=TOLERANCE)
     ]
     return Relation(change, "; ".join(text for text, _ in texts), any(mistake for _, mistake in texts))
 
@@ -364,9 +364,9 @@ def frequencies(pair: Pair) -> Relation | None:
     channels = 2 * pair.reference.pairs
     change = change_method("frequencies_BR", lambda part, original, at: angles_R[None])
     texts = []
-    if not torch.allclose(angles_R, our_angles_R, rtol=SAME, atol=STILL):
+    if not torch.allclose(angles_R, our_angles_R, rtol=TOLERANCE, atol=STILL):
         texts.append(_describe_frequencies(angles_R, our_angles_R))
-    if abs(ratio - 1) > SAME:
+    if abs(ratio - 1) > TOLERANCE:
         change = change.then(change_method("rotate", rotate))
         texts.append(f"rotated queries and keys are {ratio:.5g} times as long as ours")
     return Relation(change, "; ".join(texts), mistake=False) if texts else None
@@ -390,9 +390,9 @@ def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> tuple[Tensor, floa
     rotated = rotated[:, torch.tensor(order).argsort()]
     cos, sin = rotated[:, :pairs].diagonal(), rotated[:, pairs : 2 * pairs].diagonal()
     lengths = (cos.square() + sin.square()).sqrt()
-    if not torch.allclose(rotated.norm(dim=-1), lengths, rtol=SAME):
+    if not torch.allclose(rotated.norm(dim=-1), lengths, rtol=TOLERANCE):
         return None
-    if not torch.allclose(lengths, lengths[:1].expand_as(lengths), rtol=SAME):
+    if not torch.allclose(lengths, lengths[:1].expand_as(lengths), rtol=TOLERANCE):
         return None
     return torch.atan2(sin, cos), float(lengths[0])
 
@@ -414,7 +414,7 @@ def _sinusoid_frequencies(pair: Pair) -> Relation | None:
         return torch.atan2(vector_D[0::2], vector_D[1::2])
 
     angles_R, our_angles_R = angles(pair.candidate), angles(pair.reference)
-    if len(angles_R) != len(our_angles_R) or torch.allclose(angles_R, our_angles_R, rtol=SAME):
+    if len(angles_R) != len(our_angles_R) or torch.allclose(angles_R, our_angles_R, rtol=TOLERANCE):
         return None
 
     def vectors(encoding, original, positions):
@@ -427,7 +427,7 @@ def _sinusoid_frequencies(pair: Pair) -> Relation | None:
 
 def _describe_frequencies(angles_R: Tensor, our_angles_R: Tensor) -> str:
     """Describe how frequencies differ: by a factor, in their progression, or from which pair on."""
-    differs_R = ~torch.isclose(angles_R, our_angles_R, rtol=SAME, atol=STILL)
+    differs_R = ~torch.isclose(angles_R, our_angles_R, rtol=TOLERANCE, atol=STILL)
     both = (angles_R.abs() > STILL) & (our_angles_R.abs() > STILL)
     ratios = angles_R[both] / our_angles_R[both]
     if bool(both.all()) and torch.allclose(ratios, ratios[:1].expand_as(ratios), rtol=1e-3):

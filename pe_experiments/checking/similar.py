@@ -5,12 +5,21 @@ from typing import NamedTuple
 
 import torch
 
+from pe_experiments.checking.candidate_and_reference import (
+    DENSE,
+    MODEL_SIZES,
+    SMALL,
+    TOLERANCE,
+    Models,
+    Pair,
+    model_shape,
+    scores_of,
+)
 from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
 from pe_experiments.checking.comparison import Comparison, common_forms
 from pe_experiments.checking.components import SizedComponent, reference_of
-from pe_experiments.checking.instances import build, perturbed, relative_difference
-from pe_experiments.checking.pair import DENSE, SAME, SIZES, SMALL, Models, Pair, model_shape, scores_of
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.checking.random_inputs import build, perturbed, relative_difference
+from pe_experiments.configuration.component import shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.encodings.mixtures import ByHead, ByLayer
@@ -47,7 +56,7 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
         layer_scores = [pair.scores(inputs, layer) for layer in pair.first_layers]
         change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
         changes.append(change.nan_to_num(0.0, neginf=-100.0))
-    if not any(change.abs().max() > SAME for change in changes):
+    if not any(change.abs().max() > TOLERANCE for change in changes):
         return Effect(embeddings, 0)
     return Effect(embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2)
 
@@ -88,10 +97,10 @@ def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparis
         difference = _near_difference(comparison)
         fits = difference is not None
         if difference is None:
-            difference = comparison.untrained_difference(SIZES[:1])[0]
+            difference = comparison.untrained_difference(MODEL_SIZES[:1])[0]
         other_effect = effect != reference_effect
         comparison = replace(comparison, same_effect=not other_effect)
-        comparisons.append((other_effect, not fits, max(difference, SAME), comparison))
+        comparisons.append((other_effect, not fits, max(difference, TOLERANCE), comparison))
     comparisons.sort(key=lambda entry: entry[:3])
     return [comparison for *_, comparison in comparisons]
 

@@ -10,23 +10,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
-from pe_experiments.checking.instances import masked_difference, relative_difference, trainable, unmasked
-from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
-from pe_experiments.checking.pair import (
+from pe_experiments.checking.candidate_and_reference import (
     DENSE,
     FAR,
     LARGE,
+    MODEL_SIZES,
     NEAR,
-    SAME,
-    SIZES,
     SMALL,
+    TOLERANCE,
     Models,
     Pair,
     Sizes,
     logits_of_one_query,
     scores_of,
 )
+from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
+from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
+from pe_experiments.checking.random_inputs import masked_difference, relative_difference, trainable, unmasked
 from pe_experiments.checking.scenarios import Scenario, scenario_results, worst_difference
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
@@ -82,7 +82,7 @@ def outcomes(models: Models, forms: Sequence[bool]) -> Iterator[Outcome]:
         forms: True for decoders, False for encoders.
     """
     for causal in forms:
-        for size in SIZES:
+        for size in MODEL_SIZES:
             pair = models.pair(size, causal)
             if pair is None:
                 yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
@@ -93,7 +93,7 @@ def outcomes(models: Models, forms: Sequence[bool]) -> Iterator[Outcome]:
                 continue
             for name, scenario, results, expected in scenario_results(pair, causal):
                 difference = worst_difference(results, expected)
-                differs = difference > SAME
+                differs = difference > TOLERANCE
                 place = _place_in_scenario(scenario, results, expected) if differs else ""
                 yield Outcome(name, causal, difference, place)
             yield _far(models, pair, causal)
@@ -115,8 +115,8 @@ def _near(models: Models, pair: Pair, size: Sizes, causal: bool) -> Outcome:
     stage = NEAR_STAGE
     if size != SMALL:
         stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
-    if pair.difference <= SAME or not models.largest:
-        return Outcome(stage, causal, pair.difference, DIFFER if pair.difference > SAME else "")
+    if pair.difference <= TOLERANCE or not models.largest:
+        return Outcome(stage, causal, pair.difference, DIFFER if pair.difference > TOLERANCE else "")
     place = place_in_pair(pair)
     if not place and (place := place_in_pair(pair, NEAR)):
         place = f"{WITH_GAPS}, {place}"
@@ -133,8 +133,8 @@ def _far(models: Models, pair: Pair, causal: bool) -> Outcome:
         difference = pair.difference_below(FAR)
     except Exception as error:  # raised by the implementation, e.g. for the end of a table
         return Outcome(FAR_STAGE, causal, torch.nan, remark=_far_error(pair, error))
-    # Angles in float32 are off by less than 2 * SAME, angles in half precision by more.
-    place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * SAME else ""
+    # Angles in float32 are off by less than 2 * TOLERANCE, angles in half precision by more.
+    place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * TOLERANCE else ""
     return Outcome(FAR_STAGE, causal, difference, place)
 
 
@@ -172,7 +172,9 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
     )
 
 
-def _place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = SAME) -> str:
+def _place_in_embeddings(
+    result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = TOLERANCE
+) -> str:
     """Describe the first position and the column of a difference; return "" if there is none."""
     if result.shape != expected.shape:
         return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
@@ -196,7 +198,7 @@ def _place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str)
     if result.shape != expected.shape:
         return f"{what} have the shape {list(result.shape)} instead of {list(expected.shape)}"
     difference_HTS = (result - expected).abs().nan_to_num(0.0, torch.inf)  # nan: masked in both
-    differs_HTS = difference_HTS > SAME * expected[expected.isfinite()].abs().max()
+    differs_HTS = difference_HTS > TOLERANCE * expected[expected.isfinite()].abs().max()
     if not differs_HTS.any():
         return ""
     heads = differs_HTS.flatten(1).any(dim=1).nonzero().flatten().tolist()
@@ -221,7 +223,7 @@ def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list
         if result.shape != target.shape:
             return f"{what}: the shape is {list(result.shape)} instead of {list(target.shape)}"
         difference = (result - target).abs().nan_to_num(0.0, torch.inf)
-        if not difference.max() > SAME * target.nan_to_num(0.0).abs().max():
+        if not difference.max() > TOLERANCE * target.nan_to_num(0.0).abs().max():
             continue
         row, *index = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
         ids = scenario.positions_BT[row].tolist()
@@ -250,11 +252,11 @@ def _difference_across_sizes(models: Models, causal: bool) -> str:
             continue
         compared.add(pair.shape)
         where = "" if size == SMALL else f"with {pair.shape.num_heads} heads, "
-        if pair.difference > SAME:
+        if pair.difference > TOLERANCE:
             return f"{where}{place_in_pair(pair) or DIFFER}"
         inputs = pair.inputs_below(NEAR)
         all_layers = range(pair.shape.num_layers)
-        layers = [layer for layer in all_layers if masked_difference(*pair.scores(inputs, layer)) > SAME]
+        layers = [layer for layer in all_layers if masked_difference(*pair.scores(inputs, layer)) > TOLERANCE]
         if layers:
             named = format_numbers("layer", layers)
             return f"{where}in {named} of {len(all_layers)}, logits differ; in the others they are equal"
@@ -263,7 +265,7 @@ def _difference_across_sizes(models: Models, causal: bool) -> str:
 
 def _difference_around_lengths(models: Models, causal: bool) -> str:
     """Describe a difference in rows of an original length of the reference, next to it, or twice as long."""
-    for size in SIZES:
+    for size in MODEL_SIZES:
         pair = models.pair(size, causal)
         assert pair is not None
         for length in _original_lengths(pair.reference):
@@ -282,7 +284,7 @@ def _difference_around_lengths(models: Models, causal: bool) -> str:
                     result = scores_of(pair.candidate, candidate_inputs, pair.compares_weights, 0)
                 except Exception as error:
                     return f"in a row of {tokens:,} tokens it raises {sentence(error)}"
-                if masked_difference(result, expected) > SAME:
+                if masked_difference(result, expected) > TOLERANCE:
                     return f"in a row of {tokens:,} tokens, {where} the original length, logits differ"
     return ""
 
@@ -312,7 +314,7 @@ def _difference_of_long_training(models: Models, causal: bool) -> str:
         lengths.add(min(int(10 * pair.reference.base), LONGEST_TRAINING))
     for length in sorted(lengths):
         pair = models.pair((width, heads, length), causal)
-        if pair is not None and pair.difference > SAME:
+        if pair is not None and pair.difference > TOLERANCE:
             return f"trained on {length:,} tokens, {place_in_pair(pair, NEAR) or DIFFER}"
     return ""
 
@@ -333,10 +335,10 @@ def _difference_at_distances(models: Models, causal: bool) -> str:
             expected = logits_of_one_query(pair.reference, ids_S, query)
         except Exception:  # a table that ends is reported where far positions are compared
             continue
-        if masked_difference(result, expected) <= 2 * SAME:
+        if masked_difference(result, expected) <= 2 * TOLERANCE:
             continue
         # Both minus infinity: a difference of NaN, which is not larger.
-        differs_S = ((result - expected).abs() > 2 * SAME * unmasked(expected).abs().max()).any(0)
+        differs_S = ((result - expected).abs() > 2 * TOLERANCE * unmasked(expected).abs().max()).any(0)
         distances = (ids_S - ids_S[query]).abs()[differs_S].unique().tolist()
         if len(distances) <= MOST_NUMBERS:
             return f"logits differ at {format_numbers('distance', distances)} only"

@@ -20,7 +20,7 @@ from pe_experiments.terminal.errors import UserError, allowed
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
 MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
-LONGEST = 160  # input symbols of the longest evaluation by default, eight times those in training
+DEFAULT_MAX_LENGTH = 160  # input symbols of the longest evaluation by default, eight times those in training
 ROWS = 8  # examples of every length
 LONG = 20  # input symbols, enough for many inputs; the default longest training input
 SEEDS = 600  # batches of a single example
@@ -114,7 +114,7 @@ def broken_rule(task: Task, length: int, inputs: Tensor, targets: Tensor) -> str
 def samples_obey_rule(task: Task) -> Measurement:
     """Solve many examples of usual lengths, then some of every length that runs have by default."""
     usual = lengths_to_check(task)
-    others = sorted({*lengths_to_check(task, range(1, LONGEST + 1))} - {*usual})
+    others = sorted({*lengths_to_check(task, range(1, DEFAULT_MAX_LENGTH + 1))} - {*usual})
     for rows, lengths in ((50, usual), (ROWS, others)):
         for seed, length in enumerate(lengths):
             inputs, targets = draw_examples(task, length, rows, seed)

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 import pe_experiments
-from pe_experiments.configuration.groups import choices_of, groups_of
+from pe_experiments.configuration.config_groups import choices_of, groups_of
 from pe_experiments.configuration.hydra_errors import (
     OVERRIDE,
     canonical,

@@ -35,7 +35,7 @@ class CompareSettings(Section):
 def run(cfg: DictConfig) -> None:
     gc.set_threshold(1_000_000)  # otherwise the collector repeatedly scans all loaded data
     options = validated(CompareSettings, cfg).model_dump()
-    from pe_experiments.comparison.compare import compare, is_published, output_of, show
+    from pe_experiments.comparison.compare_runs import compare, is_published, output_of, show
 
     options["pe"] = options.pop("encodings")
     folder = Path(options["results_dir"]) / str(options["study"])

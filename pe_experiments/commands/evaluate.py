@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import RunSettings, command, show_result
-from pe_experiments.configuration.groups import groups_of
+from pe_experiments.configuration.config_groups import groups_of
 from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Config, resolved, validated
 from pe_experiments.terminal.console import Lines

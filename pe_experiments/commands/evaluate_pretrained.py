@@ -17,7 +17,10 @@ from pe_experiments.terminal.console import Lines
 def run(cfg: DictConfig) -> None:
     settings = resolved(cfg)
     settings["model"] = settings.pop("path")
-    from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained  # imports torch
+    from pe_experiments.pretrained.context_curve import (  # imports torch
+        PretrainedSettings,
+        evaluate_pretrained,
+    )
     from pe_experiments.pretrained.report import show
 
     # configs/local may contain options of other commands.

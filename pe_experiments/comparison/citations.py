@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.configuration.groups import OURS
+from pe_experiments.configuration.config_groups import OURS
 
 ENTRIES = Path(__file__).with_name("references.bib")
 

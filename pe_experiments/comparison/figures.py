@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Row, finite
+from pe_experiments.comparison.sentences import format_seeds, learned
 from pe_experiments.comparison.statistics import FEWEST
-from pe_experiments.comparison.words import format_seeds, learned
 from pe_experiments.drawing import (
+    FIGURE_WIDTH,
     GREY,
-    WIDTH,
     depth_heatmap,
     drawing,
     legend_below,
@@ -102,11 +102,11 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
 def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
     """Return a figure and its panels [protocols, 2], side by side for one protocol, else in stacked pairs."""
     if protocols == 1:
-        figure = Figure(figsize=(WIDTH, 2.9), layout="constrained")
+        figure = Figure(figsize=(FIGURE_WIDTH, 2.9), layout="constrained")
         return figure, figure.subplots(1, 2, squeeze=False)
     columns = min(protocols, 4)
     blocks = math.ceil(protocols / 4)
-    figure = Figure(figsize=(WIDTH, 0.6 + 3.8 * blocks), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH, 0.6 + 3.8 * blocks), layout="constrained")
     grid = figure.subplots(2 * blocks, columns).reshape(blocks, 2, columns).swapaxes(1, 2).reshape(-1, 2)
     for axes in grid[protocols:].flat:
         axes.remove()
@@ -175,7 +175,7 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
 
 def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:
     """Draw the four metrics of language models: bits per byte by length, index and slice, and copying."""
-    figure = Figure(figsize=(WIDTH, 0.72 * WIDTH), layout="constrained")
+    figure = Figure(figsize=(FIGURE_WIDTH, 0.72 * FIGURE_WIDTH), layout="constrained")
     diverged = int(protocol.runs["status"].eq(DIVERGED).sum())
     exclusion = f"; without {diverged} diverged runs" if diverged else ""
     figure.suptitle(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-import pe_experiments.comparison.words as words
+import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.table import best_encodings
@@ -39,7 +39,7 @@ def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
     }
     return environment.get_template("table.tex.j2").render(
         comparison=comparison,
-        words=words,
+        words=sentences,
         printed_name=printed_name,
         cited=cite(comparison.runs)[0],
         rows=rows,
@@ -48,7 +48,7 @@ def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
         area=comparison.summary.span == "extrapolation" and comparison.summary.metric.guess is not None,
         spread=spread,
         spread_known=table[f"{metric}_{'sd' if spread == 'sd' else 'low'}"].notna().any(),
-        unlearned=not all(words.learned(row) for row in rows.values()),
+        unlearned=not all(sentences.learned(row) for row in rows.values()),
         diverged=table["diverged"].any(),
         solved=SOLVED,
         farthest=f"{FARTHEST:g}",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import pe_experiments.comparison.words as words
+import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
@@ -21,7 +21,7 @@ from pe_experiments.store.directory import COMPLETED
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # points shown of a training curve
-DIGITS = 6  # decimal places of the data
+DATA_DECIMALS = 6  # decimal places of the data
 
 BY_STEP_KEY = (
     "Each cell shows the mean over seeds at an input length, evaluated on fewer examples after so many steps "
@@ -78,7 +78,7 @@ def render_page(comparison: Comparison, title: str) -> str:
         past=summary.span == "extrapolation",
         chance=summary.span == "extrapolation" and summary.metric.bounds and summary.metric.guess,
         reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
-        unlearned=not all(words.learned(row) for row in comparison.table.to_dict("records")),
+        unlearned=not all(sentences.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
         heatmaps=[(*names, [*filter(None, maps)], key) for *names, maps, key in heatmaps if any(maps)],
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
@@ -92,7 +92,7 @@ def _methods(comparison: Comparison) -> Json:
     return {
         "cited": cited,
         "bibtex": bibtex,
-        "seeds": words.format_seeds(comparison.table["seeds"]),
+        "seeds": sentences.format_seeds(comparison.table["seeds"]),
         "intervals": bool(
             comparison.table[["solved_low", f"{comparison.metric}_low"]].notna().any(axis=None)
         ),
@@ -103,7 +103,7 @@ def _methods(comparison: Comparison) -> Json:
         "baseline": comparison.baseline,
         "level": f"{LEVEL:.0%}".replace("%", " %"),
         "fewest": FEWEST,
-        "mixed": words.mixed_versions(comparison.runs),
+        "mixed": sentences.mixed_versions(comparison.runs),
         "solved": SOLVED,
         "farthest": f"{FARTHEST:g}",
     }
@@ -127,8 +127,8 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         "max_length": protocol.max_length,
         "exact": protocol.exact,
         "drawn": drawn,
-        "notes": words.caveats(protocol, rows, comparison.runs.tuning),
-        "limits": [*words.limits(pairs), *filter(None, [comparison.plans.get(protocol.title)])],
+        "notes": sentences.caveats(protocol, rows, comparison.runs.tuning),
+        "limits": [*sentences.limits(pairs), *filter(None, [comparison.plans.get(protocol.title)])],
         "lengths": protocol.lengths(),
         "measured": measured,
         "table": _cells(pd.DataFrame(rows), index),
@@ -176,7 +176,7 @@ def _own_metrics(protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
 
 def _means(rows: pd.DataFrame, x: str, y: str, index: Mapping[str, int]) -> dict[int, list[list[float]]]:
     """Return points of the mean of ``y`` over seeds at each ``x``, by index of the encoding."""
-    means = rows.groupby(["label", x])[y].mean().round(DIGITS).reset_index()
+    means = rows.groupby(["label", x])[y].mean().round(DATA_DECIMALS).reset_index()
     return {index[str(label)]: points[[x, y]].to_numpy().tolist() for label, points in means.groupby("label")}
 
 
@@ -217,7 +217,7 @@ def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
     """Return columns and data of a table, with encodings by index and without empty columns."""
     encodings = {key: table[key].map(index) for key in ("encoding", "other") if key in table}
     filled = table.assign(**encodings).dropna(axis="columns", how="all")
-    cells: Json = json.loads(filled.to_json(orient="split", index=False, double_precision=DIGITS))
+    cells: Json = json.loads(filled.to_json(orient="split", index=False, double_precision=DATA_DECIMALS))
     return cells
 
 
@@ -228,7 +228,9 @@ def _by_run(
     unique_rows = rows.drop_duplicates(["name", x])
     lines = unique_rows.pivot(index=["label", "name"], columns=x, values=column).reindex(columns=list(points))
     return {
-        index[str(label)]: json.loads(runs.astype(float).to_json(orient="values", double_precision=DIGITS))
+        index[str(label)]: json.loads(
+            runs.astype(float).to_json(orient="values", double_precision=DATA_DECIMALS)
+        )
         for label, runs in lines.groupby("label")
     }
 
@@ -236,7 +238,7 @@ def _by_run(
 def _parents(protocol: Protocol, column: str) -> list[Json]:
     """Return the mean curves of the parents: the runs that the runs of the protocol continue."""
     measured = protocol.parents.dropna(subset=[column])
-    means = measured.groupby(["label", "content_length"])[column].mean().round(DIGITS).reset_index()
+    means = measured.groupby(["label", "content_length"])[column].mean().round(DATA_DECIMALS).reset_index()
     return [
         {"name": f"{label}, before", "points": rows[["content_length", column]].to_numpy().tolist()}
         for label, rows in means.groupby("label")

@@ -16,7 +16,7 @@ from pe_experiments.terminal.errors import UserError
 SOURCE = "task.source"  # distinguishes protocols that differ in the code of the user's task
 CODE = (SOURCE, "task._target_")
 MACHINE = ("processor", "device", "threads")  # keys of an environment on which times per step depend
-LONGEST = 80  # characters of a slug
+MAX_SLUG_LENGTH = 80  # characters of a slug
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Protocol:
     def slug(self) -> str:
         """Return the name for files and for the column ``section``, such as ``copy-decoder-d_model64``."""
         name = safe_name("-".join([self.task, self.model, *self.distinctive]).replace("=", ""))
-        return name if len(name) <= LONGEST else f"{name[:LONGEST]}-{self.hash}"
+        return name if len(name) <= MAX_SLUG_LENGTH else f"{name[:MAX_SLUG_LENGTH]}-{self.hash}"
 
     @property
     def exact(self) -> bool:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs
+from pe_experiments.comparison.sentences import caveats, result_sentence, seeds_sentence
 from pe_experiments.comparison.table import encoding_table, pair_table, summary_of
-from pe_experiments.comparison.words import caveats, result_sentence, seeds_sentence
 from pe_experiments.drawing import Style, styles
 from pe_experiments.evaluation.summary import Summary
 from pe_experiments.store.directory import DIVERGED

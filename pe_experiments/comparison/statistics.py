@@ -22,7 +22,7 @@ RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; 
 POWER = 0.8  # share of studies in which a planned number of seeds finds the difference
 MOST_SEEDS = 1000  # a study with more is not planned
 MOST_PAIRS = 8  # of a rank correlation, whose test lists all orders
-ROUNDING = 1e-12  # values closer than this count as equal
+EQUAL_WITHIN = 1e-12  # values closer than this count as equal
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def seed_interval(
     Seeds that all have the same value have no interval: they say nothing about how far seeds scatter.
     """
     interval = t_interval(values)
-    if np.ptp(values) <= ROUNDING:
+    if np.ptp(values) <= EQUAL_WITHIN:
         return Interval(interval.estimate)
     if bounds is None:
         return interval
@@ -136,7 +136,7 @@ def permutation_p(first: Sequence[float] | np.ndarray, second: Sequence[float] |
     pooled = np.concatenate([first, second]).astype(float)
     if min(len(first), len(second)) < FEWEST or np.isnan(pooled).any():
         return math.nan
-    rounding = ROUNDING * max(1.0, float(np.abs(pooled).max()))
+    rounding = EQUAL_WITHIN * max(1.0, float(np.abs(pooled).max()))
     observed = abs(np.mean(first) - np.mean(second))
     if observed <= rounding:
         return 1.0
@@ -169,7 +169,7 @@ def paired_ps(differences: np.ndarray) -> np.ndarray:
     """
     # A difference of 0 does not change p.
     means = np.nan_to_num(differences) @ _subset_means(differences.shape[1]).T
-    beyond = np.minimum((means <= ROUNDING).sum(axis=1), (means >= -ROUNDING).sum(axis=1))
+    beyond = np.minimum((means <= EQUAL_WITHIN).sum(axis=1), (means >= -EQUAL_WITHIN).sum(axis=1))
     return np.minimum(1.0, 2 * (1 + beyond) / (1 + means.shape[1]))
 
 
@@ -180,7 +180,7 @@ def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = AL
     """
     sample = np.asarray(differences, dtype=float)
     means = np.sort(_subset_means(len(sample)) @ sample)
-    end = int(alpha / 2 * (1 + len(means)) + ROUNDING)
+    end = int(alpha / 2 * (1 + len(means)) + EQUAL_WITHIN)
     if end == 0:
         return Interval(float(sample.mean()), -1.0, 1.0)
     return Interval(float(sample.mean()), float(means[end - 1]), float(means[-end]))

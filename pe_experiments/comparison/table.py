@@ -10,7 +10,7 @@ import pandas as pd
 import pe_experiments.comparison.statistics as statistics
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import Row, finite
-from pe_experiments.comparison.statistics import ALPHA, FEWEST, ROUNDING, Interval, seed_interval
+from pe_experiments.comparison.statistics import ALPHA, EQUAL_WITHIN, FEWEST, Interval, seed_interval
 from pe_experiments.drawing import CEILINGS
 from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY
 from pe_experiments.evaluation.summary import SOLVED, Summary, summaries_of
@@ -18,7 +18,7 @@ from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError, allowed, nearest
 
 LEAST = 0.005  # smaller means are shown as 0.00
-SAME = "all seeds of both have the same value"
+ALL_VALUES_EQUAL = "all seeds of both have the same value"
 PAIRS = ["section", "protocol", "metric", "encoding", "other", "seeds", "other_seeds", "not_tested",
          "difference", "p", "p_holm", "separated"]  # fmt: skip
 
@@ -184,7 +184,7 @@ def best_encodings(protocol: Protocol, rows: Sequence[Row], summary: Summary) ->
     tests = [_test(best, encoding, values, dict.fromkeys(means, True)) for encoding in others]
     adjusted = dict(zip(others, statistics.holm([test["p"] for test in tests]), strict=True))
     separated = [encoding for encoding in others if adjusted[encoding] <= ALPHA]
-    testable = [test["other"] for test in tests if test["not_tested"] in (None, SAME)]
+    testable = [test["other"] for test in tests if test["not_tested"] in (None, ALL_VALUES_EQUAL)]
     return [best, *(encoding for encoding in testable if encoding not in separated)], separated
 
 
@@ -205,8 +205,8 @@ def _test(first: str, second: str, values: Mapping[str, np.ndarray], learned: Ma
         reason = "under three seeds"
     elif np.isnan(pooled).any():
         reason = "not measured"
-    elif np.ptp(pooled) <= ROUNDING:
-        reason = SAME
+    elif np.ptp(pooled) <= EQUAL_WITHIN:
+        reason = ALL_VALUES_EQUAL
     return {
         "encoding": first,
         "other": second,

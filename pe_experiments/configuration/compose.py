@@ -13,10 +13,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_experiments.configuration.groups import COMPONENT_GROUPS, groups_of
+from pe_experiments.configuration.config_groups import COMPONENT_GROUPS, groups_of
 from pe_experiments.configuration.hydra_errors import canonical, explain_error, refuse_ignored
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
-from pe_experiments.configuration.schema import SIZES
+from pe_experiments.configuration.schema import MODEL_SIZES
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 
@@ -88,7 +88,7 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
 def _set(config: DictConfig, key: str, value: Any) -> None:
     """Set a key in place; a section with a ``_target_`` replaces the arguments of another class."""
     if key in COMPONENT_GROUPS and isinstance(value, dict) and "_target_" in value:
-        sizes = {size: config[key][size] for size in SIZES if key == "model"}
+        sizes = {size: config[key][size] for size in MODEL_SIZES if key == "model"}
         config[key] = sizes | value
     elif key.endswith("._target_") and key.partition(".")[0] in COMPONENT_GROUPS:
         _set(config, key.removesuffix("._target_"), {"_target_": value})

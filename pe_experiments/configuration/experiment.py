@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.parts import (
+from pe_experiments.configuration.component import (
     CALLBACKS,
     Component,
     load_component,
@@ -21,8 +21,8 @@ from pe_experiments.configuration.parts import (
 )
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
-    LONGEST,
-    SIZES,
+    MAX_LENGTH,
+    MODEL_SIZES,
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
     EvaluationConfig,
@@ -108,7 +108,7 @@ class Experiment:
             self.positions.check(self.task, self.train_lengths)
             train_positions = self.positions.train_positions(train_length)
         self.shape = ModelShape(
-            **{key: getattr(config.model, key) for key in SIZES},
+            **{key: getattr(config.model, key) for key in MODEL_SIZES},
             train_length=train_length,
             train_positions=train_positions,
             parent_length=config.parent.length if config.parent else None,
@@ -202,7 +202,7 @@ class Experiment:
         config = self.config.model_dump(by_alias=True)
         for group in (*ENCODING_AND_TASK, "optimizer"):
             config[group] = self.components[group].section
-        sizes = {key: getattr(self.config.model, key) for key in SIZES}
+        sizes = {key: getattr(self.config.model, key) for key in MODEL_SIZES}
         config["model"] = self.components["model"].section | sizes
         config["trainer"]["callbacks"] = [callback.section for callback in self.training_callbacks]
         return config
@@ -289,7 +289,7 @@ def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], ta
             raise UserError(f"evaluation.lengths: {cannot}")
         return tuple(sorted(set(requested)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
-    grid = sorted({min(LONGEST, max(1, round(ratio * max(trained)))) for ratio in ratios})
+    grid = sorted({min(MAX_LENGTH, max(1, round(ratio * max(trained)))) for ratio in ratios})
     candidates = [(length, task.nearest_length(length)) for length in grid]
     lengths = tuple(
         length for length, nearest in candidates if nearest and nearest >= max(0.9 * length, min(trained))

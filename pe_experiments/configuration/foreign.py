@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pe_experiments.configuration.groups import OURS
+from pe_experiments.configuration.config_groups import OURS
 from pe_experiments.configuration.schema import ENCODING_AND_TASK
 from pe_experiments.terminal.errors import UserError, shown
 

@@ -22,7 +22,7 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from pe_experiments.configuration.groups import (
+from pe_experiments.configuration.config_groups import (
     ALIASES,
     COMPONENT_GROUPS,
     choices_in_folders,

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.parts import load_component, signature_of
+from pe_experiments.configuration.component import load_component, signature_of
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY
 
 ABSENT = object()

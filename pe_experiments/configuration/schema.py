@@ -19,16 +19,16 @@ _NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]*"
 PRINTABLE = rf"^{_NO_CONTROL}[^\x00-\x1f\x7f-\x9f\s]{_NO_CONTROL}$"
 Schema = TypeVar("Schema", bound=BaseModel)
 # Random streams are numbered within 32 bits (`randomness`), which bounds these values.
-LONGEST = 131_071
+MAX_LENGTH = 131_071
 MOST_EXAMPLES = 409_600
 MOST_BATCHES = 1 << 29
 FINAL_LEARNING_RATE = 0.05  # the default of configs/training
-MOST = (1 << 31) - 1  # of any other count, so that their products fit into 64 bits
+MAX_COUNT = (1 << 31) - 1  # of any other count, so that their products fit into 64 bits
 MOST_LAYERS = 1000  # which take a second to build
-Count = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]
 Jobs = Annotated[int, Field(ge=1, le=1024)]  # processes of one machine
-Length = Annotated[int, Field(ge=1, le=LONGEST)]
+Length = Annotated[int, Field(ge=1, le=MAX_LENGTH)]
 NAME = r"^[A-Za-z0-9_(][A-Za-z0-9_.+=(),-]*$"  # does not start a spreadsheet formula
 # Folders of results_dir that are not studies.
 RESERVED = ("runs", "comparison", "encodings", "models", "multirun")
@@ -66,7 +66,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-SIZES = ("causal", "d_model", "num_heads", "num_layers")
+MODEL_SIZES = ("causal", "d_model", "num_heads", "num_layers")
 
 
 class ModelConfig(Section):

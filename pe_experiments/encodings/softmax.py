@@ -58,8 +58,8 @@ class Softmax(nn.Module):
 class Softmax1(Softmax):
     """Softmax with 1 in the denominator, so that a head can attend to nothing: e^x_i / (1 + sum_j e^x_j).
 
-    Source: Miller 2023, "Attention is off by one". Parameters: none. It is a sink (`models.parts.Sinks`)
-    whose logit stays at 0.
+    Source: Miller 2023, "Attention is off by one". Parameters: none. It is a sink
+    (`models.attention_parts.Sinks`) whose logit stays at 0.
     """
 
     def forward(self, logits_BHTS: Tensor) -> Tensor:

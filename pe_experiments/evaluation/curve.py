@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.evaluation.details import Details
 from pe_experiments.evaluation.metrics import (
     EXACT_MATCH,
     LOSS,
@@ -28,6 +27,7 @@ from pe_experiments.evaluation.metrics import (
     exact_match,
     wilson_interval,
 )
+from pe_experiments.evaluation.tables import Details
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import DEPTHS, IGNORE
 from pe_experiments.terminal.console import Display, Row

@@ -17,8 +17,8 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
+from pe_experiments.models.attention_parts import AttentionPart, QkNorm, softmax_with_sink
 from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster, has_fixed_bias
-from pe_experiments.models.parts import AttentionPart, QkNorm, softmax_with_sink
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
 FEWEST_QUERIES = 16  # of a block, because each block costs time of its own

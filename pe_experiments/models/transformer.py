@@ -16,10 +16,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.models.attention import Attention, MakeSoftmax, makes_weights
-from pe_experiments.models.backbone import Backbone
-from pe_experiments.models.cpu import SelectedTokens, Unpacked, packing_of
-from pe_experiments.models.initialisation import Initialisation, initialise_backbone
-from pe_experiments.models.parts import (
+from pe_experiments.models.attention_parts import (
     AttentionPart,
     Gate,
     NormOfQueries,
@@ -28,6 +25,9 @@ from pe_experiments.models.parts import (
     Sinks,
     TokenShift,
 )
+from pe_experiments.models.backbone import Backbone
+from pe_experiments.models.cpu import SelectedTokens, Unpacked, packing_of
+from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.terminal.argument_checks import one_of
 from pe_experiments.terminal.errors import NotApplicable
 

@@ -20,7 +20,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor
 
-from pe_experiments.configuration.parts import user_errors
+from pe_experiments.configuration.component import user_errors
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed
 from pe_experiments.pretrained.model import Block, PretrainedModel
 from pe_experiments.store.csv_files import to_csv

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.parts import user_errors
+from pe_experiments.configuration.component import user_errors
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError

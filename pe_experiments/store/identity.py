@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments import NUMERICS
+from pe_experiments.configuration.component import CALLBACKS, Component, load_component, only_shipped
 from pe_experiments.configuration.experiment import IGNORED_ARGUMENTS, Experiment, trained_sections
-from pe_experiments.configuration.parts import CALLBACKS, Component, load_component, only_shipped
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
-    SIZES,
+    MODEL_SIZES,
     TrainerConfig,
     TrainingConfig,
     warmup_steps,
@@ -101,7 +101,7 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     for section in (*ENCODING_AND_TASK, "model", "optimizer", "training", "trainer"):
         if not isinstance(trained.get(section), Mapping):
             raise UserError(f"{section}={shown(trained.get(section))} is not a section of a configuration")
-    model = {key: value for key, value in trained["model"].items() if key not in SIZES}
+    model = {key: value for key, value in trained["model"].items() if key not in MODEL_SIZES}
     sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer")} | {"model": model}
     with only_shipped():
         components = {group: load_component(group, section) for group, section in sections.items()}
@@ -120,7 +120,7 @@ def _without_defaults(
     sections = {group: component.section_without_defaults for group, component in components.items()}
     for argument in components["task"].cls.data_arguments:  # type: ignore[attr-defined]
         sections["task"].pop(argument, None)
-    sections["model"] |= {key: trained["model"][key] for key in SIZES}
+    sections["model"] |= {key: trained["model"][key] for key in MODEL_SIZES}
     for argument in IGNORED_ARGUMENTS:
         sections["model"].pop(argument, None)
     for group, schema in (("training", TrainingConfig), ("trainer", TrainerConfig)):

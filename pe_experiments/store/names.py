@@ -10,7 +10,7 @@ from typing import Any
 
 from pe_experiments.terminal.errors import UserError, shown
 
-DIGITS = 12  # hexadecimal digits of a digest
+DIGEST_DIGITS = 12  # hexadecimal digits of a digest
 
 
 def safe_name(label: str) -> str:
@@ -30,7 +30,7 @@ def short_hash(content: Any) -> str:
 
 def bytes_digest(content: bytes) -> str:
     """Return the first digits of the SHA-256 hash of some bytes."""
-    return hashlib.sha256(content).hexdigest()[:DIGITS]
+    return hashlib.sha256(content).hexdigest()[:DIGEST_DIGITS]
 
 
 def file_digest(path: Path) -> str:
@@ -42,7 +42,7 @@ def file_digest(path: Path) -> str:
 @cache
 def _digest_of_file(path: Path, *_: int) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_DIGITS]
 
 
 def jsonable(content: Any) -> Any:

@@ -21,8 +21,8 @@ from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from pe_experiments.configuration.component import KNOWN_PACKAGES, same
 from pe_experiments.configuration.compose import is_importable
-from pe_experiments.configuration.parts import KNOWN_PACKAGES, same
 from pe_experiments.store.names import bytes_digest
 from pe_experiments.terminal.errors import UserError, is_library
 

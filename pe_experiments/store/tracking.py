@@ -23,10 +23,10 @@ from filelock import FileLock
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.configuration.schema import LoggerSections, used_loggers
 from pe_experiments.evaluation.metrics import METRICS, Metric
+from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable, short_hash
-from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError, sentence
 
 if TYPE_CHECKING:  # imported where a logger is built, because Lightning takes seconds
@@ -36,7 +36,7 @@ CURVE, FIGURE, TABLE = "extrapolation", "extrapolation/figure", "extrapolation/t
 BY_STEP = "during_training"
 EXTRAS = ("tensorboard", "mlflow")  # loggers whose package is an extra of the same name
 FOLDERS = ("wandb", "tensorboard", "csv")  # of loggers that write to a folder of their name
-LONGEST = 64  # characters of a tag; Weights & Biases refuses longer ones
+MAX_TAG_LENGTH = 64  # characters of a tag; Weights & Biases refuses longer ones
 DATA_DIR = "WANDB_DATA_DIR"  # where tables of an offline run wait for `wandb sync`
 USER_HAS_DATA_DIR = DATA_DIR in os.environ
 
@@ -176,12 +176,12 @@ def run_loggers(
         folder=directory.path,
         results_dir=Path(run.config.results_dir),
         config=config,
-        name=name[: 2 * LONGEST],
-        group=(f"{study}: {group}" if study else group)[-2 * LONGEST :],
+        name=name[: 2 * MAX_TAG_LENGTH],
+        group=(f"{study}: {group}" if study else group)[-2 * MAX_TAG_LENGTH :],
         job=job,
         study=study,
         label=label,
-        tags=[label[:LONGEST], task[:LONGEST], model[:LONGEST]],
+        tags=[label[:MAX_TAG_LENGTH], task[:MAX_TAG_LENGTH], model[:MAX_TAG_LENGTH]],
     )
     return Loggers(run.config.logger, logged, metrics)
 

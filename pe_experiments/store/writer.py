@@ -12,9 +12,10 @@ from typing import Any, Self
 import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.configuration.schema import used_loggers
-from pe_experiments.evaluation.evaluate import Curve, Tables
+from pe_experiments.evaluation.evaluate_model import Curve, Tables
 from pe_experiments.evaluation.metrics import METRICS, all_metrics
 from pe_experiments.evaluation.summary import summarise
+from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import (
     TRAINING_COLUMNS,
     Row,
@@ -27,12 +28,11 @@ from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
 from pe_experiments.store.environment import describe_environment, environment_changes
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.store.names import file_digest, jsonable
-from pe_experiments.store.run import Run
 from pe_experiments.store.tracking import Loggers, run_loggers
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import inside, write_atomically
-from pe_experiments.training.observer import Observer
+from pe_experiments.training.progress import Observer
 
 
 class RunWriter(Observer):

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from pe_experiments.comparison.compare import RECORDED, runs_csv
+from pe_experiments.comparison.compare_runs import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.store.csv_files import bounded_columns
@@ -39,7 +39,7 @@ NUMBERS = {  # columns that must have numbers only
     "runs.csv": ("seed", "max_length", "parameters"),
     "curves.csv": ("length", "content_length", "loss", *bounded_columns()),
 }
-DIGITS = 6  # decimal places of a recorded loss
+LOSS_DECIMALS = 6  # decimal places of a recorded loss
 
 
 def select_runs(runs: Runs, mask: pd.Series) -> Runs:
@@ -100,7 +100,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
     """Write the CSVs of a study, which the module docstring describes."""
     folder.mkdir(parents=True, exist_ok=True)
     is_evaluation = runs.training["token_accuracy"].notna()
-    training = runs.training.loc[is_evaluation, ["name", *TRAINING]].round(DIGITS)
+    training = runs.training.loc[is_evaluation, ["name", *TRAINING]].round(LOSS_DECIMALS)
     rows = []
     for name, saved in runs.saved.items():
         environment = deepcopy(runs.environments[name])

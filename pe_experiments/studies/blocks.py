@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import FEWEST, ROUNDING, Interval, mean_interval
-from pe_experiments.comparison.words import number
+from pe_experiments.comparison.sentences import number
+from pe_experiments.comparison.statistics import EQUAL_WITHIN, FEWEST, Interval, mean_interval
 from pe_experiments.drawing import markdown_table
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError, few
@@ -100,6 +100,6 @@ def format_mean(values: Iterable[float], unit: str = "seed") -> str:
     estimate, low, high = map(number, (interval.estimate, interval.low, interval.high))
     if len(numbers) < FEWEST:
         return f"{estimate} ({len(numbers)} {unit if len(numbers) == 1 else unit + 's'})"
-    if np.ptp(numbers) <= ROUNDING:
+    if np.ptp(numbers) <= EQUAL_WITHIN:
         return f"{estimate} in all {len(numbers)} {unit}s"
     return f"{estimate} [{low}, {high}]"

@@ -18,12 +18,12 @@ from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.store.published import PROVENANCE
-from pe_experiments.studies.archive import DIGITS, read_archive
+from pe_experiments.studies.archive import LOSS_DECIMALS, read_archive
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.training.device import use_device
 from pe_experiments.training.loop import fit
-from pe_experiments.training.observer import Observer
+from pe_experiments.training.progress import Observer
 
 CLOSE = 1e-4  # relative difference up to which two losses agree
 FIRST_STEPS = 200  # steps in which the losses must agree or differ only by the effect of rounding
@@ -104,7 +104,7 @@ def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, b
         return f"differs: it ended as {repetition.status} ({reason})", False
     losses = published.training[published.training["name"] == name].set_index("step")["loss"]
     metrics = read_metrics(repetition.directory.metrics)
-    loss_by_step = {row["step"]: round(row["loss"], DIGITS) for row in metrics}
+    loss_by_step = {row["step"]: round(row["loss"], LOSS_DECIMALS) for row in metrics}
     repeated_losses = pd.Series(losses.index.map(loss_by_step), losses.index)
     column = "exact_match" if repetition.curve[0]["exact_match"] is not None else "loss"
     curve = published.curves[published.curves["name"] == name].set_index("length")[column]
@@ -118,7 +118,7 @@ def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, b
     if losses.equals(repeated_losses) and difference == 0:
         return f"is identical: {len(losses)} losses, {column} at {len(curve)} lengths", True
     loss_differences = (losses - repeated_losses).abs()
-    is_close = loss_differences <= CLOSE * losses.abs() + 10**-DIGITS
+    is_close = loss_differences <= CLOSE * losses.abs() + 10**-LOSS_DECIMALS
     last_close_step = int(max(losses.index[is_close.cummin()], default=0))
     description = f"training agrees to {CLOSE:g} until step {last_close_step} of {int(losses.index[-1])}"
     description += f"; the largest difference in {column} at a length is {difference:.3f}"

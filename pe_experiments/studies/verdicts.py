@@ -14,7 +14,7 @@ import pandas as pd
 
 from pe_experiments.comparison.statistics import (
     ALPHA,
-    ROUNDING,
+    EQUAL_WITHIN,
     Interval,
     holm,
     holm_alphas,
@@ -98,7 +98,7 @@ def calibrated_p(p: float, encodings: int, configurations: int) -> float:
         encodings: number of compared encodings.
         configurations: number of configurations.
     """
-    return float((_smallest_of_equals(encodings, configurations) <= p + ROUNDING).mean())
+    return float((_smallest_of_equals(encodings, configurations) <= p + EQUAL_WITHIN).mean())
 
 
 @cache

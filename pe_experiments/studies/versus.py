@@ -10,8 +10,8 @@ from pe_experiments.store.manifest import list_in_study
 from pe_experiments.studies.baselines import BankComparison, compare_with_bank
 from pe_experiments.studies.scores import SCORE
 from pe_experiments.studies.versus_page import report
+from pe_experiments.sweeps.callbacks import ComparisonReport
 from pe_experiments.sweeps.launch import Job
-from pe_experiments.sweeps.report import ComparisonReport
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
 

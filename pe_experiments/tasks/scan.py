@@ -14,11 +14,11 @@ from torch import Tensor
 from pe_experiments.tasks.base import IGNORE, Split, Task
 from pe_experiments.terminal.argument_checks import at_least
 
-WORDS = (
+VOCABULARY = (
     *("walk", "look", "run", "jump", "turn", "left", "right"),
     *("opposite", "around", "twice", "thrice", "and", "after"),
 )
-BLANK = len(WORDS)
+BLANK = len(VOCABULARY)
 ACTIONS = ("WALK", "LOOK", "RUN", "JUMP", "LTURN", "RTURN")
 FIRST_ACTION = BLANK + 1
 MOST_WORDS = 9  # of a command
@@ -101,7 +101,7 @@ class Scan(Task):
         return torch.tensor([answer + [IGNORE] * (longest - len(answer)) for answer in answers])
 
     def solve_row(self, row: list[int]) -> list[int]:
-        words = [WORDS[symbol] if symbol < BLANK else "" for symbol in row]
+        words = [VOCABULARY[symbol] if symbol < BLANK else "" for symbol in row]
         while words and not words[-1]:
             words.pop()
         try:
@@ -241,7 +241,7 @@ def _all_commands() -> dict[int, Commands]:
 
 def _encode_words(words: tuple[str, ...]) -> list[int]:
     """Return the symbols of a command, filled with blanks."""
-    return [WORDS.index(word) for word in words] + [BLANK] * (MOST_WORDS - len(words))
+    return [VOCABULARY.index(word) for word in words] + [BLANK] * (MOST_WORDS - len(words))
 
 
 @cache

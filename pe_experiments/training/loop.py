@@ -27,20 +27,20 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
+from pe_experiments.configuration.component import Component
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import Component
 from pe_experiments.configuration.schema import TrainingConfig
 from pe_experiments.data.batches import Batch, TrainingStream
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.evaluation.curve import Row, in_distribution_tally
-from pe_experiments.evaluation.evaluate import evaluate_at_step
+from pe_experiments.evaluation.evaluate_model import evaluate_at_step
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import Diverged, UserError, few
 from pe_experiments.training import cpu
-from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
+from pe_experiments.training.progress import Observer
 
 RECORD_EVERY = 10  # steps between rows of the training curve
 CHECKPOINT_SECONDS = 3.0  # between checkpoints; a killed run loses about as much work

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn, optim
 
-from pe_experiments.configuration.parts import Component
+from pe_experiments.configuration.component import Component
 from pe_experiments.configuration.schema import TrainingConfig, warmup_steps
 from pe_experiments.models import Backbone
 

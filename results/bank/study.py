@@ -17,8 +17,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
+from pe_experiments.comparison.sentences import number
 from pe_experiments.comparison.statistics import ALPHA, rank_correlation
-from pe_experiments.comparison.words import number
 from pe_experiments.drawing import legend_below, length_axis, save, styles
 from pe_experiments.studies import read_archive, table, with_settings
 from pe_experiments.studies.archive import select_runs

@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 from pydantic import BeforeValidator, Field
 
+from pe_experiments.configuration.component import shipped
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import shipped
 from pe_experiments.configuration.schema import Count, Folder, Section, validated
 from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape

@@ -24,8 +24,8 @@ from pe_experiments.training import cpu
 from pe_experiments.training.cpu import Route
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, fit
-from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
+from pe_experiments.training.progress import Observer
 from results.benchmark.timing import Step
 
 EXAMPLES = 2  # per long evaluation

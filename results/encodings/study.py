@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from pe_experiments.analysis.audit import SENTENCES, WORDS, read_both
+from pe_experiments.analysis.audit import EXAMPLE_WORDS, SENTENCES, read_both
 from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page, rounded_lists
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.configuration.component import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.store.directory import RunDirectory
@@ -65,7 +65,7 @@ def sentences() -> Json:
         distances_W = (outputs_2WD[0] - outputs_2WD[1]).norm(dim=-1)
         distances = [0.0 if value < NOISE else round(value, 3) for value in distances_W.tolist()]
         models.append({"name": name, "outputs": rounded_lists(outputs_2WD), "apart": distances})
-    return {"sentences": [" ".join(words) for words in SENTENCES], "words": WORDS, "models": models}
+    return {"sentences": [" ".join(words) for words in SENTENCES], "words": EXAMPLE_WORDS, "models": models}
 
 
 def answers(runs: Iterable[Path]) -> Json:

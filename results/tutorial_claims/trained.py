@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, ROUNDING, holm, mean_below_p, paired_ps, permutation_p
+from pe_experiments.comparison.statistics import (
+    ALPHA,
+    EQUAL_WITHIN,
+    holm,
+    mean_below_p,
+    paired_ps,
+    permutation_p,
+)
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.studies import format_mean, with_settings
 
@@ -145,11 +152,11 @@ def difference_and_p(first: pd.Series, second: pd.Series, paired: bool) -> tuple
     Pairs of configurations are tested by flipping signs, seeds by permutation.
     """
     if not paired:
-        is_equal = np.ptp([*first, *second]) <= ROUNDING
+        is_equal = np.ptp([*first, *second]) <= EQUAL_WITHIN
         return float(first.mean() - second.mean()), math.nan if is_equal else permutation_p(
             [*first], [*second]
         )
     differences = (first - second).dropna().to_numpy(float)
-    is_equal = np.abs(differences).max(initial=0) <= ROUNDING
+    is_equal = np.abs(differences).max(initial=0) <= EQUAL_WITHIN
     mean = float(differences.mean()) if len(differences) else 0.0
     return mean, math.nan if is_equal else float(paired_ps(differences[None])[0])

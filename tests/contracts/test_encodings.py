@@ -10,7 +10,7 @@ import pytest
 
 from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.comparison.citations import cites
-from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.configuration.component import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 
 ENCODINGS = sorted(shipped("pe"))

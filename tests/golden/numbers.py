@@ -22,16 +22,16 @@ from typing import Any
 import torch
 
 from pe_experiments import NUMERICS
+from pe_experiments.configuration.component import load_component, shipped
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.parts import load_component, shipped
 from pe_experiments.configuration.schema import Config, validated
-from pe_experiments.evaluation.evaluate import evaluate_model
+from pe_experiments.evaluation.evaluate_model import evaluate_model
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.training.loop import fit
-from pe_experiments.training.observer import Observer
 from pe_experiments.training.optimizer import split_parameters
+from pe_experiments.training.progress import Observer
 
 FILE = Path(__file__).with_name("numbers.json")
 WIDER = 3.0  # times the usual initial weights: attention is far from uniform

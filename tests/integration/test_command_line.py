@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.configuration.groups import choices_of, groups_of
+from pe_experiments.configuration.config_groups import choices_of, groups_of
+from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.store.run import Run
 from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed

@@ -24,7 +24,7 @@ SCRIPT = "</script><script>document.title='taken'</script><img src=x onerror=\"d
 def _without_figures() -> Iterator[None]:
     """The figures for papers take long to draw and are not part of the page."""
     with pytest.MonkeyPatch.context() as patch:
-        module = importlib.import_module("pe_experiments.comparison.compare")
+        module = importlib.import_module("pe_experiments.comparison.compare_runs")
         patch.setattr(module, "draw_all", lambda *_: [])
         yield
 

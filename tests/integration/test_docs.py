@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from PIL import Image, ImageChops
 
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.component import shipped
 from tests.conftest import ROOT, Script
 
 DOCS = ROOT / "docs"

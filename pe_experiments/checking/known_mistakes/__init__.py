@@ -4,8 +4,8 @@ To add one, write an entry in `reported`. A test introduces each of them into a 
 that the checker names it.
 """
 
+from pe_experiments.checking.candidate_and_reference import SMALL, model_shape
 from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.instances import build
 from pe_experiments.checking.known_mistakes.generic import (
     attention_hooks,
     generic_changes,
@@ -15,7 +15,7 @@ from pe_experiments.checking.known_mistakes.generic import (
 )
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.known_mistakes.reported import REPORTED
-from pe_experiments.checking.pair import SMALL, model_shape
+from pe_experiments.checking.random_inputs import build
 
 
 def reported_mistakes(component: SizedComponent) -> list[tuple[str, Change]]:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.audit import ROUNDING, audit, audit_distances, order_blindness
+from pe_experiments.analysis.audit import FLOAT64_TOLERANCE, audit, audit_distances, order_blindness
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.instances import build
+from pe_experiments.checking.random_inputs import build
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
@@ -84,7 +84,7 @@ def test_the_sinusoid_is_linear_in_the_offset_by_its_exact_map_alone() -> None:
 def test_without_positions_dog_bites_man_equals_man_bites_dog(
     encoding: type[PositionalEncoding], blind: bool
 ) -> None:
-    assert (max(order_blindness(encoding, small_shape(causal=False))) < ROUNDING) is blind
+    assert (max(order_blindness(encoding, small_shape(causal=False))) < FLOAT64_TOLERANCE) is blind
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])

@@ -10,8 +10,8 @@ import pytest
 
 from pe_experiments.analysis.explorer import encoding_view, explorer_page
 from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.instances import build
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.checking.random_inputs import build
+from pe_experiments.configuration.component import shipped
 from pe_experiments.terminal.files import read_json
 from results.encodings import study
 from tests.conftest import ROOT

@@ -18,10 +18,10 @@ from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.latex import printed_name
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
+from pe_experiments.comparison.sentences import caveats
 from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.comparison.table import encoding_table, summary_of
-from pe_experiments.comparison.words import caveats
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.component import shipped
 from pe_experiments.store.manifest import write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
@@ -54,7 +54,7 @@ def with_figures() -> None:
 @pytest.fixture(autouse=True)
 def _without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "with_figures" not in request.fixturenames:
-        module = importlib.import_module("pe_experiments.comparison.compare")
+        module = importlib.import_module("pe_experiments.comparison.compare_runs")
         monkeypatch.setattr(module, "draw_all", lambda *_: [])
 
 

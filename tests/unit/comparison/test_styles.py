@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pe_experiments.configuration.parts import shipped
+from pe_experiments.configuration.component import shipped
 from pe_experiments.drawing import COLOURS, OWN_COLOURS, STYLES, style_indices, styles
 
 

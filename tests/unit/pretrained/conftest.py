@@ -63,7 +63,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def evaluate(llama: Path, text: Path, results: Path) -> Evaluate:
     """Return a function that evaluates the tiny model and returns the folder of results."""
-    from pe_experiments.pretrained.evaluate import PretrainedSettings, evaluate_pretrained
+    from pe_experiments.pretrained.context_curve import PretrainedSettings, evaluate_pretrained
     from pe_experiments.terminal.console import Display
 
     def run(**changed: Any) -> Path:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from pe_experiments.comparison import Runs, compare, load_runs
-from pe_experiments.comparison.compare import output_of
+from pe_experiments.comparison.compare_runs import output_of
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import is_tracked

@@ -15,14 +15,14 @@ from pe_experiments.analysis.trained_model import TrainedModel, load_model
 from pe_experiments.commands.evaluate import changed_sections
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
+from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.hydra_errors import key_of
-from pe_experiments.configuration.parts import load_component
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate_run
+from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run
-from pe_experiments.store.run import Run
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from tests.conftest import Tiny

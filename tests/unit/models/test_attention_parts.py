@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.parts import load_component, shipped
+from pe_experiments.configuration.component import load_component, shipped
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.mixtures import ByLayer
@@ -19,8 +19,8 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention import Attention
+from pe_experiments.models.attention_parts import AttentionPart, Gate, QkNorm, Sinks, TokenShift
 from pe_experiments.models.cpu import UNPACKED
-from pe_experiments.models.parts import AttentionPart, Gate, QkNorm, Sinks, TokenShift
 from pe_experiments.terminal.errors import NotApplicable
 
 HEADS, WIDTH, TOKENS = 2, 4, 7

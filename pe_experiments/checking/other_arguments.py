@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from pe_experiments.checking.candidate_and_reference import MODEL_SIZES, SMALL, TOLERANCE, model_shape
 from pe_experiments.checking.comparison import Comparison
 from pe_experiments.checking.components import SizedComponent, reference_of
-from pe_experiments.checking.instances import build
-from pe_experiments.checking.pair import SAME, SIZES, SMALL, model_shape
+from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.relations import geometric_base, step_angles
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -70,7 +70,7 @@ def ignored_variants(reference: SizedComponent) -> Iterator[tuple[SizedComponent
 @torch.no_grad()
 def rotates_equally(comparison: Comparison) -> bool:
     """Return whether both rotate by the same angles in a step, in any layout of channels."""
-    for size in SIZES:
+    for size in MODEL_SIZES:
         shape = model_shape(size, comparison.forms[0])
         steps = [
             step_angles(build(make, shape)) for make in (comparison.candidate, comparison.make_reference)
@@ -78,7 +78,7 @@ def rotates_equally(comparison: Comparison) -> bool:
         theirs, ours = steps
         if theirs is None or ours is None or theirs.shape != ours.shape:
             return False
-        if not torch.allclose(theirs, ours, rtol=SAME, atol=0.0):
+        if not torch.allclose(theirs, ours, rtol=TOLERANCE, atol=0.0):
             return False
     return True
 

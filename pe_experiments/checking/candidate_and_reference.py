@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.channel_layouts import channel_order
-from pe_experiments.checking.instances import (
+from pe_experiments.checking.parameter_sharing import Pairing, assignments
+from pe_experiments.checking.random_inputs import (
     build,
     draw_content,
     draw_inputs,
@@ -20,21 +21,20 @@ from pe_experiments.checking.instances import (
     perturbed,
     trainable,
 )
-from pe_experiments.checking.parameter_sharing import Pairing, assignments
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 
-SAME = 1e-4  # tolerance relative to the largest value; reordered float32 operations stay below it
+TOLERANCE = 1e-4  # tolerance relative to the largest value; reordered float32 operations stay below it
 # Numbers of positions. Angles computed in float32 are exact below NEAR, and off by some 1e-5 below FAR.
 DENSE, NEAR, FAR = 24, 64, 4096
 Sizes = tuple[int, int, int]  # width, heads, training length
 # The number of heads is a power of two in the first only.
 SMALL: Sizes = (64, 4, 12)
 LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradual ramp in YaRN
-SIZES = (SMALL, LARGE)
+MODEL_SIZES = (SMALL, LARGE)
 TensorPair = tuple[Tensor, Tensor]  # results of the candidate and of the reference
 
 
@@ -172,7 +172,7 @@ class Models:
         """Return the two in a model of these sizes; None if their parameters do not fit."""
         shape = model_shape(sizes, causal, layers)
         if shape not in self._pairs:
-            stop_above = torch.inf if self.largest else SAME
+            stop_above = torch.inf if self.largest else TOLERANCE
             self._pairs[shape] = make_pair(self.candidate, self.reference, shape, self.layout, stop_above)
         return self._pairs[shape]
 
@@ -181,7 +181,7 @@ class Models:
         if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
             return True
         other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
-        return other is None or other.difference_below(FAR) <= SAME
+        return other is None or other.difference_below(FAR) <= TOLERANCE
 
 
 def make_pair(
@@ -212,7 +212,7 @@ def share_parameters(
         pair.difference = pair.difference_below(NEAR, stop_above)
         if best is None or pair.difference < best.difference:
             best = pair
-        if pair.difference <= SAME:
+        if pair.difference <= TOLERANCE:
             return pair
     if best is not None:
         for pairing in best.pairings:

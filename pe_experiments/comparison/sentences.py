@@ -8,10 +8,10 @@ from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.runs import Row, Runs, finite
 from pe_experiments.comparison.statistics import (
     ALPHA,
+    EQUAL_WITHIN,
     FEWEST,
     MOST_SEEDS,
     POWER,
-    ROUNDING,
     seeds_needed,
     smallest_p,
 )
@@ -136,7 +136,7 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row], summary: Summary) -
         return f"No encoding that learned the task exceeds {number(best[metric])} in mean {metric_words}."
     if len(compared) == 1:
         return f"{best['encoding']}: {metric_words} {mean_of_seeds(best, summary)}."
-    if all(abs(row[metric] - best[metric]) <= ROUNDING for row in compared):
+    if all(abs(row[metric] - best[metric]) <= EQUAL_WITHIN for row in compared):
         subject = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
         return f"{subject} have the same mean {metric_words}, {number(best[metric], digits)}."
     tied, separated = best_encodings(protocol, rows, summary)
@@ -153,7 +153,7 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row], summary: Summary) -
         template = BEST + "."
     else:
         template = TOO_FEW_SEEDS if smallest_adjusted_p > ALPHA else TIED
-    equal = [row["encoding"] for row in compared if abs(row[metric] - best[metric]) <= ROUNDING]
+    equal = [row["encoding"] for row in compared if abs(row[metric] - best[metric]) <= EQUAL_WITHIN]
     return template.format(
         best=join_names(equal),
         have="has" if len(equal) == 1 else "have",

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
-import pe_experiments.comparison.words as words
+import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.latex import Spread, table_latex
@@ -139,7 +139,7 @@ def show(comparison: Comparison) -> None:
     shown |= {f"{other.name}_extrapolation": (other, f"{other.name}_extrapolation") for other in own}
     table = comparison.table[["section", "encoding", "seeds", "diverged", "solved", *shown]].copy()
     for column, (of, heading) in shown.items():
-        table[column] = [words.number(value, of.digits) for value in table[column]]
+        table[column] = [sentences.number(value, of.digits) for value in table[column]]
         table = table.rename(columns={column: heading})
     say(table.to_string(index=False, na_rep="–", float_format="{:.2f}".format))
     what = f"mean {metric.label_with_unit}; solved: seeds that learned it"

@@ -15,7 +15,7 @@ from pe_experiments.terminal.console import Lines, complain
 from pe_experiments.terminal.errors import UserError, one_line, sentence
 
 if TYPE_CHECKING:
-    from pe_experiments.store.run import Run
+    from pe_experiments.store.cached_run import Run
 
 UNNAMED = "multirun"  # folder of sweeps without a study
 
@@ -80,6 +80,6 @@ class ComparisonReport(Callback):
 
 
 def _compare(results_dir: str, study: str) -> None:
-    from pe_experiments.comparison.compare import compare, output_of, show
+    from pe_experiments.comparison.compare_runs import compare, output_of, show
 
     show(compare(results_dir, study, output_of(results_dir, study), display=Lines()))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.checks import Measurement
-from pe_experiments.checking.instances import (
+from pe_experiments.checking.random_inputs import (
     LENGTH,
     build,
     perturbed,
@@ -20,7 +20,7 @@ from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.models import Transformer
 
 VOCABULARY = 20
-ROUNDING = 1e-5  # tolerance relative to the largest output, in float32
+FLOAT32_TOLERANCE = 1e-5  # tolerance relative to the largest output, in float32
 LATE = 2_000  # bfloat16 does not represent all whole numbers above 256
 CAST = 0.05  # tolerance relative to the largest output; differences by rounding to bfloat16 stay below it
 LONG_TABLE = 8_192  # rows of a table that ends; more than any check but that of far positions reads
@@ -84,13 +84,13 @@ def random_tokens(rows: int, length: int) -> Tensor:
     return torch.randint(VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(length))
 
 
-def compare_difference(difference: float, tolerance: float = ROUNDING) -> Measurement:
+def compare_difference(difference: float, tolerance: float = FLOAT32_TOLERANCE) -> Measurement:
     """Return whether a relative difference is within the tolerance."""
     if difference == float("inf"):
         return False, "outputs are NaN or infinite"
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
-def compare_outputs(values: Tensor, expected: Tensor, tolerance: float = ROUNDING) -> Measurement:
+def compare_outputs(values: Tensor, expected: Tensor, tolerance: float = FLOAT32_TOLERANCE) -> Measurement:
     """Return whether two tensors are equal within the tolerance."""
     return compare_difference(relative_difference(values, expected), tolerance)

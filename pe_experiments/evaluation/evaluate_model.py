@@ -10,8 +10,8 @@ from torch import nn
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.seen import seen_in_training
 from pe_experiments.evaluation.curve import COUNTED, Row, extrapolation_curve
-from pe_experiments.evaluation.details import Details, indexed_lengths
 from pe_experiments.evaluation.metrics import Metric, all_metrics
+from pe_experiments.evaluation.tables import Details, indexed_lengths
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
 from pe_experiments.tasks.text import Text

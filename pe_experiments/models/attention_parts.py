@@ -20,7 +20,7 @@ from pe_experiments.terminal.errors import NotApplicable
 OutputGate = Literal["none", "head", "channel"]
 NormOfQueries = bool | Literal["before", "after"]  # the rotation; True means before
 
-WIDTH = 4  # tokens that the token shift reads, the current one included
+KERNEL_WIDTH = 4  # tokens that the token shift reads, the current one included
 
 
 class AttentionPart(nn.Module):
@@ -113,10 +113,12 @@ class TokenShift(AttentionPart):
         super().__init__()
         if not shape.causal:
             raise NotApplicable("model.token_shift reads earlier tokens only; take model=decoder or llama")
-        self.convolution = nn.Conv1d(shape.d_model, shape.d_model, WIDTH, groups=shape.d_model, bias=False)
+        self.convolution = nn.Conv1d(
+            shape.d_model, shape.d_model, KERNEL_WIDTH, groups=shape.d_model, bias=False
+        )
 
     def hidden(self, x_ND: Tensor, packing: Unpacked) -> Tensor:
-        x_BDT = F.pad(packing.pad(x_ND).mT, (WIDTH - 1, 0))
+        x_BDT = F.pad(packing.pad(x_ND).mT, (KERNEL_WIDTH - 1, 0))
         return x_ND + packing.unpad(self.convolution(x_BDT).mT)
 
 

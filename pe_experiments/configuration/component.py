@@ -22,7 +22,7 @@ from pydantic.errors import PydanticUserError
 from torch import nn, optim
 
 from pe_experiments.configuration.compose import FROM_PYTHON, is_importable
-from pe_experiments.configuration.groups import ALIASES, OURS
+from pe_experiments.configuration.config_groups import ALIASES, OURS
 from pe_experiments.configuration.hints import nearest, nearest_choice
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
