@@ -1,7 +1,7 @@
 """Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
 
 import filecmp
-import importlib.util
+import importlib
 import shutil
 import sys
 from collections.abc import Iterator
@@ -105,8 +105,8 @@ def load_study(folder: Path) -> Study:
     checkout = str(SHIPPED.parent)
     if sys.path[0] != checkout:  # studies are ``results.bank.study``, and scripts/ has a results.py
         sys.path.insert(0, checkout)
-    results = importlib.util.find_spec(SHIPPED.name)
-    if not results or next(iter(results.submodule_search_locations or ()), None) != str(SHIPPED):
+    package = importlib.import_module(SHIPPED.name)
+    if list(getattr(package, "__path__", [])) != [str(SHIPPED)]:
         raise UserError(f"another package than {SHIPPED} is called results; run this command elsewhere")
     study: Study = importlib.import_module(f"results.{name.replace('/', '.')}.study").STUDY
     return study

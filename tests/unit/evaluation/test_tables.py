@@ -19,7 +19,7 @@ from pe_experiments.store.identity import identify
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import TINY, Script, Tiny, assert_one_sentence
 
-HERE = "tests.unit.evaluation.test_details"
+HERE = "tests.unit.evaluation.test_tables"
 METRIC = f"evaluation.metrics=[{HERE}.first_error]"
 
 

@@ -110,7 +110,9 @@ def test_a_study_with_code_fills_its_page(
     shipped = tmp_path / "results"
     monkeypatch.setattr("pe_experiments.studies.pages.SHIPPED", shipped)
     monkeypatch.setattr("pe_experiments.studies.pages.is_tracked", lambda path: True)
-    monkeypatch.setitem(sys.modules, "results", ModuleType("results"))
+    package = ModuleType("results")
+    package.__path__ = [str(shipped)]
+    monkeypatch.setitem(sys.modules, "results", package)
     folder = shipped / "small"
     write_archive(load_runs(write_study(tiny, seeds=1)), folder)
     (folder / "study.py").write_text(STUDY)

@@ -14,7 +14,7 @@ from pe_experiments.terminal.errors import UserError, one_line, shown
 
 
 def test_the_limits_of_a_configuration_are_those_of_the_random_streams() -> None:
-    assert config.LONGEST == (1 << randomness.LENGTH_BITS) - 1
+    assert config.MAX_LENGTH == (1 << randomness.LENGTH_BITS) - 1
     assert config.MOST_EXAMPLES == data.BLOCK_EXAMPLES << randomness.BLOCK_BITS
     assert config.MOST_BATCHES == 1 << randomness.INDEX_BITS
 
