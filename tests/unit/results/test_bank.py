@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -150,13 +151,25 @@ def test_the_readme_recommends_what_scores_best() -> None:
     readme = (ROOT / "README.md").read_text()
     for words, task, name, typed in (
         ("copying", "copy", "kerple_log", "pe=kerple_log"),
-        ("recall", "induction", "fox", "pe=fox"),
+        ("recall", "induction", "kerple_log", "KERPLE"),
         ("state", "flip_flop", bank.GATE, "pe=fox pe.initial_bias=4"),
     ):
         (row,) = re.findall(rf"^\| {words}.*$", readme, re.MULTILINE)
         assert typed in row
         assert rows[name][place[task]] >= max(by_task[task]) - 0.05
     assert float(cells_of("truncation")["RoPE, its last tokens"][2]) == 1.0  # "perfect at any length"
+    scores = pd.read_csv(FOLDER / "scores.csv").query("configuration < 12")
+    curves = pd.read_csv(FOLDER / "curves.csv")[["name", "content_length", "exact_match"]]
+    lengths = pd.read_csv(FOLDER / "runs.csv")[["name", "max_length"]]
+    points = scores.merge(curves, on="name").merge(lengths, on="name")
+    points["multiple"] = points["content_length"] / points["max_length"]
+    means = points.groupby(["task", "label", "multiple"])["exact_match"].mean()
+    assert "99% right at eight times" in readme
+    assert min(means["induction", "rope_nope", 8], means["induction", "kerple_log", 8]) >= 0.985
+    assert "98% right at eight times" in readme
+    assert means["flip_flop", bank.GATE, 8] == pytest.approx(0.98, abs=0.005)
+    assert "about half of the inputs of twice" in readme
+    assert all(0.4 < means["copy", label, 2] < 0.65 for label in ("rope_nope", "kerple_log"))
 
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])
