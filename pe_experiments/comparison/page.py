@@ -50,7 +50,10 @@ def render_page(comparison: Comparison, title: str) -> str:
         by_step.append(_heatmaps(heading, drawn, protocol, comparison.by_step(protocol)))
         heading = f"By length and depth: {protocol.title}"
         depths.append(_heatmaps(heading, EXACT_MATCH, protocol, comparison.depths(protocol), "{:.0%}".format))
-    heatmaps = [("by-step", "step", by_step, BY_STEP_KEY), ("depth", "depth", depths, DEPTH_KEY)]
+    heatmaps = [
+        ("by-step", "step", [maps for maps in by_step if maps], BY_STEP_KEY),
+        ("depth", "depth", [maps for maps in depths if maps], DEPTH_KEY),
+    ]
     data = {
         "metric": {
             "name": summary.metric.name,
@@ -80,7 +83,7 @@ def render_page(comparison: Comparison, title: str) -> str:
         reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
         unlearned=not all(sentences.learned(row) for row in comparison.table.to_dict("records")),
         comparison=comparison,
-        heatmaps=[(*names, [*filter(None, maps)], key) for *names, maps, key in heatmaps if any(maps)],
+        heatmaps=heatmaps,
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
         **_methods(comparison),
     )
