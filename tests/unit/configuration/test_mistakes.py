@@ -58,7 +58,7 @@ MISTAKES = {
         ),
         (["pe=YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
         (["pe=yarn", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
-        (["pe=kerple-log"], ["pe=kerple_log"]),
+        (["pe=learned-relative"], ["pe=learned_relative"]),
         (["pe=FoX", "model=Decoder"], ["pe=fox", "model=decoder"]),
         (["pe=by_head", "pe.encodings=[ALiBi,NoPE]"], ["pe=by_head", "pe.encodings=[alibi,none]"]),
     ],
