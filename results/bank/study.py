@@ -495,12 +495,12 @@ def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
 
 
 def draw_curves(bank: Bank, folder: Path) -> None:
-    """Draw mean exact match over input length, with standard errors over all configurations."""
-    points = bank.runs.curves.merge(bank.first[["name", "configuration"]], on="name")
-    points = points.merge(bank.rows[["name", "max_length"]], on="name")
-    points["times"] = points["content_length"] / points["max_length"]
-    everywhere = points.groupby("times")["name"].transform("nunique") == len(bank.first)
-    points = points[(points["times"] >= 1) & everywhere]
+    """Draw mean exact match over input length, with standard errors over all configurations.
+
+    RoPE on its last tokens, which was measured in the mirrored configurations, is a dashed line.
+    """
+    points = at_multiples(bank.runs.curves.merge(bank.first[["name", "configuration"]], on="name"), bank)
+    truncated = at_multiples(bank.truncated, bank)
     in_colour = [label for label in IN_COLOUR if label in set(points["label"])]
     style_of: Any = {"others": (GREY, "")} | styles(in_colour)
     figure = Figure(figsize=(7.2, 2.5), layout="constrained")
@@ -517,6 +517,8 @@ def draw_curves(bank: Bank, folder: Path) -> None:
                 means.index, means[label], bars, color=colour, marker=marker, markersize=3,
                 linewidth=1.2 if label in in_colour else 0.8, elinewidth=0.6,
             )  # fmt: skip
+        cut = truncated[truncated["task"] == task].groupby("times")["exact_match"].mean()
+        axes.plot(cut.index, cut, "--", color=style_of["rope"][0], linewidth=1.4, zorder=3)
         length_axis(axes, [1, 2, 4, 8], 1, "exact match")
         axes.xaxis.set_major_formatter(lambda times, _: f"{times:g}x")
         axes.set_title(f"{words} ({task})", fontsize=7)
@@ -524,6 +526,15 @@ def draw_curves(bank: Bank, folder: Path) -> None:
         axes.label_outer()
     legend_below(figure, style_of, [*reversed(in_colour), "others"])
     save(figure, folder, "curves")
+
+
+def at_multiples(curves: pd.DataFrame, bank: Bank) -> pd.DataFrame:
+    """Return the rows of curves from the training length on, at the multiples of it that all runs have."""
+    columns = ["name", *({"task", "max_length"} - {*curves})]
+    points = curves.merge(bank.rows[columns], on="name")
+    points["times"] = points["content_length"] / points["max_length"]
+    has_all_runs = points.groupby("times")["name"].transform("nunique") == points["name"].nunique()
+    return points[(points["times"] >= 1) & has_all_runs]
 
 
 def draw_answer(bank: Bank, folder: Path) -> None:
