@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.sentences import number
 from pe_experiments.drawing import legend_below, save, styles
-from pe_experiments.studies import Study, read_archive, table
+from pe_experiments.studies import Study, read_archive, read_table, table
 
 BANK = Path(__file__).parents[1] / "bank"
 LENGTHS = [6, 12, 18, 24]  # at which a model learns
@@ -32,8 +32,8 @@ def judge(before: float, after: float) -> str:
 def by_run(folder: Path) -> pd.DataFrame:
     """Return a row per run: when it learned, exact match then and at the end, and in the bank."""
     runs = read_archive(folder)
-    bank_scores = pd.read_csv(BANK / "scores.csv").set_index(["task", "label", "configuration"])["name"]
-    bank_curves = exact_match(pd.read_csv(BANK / "curves.csv"))
+    bank_scores = read_table(BANK / "scores.csv").set_index(["task", "label", "configuration"])["name"]
+    bank_curves = exact_match(read_table(BANK / "curves.csv"))
     ends = exact_match(runs.curves)
     rows = []
     for run in runs.runs.itertuples():
