@@ -90,6 +90,9 @@ class Runs:
     by_step: pd.DataFrame = field(default_factory=pd.DataFrame)
     metrics: tuple[Metric, ...] = METRICS
 
+    def __repr__(self) -> str:
+        return f"<Runs: {len(self.runs)} runs, {len(self.left_out)} excluded>"
+
     @property
     def own_labels(self) -> set[str]:
         """Return the labels of the encodings whose code is the user's."""
