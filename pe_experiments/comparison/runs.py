@@ -210,6 +210,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError("not a run directory: config.yaml and result.json are missing")
     if is_formula(directory.name):
         raise UserError("its name would be a formula in a spreadsheet")
+    if not directory.name.isprintable():
+        raise UserError("its name has characters that cannot be printed")
     result = directory.read_result()
     if result is None:
         raise UserError("unfinished; repeat its command to resume it")
