@@ -42,9 +42,15 @@ class TrainedModel:
     def batch(self, inputs: Inputs) -> Batch:
         """Return the model's inputs (tokens, labels, position ids) for inputs [B, N] of the task."""
         source, task = self.experiment.source, self.experiment.task
-        inputs_BN = torch.atleast_2d(torch.as_tensor(inputs))
+        expected = f"inputs: expected symbols of the task, 0 to {task.vocab_size - 1}"
+        try:
+            inputs_BN = torch.atleast_2d(torch.as_tensor(inputs))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{expected}, in rows of equal length") from error
+        if inputs_BN.numel() == 0 or inputs_BN.is_floating_point():
+            raise UserError(expected)
         if not 0 <= int(inputs_BN.min()) <= int(inputs_BN.max()) < task.vocab_size:
-            raise UserError(f"inputs: expected symbols of the task, 0 to {task.vocab_size - 1}")
+            raise UserError(expected)
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
         targets_BM = F.pad(targets_BM, (0, longest - targets_BM.shape[1]), value=IGNORE)

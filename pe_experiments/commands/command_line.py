@@ -30,6 +30,7 @@ from pe_experiments.configuration.hydra_errors import (
     key_of,
     refuse_ignored,
     refuse_repeated,
+    refuse_unknown_flags,
 )
 from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.configuration.schema import Folder, Section
@@ -164,6 +165,8 @@ def _exit_code(
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
+        if any(text.startswith("-") for text in sys.argv[1:]):
+            refuse_unknown_flags(sys.argv[1:])
         if any("=[" in text or text.startswith("hydra.") for text in sys.argv):
             refuse_ignored(sys.argv[1:])
         keys = [text.partition("=")[0] for text in sys.argv]

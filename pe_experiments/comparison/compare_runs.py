@@ -17,7 +17,7 @@ from pe_experiments.evaluation.summary import SPAN_WORDS
 from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few
-from pe_experiments.terminal.files import make_folder, write_atomically
+from pe_experiments.terminal.files import inside, make_folder, write_atomically
 
 WRITTEN = (".csv", ".tex", ".bib", ".html")  # suffixes of the files of a comparison
 # Columns of runs.csv and the keys of a run's environment that they contain.
@@ -104,7 +104,7 @@ def write_comparison(
 ) -> Comparison:
     """Write the tables, figures and page of a comparison to a folder; ``spread`` as in `compare`."""
     runs = comparison.runs
-    figures = draw_all(comparison, make_folder(folder / "figures"), display)
+    figures = draw_all(comparison, make_folder(inside(folder, "figures")), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
     if len(runs.text):
         tables["text"] = runs.text

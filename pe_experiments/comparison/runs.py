@@ -90,6 +90,9 @@ class Runs:
     by_step: pd.DataFrame = field(default_factory=pd.DataFrame)
     metrics: tuple[Metric, ...] = METRICS
 
+    def __repr__(self) -> str:
+        return f"<Runs: {len(self.runs)} runs, {len(self.left_out)} excluded>"
+
     @property
     def own_labels(self) -> set[str]:
         """Return the labels of the encodings whose code is the user's."""
@@ -207,6 +210,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         raise UserError("not a run directory: config.yaml and result.json are missing")
     if is_formula(directory.name):
         raise UserError("its name would be a formula in a spreadsheet")
+    if not directory.name.isprintable():
+        raise UserError("its name has characters that cannot be printed")
     result = directory.read_result()
     if result is None:
         raise UserError("unfinished; repeat its command to resume it")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import (
     ConfigCompositionException,
@@ -125,6 +126,14 @@ def canonical(text: str, command: str = "config") -> str:
         return by_spelling.get(value.lower().replace("-", "_"), value)
 
     return f"{prefix}{group}={','.join(map(spelled, values.split(',')))}"
+
+
+def refuse_unknown_flags(arguments: Sequence[str]) -> None:
+    """Raise an error for a flag that Hydra does not have; its own message is preceded by a page of usage."""
+    flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
+    if flags:
+        how = "options are typed as key=value, such as seed=1; --help shows them"
+        raise UserError(f"{flags[0]} is not a flag of this command; {how}")
 
 
 def refuse_ignored(overrides: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ from pe_experiments.store.directory import (
     TRAINED,
     RunDirectory,
     State,
+    refuse_link,
     run_directory,
     runs_with_same_label,
 )
@@ -71,6 +72,8 @@ class Run:
     @property
     def state(self) -> State:
         """Return how far training and evaluation are, read from disk."""
+        if self.config.rerun:
+            refuse_link(self.directory.path)
         state = self.directory.state()
         if state not in TRAINED:
             return state

@@ -82,6 +82,8 @@ def read_curve(path: Path) -> list[Row]:
         rows = read_csv(path)
         if not rows:
             raise ValueError("no rows")
+        if odd := [column for column in rows[0] if not column.isidentifier()]:
+            raise ValueError(f"{shown(odd[0])} is not the name of a column")
         curve: list[Row] = [
             {
                 key: row[key] if key == "split" else _number(row[key])

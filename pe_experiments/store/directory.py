@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
@@ -26,12 +25,20 @@ from pe_experiments.terminal.errors import (
     one_line,
     shown,
 )
-from pe_experiments.terminal.files import inside, make_folder, read_json, read_yaml, write_atomically
+from pe_experiments.terminal.files import (
+    inside,
+    make_folder,
+    read_json,
+    read_yaml,
+    remove_folder,
+    write_atomically,
+)
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
 REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
 TYPES = {"label": str, "task": str, "model": str, "seed": int, "steps": int, "evaluation": dict,
-         "finished_step": int, "checkpoint": str, "run": str, "files": dict}  # fmt: skip
+         "finished_step": int, "checkpoint": str, "run": str, "files": dict,
+         "validation_loss": float}  # fmt: skip
 
 
 class State(StrEnum):
@@ -148,9 +155,14 @@ class RunDirectory:
             for key, kind in TYPES.items():
                 if key in result and type(result[key]) is not kind:
                     raise ValueError(f"{key}={shown(result[key])}")
+            lengths, encoding = result["evaluation"]["lengths"], result["evaluation"]["pe"]
+            if type(lengths) is not list or type(encoding) is not dict:
+                raise ValueError("evaluation.lengths is not a list or evaluation.pe not a section")
             for key in ("label", "task", "model"):
                 if is_formula(result[key]):
                     raise ValueError(f"{key}={shown(result[key])} would be a formula in a spreadsheet")
+                if not result[key].isprintable():
+                    raise ValueError(f"{key}={shown(result[key])} has characters that cannot be printed")
             return result
         except FileNotFoundError:  # replaced by another process in between
             return None
@@ -188,8 +200,8 @@ class RunDirectory:
             words = [*environment.get("libraries", {}).values(), *command]
             is_valid = isinstance(command, list) and isinstance(commit, str | None)
             is_valid = is_valid and isinstance(environment.get("earlier", []), list)
-            versions = environment.get("libraries", {}).values()
-            is_valid = is_valid and not any(map(is_formula, (commit, *versions)))
+            texts = [*environment.values(), *environment.get("libraries", {}).values(), *command[:1]]
+            is_valid = is_valid and not any(map(is_formula, texts))  # some are written to runs.csv
             return environment if is_valid and all(isinstance(word, str) for word in words) else {}
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
@@ -228,8 +240,7 @@ class RunDirectory:
         self.complete_rerun()
         folders = [self.path, self.path.parent] if self.path.parent.name == "evaluations" else [self.path]
         for folder in folders:
-            if folder.is_symlink():
-                raise UserError(f"{folder} is a link, and no run is written through one; delete it")
+            refuse_link(folder)
         try:
             lock = None
             while lock is None:
@@ -244,7 +255,7 @@ class RunDirectory:
                     yield
                 except BaseException:
                     if created and not (self.checkpoint.exists() or self.result.exists()):
-                        _remove(self.path)
+                        remove_folder(self.path)
                     raise
         except OSError as error:
             if problem := disk_problem(error):
@@ -255,11 +266,11 @@ class RunDirectory:
     def replace_by(self, finished: RunDirectory) -> None:
         """Put a finished rerun in the place of this run; killed in between, `complete_rerun` ends it."""
         earlier = self.path.with_name(f".{self.name}.earlier")
-        _remove(earlier)
+        remove_folder(earlier)
         if self.path.exists():
             self.path.rename(earlier)
         finished.path.rename(self.path)
-        _remove(earlier)
+        remove_folder(earlier)
 
     def complete_rerun(self) -> None:
         """Put a rerun in its place if the process that finished it was killed before.
@@ -283,6 +294,12 @@ class RunDirectory:
             raise UserError(f"{self.path} {lost}")
 
 
+def refuse_link(folder: Path) -> None:
+    """Raise an error if a folder is a link, since it may lead to a folder with other files."""
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link, and no run is written through one; delete it")
+
+
 def validation_loss(result: Mapping[str, Any]) -> float:
     """Return the last loss on fresh examples of the training lengths from the content of ``result.json``.
 
@@ -290,14 +307,6 @@ def validation_loss(result: Mapping[str, Any]) -> float:
     weight averaging changes the final weights.
     """
     return math.inf if result["status"] == DIVERGED else float(result.get("validation_loss", math.nan))
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, or a link without the folder to which it points."""
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_directory(results_dir: str | Path, name: str) -> RunDirectory:

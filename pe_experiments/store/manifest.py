@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, one_line
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
 OPTION = r"(pe|positions|task|model|training|trainer|optimizer)\.[A-Za-z]\w*"  # one that can be tuned
@@ -56,4 +56,4 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(f"study={path.parent.name}: {path} does not exist; {available}") from error
     except ValueError as error:
         cure = "delete it and run the sweep again"
-        raise UserError(f"{path} is damaged ({type(error).__name__}); {cure}") from error
+        raise UserError(f"{path} is damaged ({one_line(str(error))}); {cure}") from error

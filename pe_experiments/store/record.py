@@ -10,7 +10,7 @@ from typing import Any
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, without_defaults
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, one_line
 
 
 @dataclass(frozen=True)
@@ -77,5 +77,7 @@ class Record:
                 raise TypeError("section 'identity.classes' is not a mapping of mappings")
             return record
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"config.yaml: section {error} is missing" if isinstance(error, KeyError) else str(error)
-            raise UserError(f"{directory.path} is not a valid run directory: {why}") from error
+            why = f"section {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise UserError(
+                f"{directory.path} is not a valid run directory: config.yaml: {one_line(why)}"
+            ) from error

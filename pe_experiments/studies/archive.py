@@ -25,6 +25,7 @@ from pandas.api.types import is_numeric_dtype
 from pe_experiments.comparison.compare_runs import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
+from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.store.csv_files import bounded_columns
 from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TEXTS, TUNING, read_table, valid_study
 from pe_experiments.store.record import Record
@@ -147,6 +148,7 @@ def read_archive(folder: Path) -> Runs:
         environments: dict[str, Any] = {}
         for row in provenance.ffill().to_dict("records"):
             trained, data = ({**json.loads(row[column])} for column in ("trained", "data"))
+            trained_sections(trained)  # an error if one is missing
             saved[row["name"]] = Record(row["name"], trained, int(row["numerics"]), data)
             environment = json.loads(row["environment"])
             environments[row["name"]] = {

@@ -55,7 +55,10 @@ def _regenerated(folder: Path) -> Iterator[Path]:
     with TemporaryDirectory() as scratch:
         fresh = Path(scratch) / folder.name
         copy_data(folder, fresh)
-        make_pages(fresh, load_study(folder), folder)
+        try:
+            make_pages(fresh, load_study(folder), folder)
+        except UserError as error:  # the user knows the folder of the study, not its copy
+            raise UserError(str(error).replace(str(fresh), str(folder))) from error
         yield fresh
 
 

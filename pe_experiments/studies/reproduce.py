@@ -69,7 +69,7 @@ def reproduce(study: str, count: int, results_dir: Path, display: Display, trust
 def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     """Train one published run again in a temporary directory and return whether its first steps agree."""
     numerics = published.saved[name].numerics
-    torch_version = published.environments[name]["libraries"]["torch"]
+    torch_version = published.environments[name]["libraries"].get("torch", "unknown")
     published_versions = f"NUMERICS {numerics} and PyTorch {torch_version}"
     current_versions = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
     say(f"{name}: published with {published_versions}, trained again with {current_versions}")

@@ -103,7 +103,8 @@ def printable(text: str) -> str:
 
 def is_formula(value: object) -> bool:
     """Return whether a spreadsheet would take a text for a formula."""
-    return isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    # Some spreadsheets skip white space before the sign.
+    return isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@"))
 
 
 SHOWN = 60  # maximum number of characters of a value in a message

@@ -72,6 +72,14 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, or a link without the folder to which it points."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
     """Replace the named files of a folder by those of ``source``, all or none even after a kill.
 
@@ -83,14 +91,14 @@ def replace_together(source: Path, folder: Path, names: Iterable[Path]) -> None:
         for name in names:
             make_folder(inside(folder, *name.parent.parts))
         copies = folder / ".copies"
-        shutil.rmtree(copies, ignore_errors=True)
+        remove_folder(copies)
         try:
             for name in names:
                 make_folder((copies / name).parent)
                 shutil.copyfile(source / name, copies / name)
             copies.rename(folder / READY)
         finally:
-            shutil.rmtree(copies, ignore_errors=True)
+            remove_folder(copies)
         _move_ready_files(folder)
 
 
@@ -156,6 +164,8 @@ def read_yaml(path: Path) -> Any:
                 raise ValueError(f"nested more than {DEEPEST} deep")
             if isinstance(event, yaml.AliasEvent):
                 raise ValueError("it contains a YAML alias")
+            if getattr(event, "tag", None) is not None:  # such as !!int, also of a number in base 60
+                raise ValueError(f"it contains the YAML tag {event.tag}")
             if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and SEXAGESIMAL.match(event.value):
                 raise ValueError("it contains a number with colons")
         return yaml.load(text, Loader=LOADER)

@@ -43,6 +43,7 @@ MISTAKES = {
     "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
     "training.steps=" + "x" * 500: ["training.steps=xxx", "...: expected a whole number"],
     "nonsense": ["nonsense", "key=value"],
+    "-x seed=1": ["-x is not a flag of this command", "key=value"],
     "=3": ["'=3' is not key=value"],
     "seed=0..4": ["seed=0..4", "train.py -m seed=0,1,2,3,4"],
     "pe=rope pe=alibi": ["pe=rope pe=alibi: pe is given twice", "-m pe=rope,alibi"],

@@ -101,6 +101,7 @@ def test_runs_evaluated_in_a_window_are_not_published(written: Path) -> None:
     [
         ("curves.csv", "exact_match", "high", read_archive),
         ("provenance.csv", "trained", "[]", read_archive),
+        ("provenance.csv", "trained", '{"seed": 0}', read_archive),
         ("provenance.csv", "trained", "[]", published_keys),
     ],
 )
@@ -179,6 +180,14 @@ def test_links_in_a_strangers_results_are_replaced_not_followed(written: Path, t
     compare(written, "small", page)
     assert thesis.read_text() == "years"
     assert not any(path.is_symlink() for path in [*folder.rglob("*"), *page.rglob("*")])
+
+
+def test_a_damaged_study_is_named_by_its_own_folder(written: Path) -> None:
+    publish("small", written)
+    folder = written / "small"
+    (folder / "training.csv").unlink()
+    with pytest.raises(UserError, match=f"{folder} is not a published study .*{folder}/training.csv"):
+        pages.regenerate(folder)
 
 
 def test_interrupted_publishing_leaves_a_complete_set(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

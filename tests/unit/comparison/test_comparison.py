@@ -138,6 +138,7 @@ def test_no_seeds_are_advised_where_all_means_are_at_the_floor_or_the_ceiling(
     assert "1.00 in all 3 seeds" in next(iter(comparison.sentences.values()))
     shown = "alibi, rope on copy, decoder: 6 runs, exact_match_extrapolation"
     assert repr(comparison) == f"<Comparison of {shown}>"
+    assert repr(comparison.runs) == f"<Runs: {len(comparison.runs.runs)} runs, 0 excluded>"
 
 
 def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results: Path) -> None:

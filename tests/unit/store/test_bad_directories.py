@@ -78,6 +78,10 @@ BAD: dict[str, tuple[Spoil, str]] = {
         lambda run: edit_curve(run, lambda text: text.replace("exact_match,", "accuracy,")),
         "damaged",
     ),
+    "a column that is a formula": (
+        lambda run: edit_curve(run, lambda text: text.replace("chance", "=cmd", 1)),
+        "=cmd is not the name of a column",
+    ),
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
     "aliases": (lambda run: run.config.write_text("a: &a [x]\nb: *a\n"), "a YAML alias"),
     "large YAML": (lambda run: write_huge_file(run.config), "at most .* MB are read"),
@@ -99,6 +103,13 @@ def test_a_bad_directory_is_named_and_the_others_are_compared(bad: str, tiny: Ti
     assert re.search(sentence, reason), reason
     assert reason.isprintable()
     assert len(reason) < 500
+
+
+def test_a_run_whose_name_cannot_be_printed_is_left_out(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0))
+    run.path.rename(run.path.with_name(f"\x1b[31m{run.name}"))
+    (reason,) = load_runs(run.path.parents[1]).left_out.values()
+    assert reason == "its name has characters that cannot be printed"
 
 
 def test_an_environment_of_odd_types_counts_as_missing(tiny: Tiny) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from pe_experiments.analysis.trained_model import load_model
+from pe_experiments.analysis.trained_model import TrainedModel, load_model
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.evaluation.curve import tally
@@ -41,6 +42,14 @@ def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("inputs", [[], [3.5], "314", [[3], [1, 2]], [[-1]]])
+def test_answers_to_what_is_no_input_are_refused(tiny: Tiny, inputs: Any) -> None:
+    trained = TrainedModel(tiny(), tiny().untrained_model())
+    assert len(trained.answers([3, 1, 4])) == 1
+    with pytest.raises(UserError, match="inputs: expected symbols of the task, 0 to "):
+        trained.answers(inputs)
+
+
 @pytest.mark.parametrize(
     "settings",
     [("task=first", "training.steps=100"), ("model=encoder",), ("task=addition", "positions=task")],

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from pe_experiments import load_model
-from pe_experiments.comparison import load_runs
+from pe_experiments.comparison import compare, load_runs
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.run import run_experiment
 from pe_experiments.store.cached_run import Run
@@ -151,6 +151,29 @@ def test_the_figures_of_a_study_are_not_written_through_a_link(tmp_path: Path) -
     assert not list(outside.iterdir())
 
 
+def test_a_comparison_writes_no_figures_through_a_link(tiny: Tiny, tmp_path: Path) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    outside, out = tmp_path / "outside", tmp_path / "out"
+    outside.mkdir()
+    out.mkdir()
+    (out / "figures").symlink_to(outside)
+    with pytest.raises(UserError, match=r"figures leads out of .* through a link"):
+        compare(run.path.parents[1], out=out)
+    assert not list(outside.iterdir())
+
+
+def test_the_copies_of_a_study_are_not_written_through_a_link(tmp_path: Path) -> None:
+    outside, study, fresh = (tmp_path / name for name in ("outside", "study", "fresh"))
+    for folder in (outside, study, fresh):
+        folder.mkdir()
+    (outside / "runs.csv").write_text("mine")
+    (fresh / "runs.csv").write_text("new")
+    (study / ".copies").symlink_to(outside)
+    replace_together(fresh, study, [Path("runs.csv")])
+    assert (outside / "runs.csv").read_text() == "mine"
+    assert (study / "runs.csv").read_text() == "new"
+
+
 def copied(source: RunDirectory, target: Path) -> None:
     shutil.copytree(source.path, target)
 
@@ -179,15 +202,42 @@ def test_only_a_finished_rerun_of_a_run_takes_its_place(kind: str, tiny: Tiny) -
     assert run.rerun.path.exists()
 
 
+def test_a_rerun_does_not_end_with_the_run_to_which_a_link_leads(tiny: Tiny, tmp_path: Path) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    copied(run, tmp_path / "other")
+    run.rerun.path.symlink_to(tmp_path / "other")
+    with pytest.raises(UserError, match=r"rerun is a link, and no run is written through one"):
+        run_experiment(tiny("rerun=true").config)
+
+
 @pytest.mark.parametrize("key", ["label", "task", "model"])
-@pytest.mark.parametrize("first", "=+-@\t")
+@pytest.mark.parametrize("first", [*"=+-@", " =", "\n=", "\t="])
 def test_a_read_text_cannot_be_a_formula(key: str, first: str, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0.02), result={key: f"{first}cmd|' /C calc'!A0"})
     (reason,) = load_runs(run.path.parents[1]).left_out.values()
     assert "would be a formula in a spreadsheet" in reason
 
 
-@pytest.mark.parametrize(("key", "value"), [("finished_step", "x"), ("seed", True), ("evaluation", [1])])
+@pytest.mark.parametrize("changed", [{"device": "=1+1"}, {"pe_experiments": "@v"}, {"command": ["=1+1"]}])
+def test_an_environment_with_a_formula_counts_as_missing(changed: dict[str, Any], tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    run.environment.write_text(json.dumps(run.read_environment() | changed))
+    assert run.read_environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("finished_step", "x"),
+        ("seed", True),
+        ("evaluation", [1]),
+        ("evaluation", {"lengths": 5, "pe": {}}),
+        ("evaluation", {"lengths": [5], "pe": 1}),
+        ("validation_loss", "x"),
+        ("label", "\x1b[31mred"),
+        ("label", "two\nlines"),
+    ],
+)
 def test_a_result_with_a_value_of_another_type_is_damaged(key: str, value: Any, tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0.02), result={key: value})
     with pytest.raises(UserError, match=r"result\.json is damaged"):
@@ -198,6 +248,9 @@ def test_a_number_in_base_60_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(f"seed: {':'.join(['1'] * 500_000)}")
     with pytest.raises(ValueError, match="a number with colons"):
         read_yaml(tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text(f"seed: !!int {':'.join(['1'] * 500_000)}")
+    with pytest.raises(ValueError, match="the YAML tag"):
+        read_yaml(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text("a: '12:30'\nb: C:x\n")
     assert read_yaml(tmp_path / "a.yaml") == {"a": "12:30", "b": "C:x"}
 
@@ -205,7 +258,7 @@ def test_a_number_in_base_60_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tuned", [["__class__.x"], ["training"], "training.steps", [3]])
 def test_a_manifest_names_options(tuned: Any, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"runs": [], "tuned": tuned}))
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match=r"is damaged \(tuned are not options\)"):
         read_manifest(tmp_path / "manifest.json")
 
 
