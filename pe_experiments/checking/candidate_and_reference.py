@@ -199,6 +199,18 @@ def make_pair(
     return share_parameters(perturbed(build(reference, shape)), build(candidate, shape), layout, stop_above)
 
 
+def pairs_by_assignment(
+    candidate: MakeEncoding, reference: MakeEncoding, shape: ModelShape, layout: Sequence[str] = ()
+) -> Iterator[Pair]:
+    """Yield both encodings with equal parameters for every way to assign these; use a pair before the next.
+
+    If the two compute different results, the assignment with the least difference need not be the right one.
+    """
+    source, target = perturbed(build(reference, shape)), build(candidate, shape)
+    for pairings in assignments(source, target):
+        yield Pair(target, source, layout, pairings)
+
+
 def share_parameters(
     reference: PositionalEncoding,
     candidate: PositionalEncoding,

@@ -5,6 +5,7 @@ from itertools import combinations
 
 EXCHANGED = "the two channels of each pair exchanged (it rotates the other way)"
 NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"
+COSINES_FIRST = "the two channels of each pair exchanged (cosines before sines)"
 HALVES = "pairs of channels halves apart where ours are neighbours"
 LAST = "the last channels rotate where ours are the first"
 
@@ -12,6 +13,10 @@ LAST = "the last channels rotate where ours are the first"
 def _exchange_halves(order: list[int]) -> list[int]:
     half = len(order) // 2
     return order[half:] + order[:half]
+
+
+def _exchange_neighbours(order: list[int]) -> list[int]:
+    return [channel for pair in zip(order[1::2], order[::2], strict=True) for channel in pair]
 
 
 def _interleave_halves(order: list[int]) -> list[int]:
@@ -23,13 +28,23 @@ def _split_pairs(order: list[int]) -> list[int]:
     return order[::2] + order[1::2]
 
 
-# Permutations of the rotating channels. A layout is a sequence of them, and of `LAST`.
-PERMUTATIONS: dict[str, Callable[[list[int]], list[int]]] = {
+# Permutations of the rotating channels, of pairs that are halves apart in ours or are neighbours.
+OF_HALVES: dict[str, Callable[[list[int]], list[int]]] = {
     EXCHANGED: _exchange_halves,
     NEIGHBOURS: _interleave_halves,
+}
+OF_NEIGHBOURS: dict[str, Callable[[list[int]], list[int]]] = {
+    COSINES_FIRST: _exchange_neighbours,
     HALVES: _split_pairs,
 }
-LAYOUTS = [layout for number in (1, 2, 3) for layout in combinations((*PERMUTATIONS, LAST), number)]
+PERMUTATIONS = {**OF_HALVES, **OF_NEIGHBOURS}
+# A layout is a sequence of permutations of one of the two, and of `LAST`.
+LAYOUTS = [
+    layout
+    for permutations in (OF_HALVES, OF_NEIGHBOURS)
+    for number in (1, 2, 3)
+    for layout in combinations((*permutations, LAST), number)
+]
 USUAL_LAYOUTS: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))
 
 

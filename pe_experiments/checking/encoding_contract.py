@@ -43,8 +43,10 @@ from pe_experiments.terminal.errors import allowed
 DISTANT_POSITION = 16_384  # most cached tables end before it, others far beyond
 FAR_ROUNDING = 1e-4  # a bias in float32 is off by 1e-5 there; positions in bfloat16 are off by up to 64
 CHUNK_BORDER = 65_536  # a multiple of the chunks of released models (Llama 4: 8,192)
-FARTHER = (100_000, 131_072)  # a round number and a power of two, where tables may wrap
 FARTHER_ROUNDING = 1e-3
+# A round number and powers of two, where tables may wrap, with the tolerance there.
+FAR_BOUNDARIES = {DISTANT_POSITION: FAR_ROUNDING, 100_000: FARTHER_ROUNDING, 131_072: FARTHER_ROUNDING}
+NEAR_OFFSETS = 64  # shifts of ids that are tried, to recognise chunks and grids
 # Messages of torch for fractional indices.
 INDEX_ERROR = re.compile(r"indices|int32/int64|Long|integer", re.IGNORECASE)
 STEPS = 12  # steps of the last position
@@ -328,40 +330,54 @@ def far_positions_exact(subject: Subject) -> Measurement:
     not_invariant = None, "only for encodings that a common shift leaves alone"
     if subject.invariant_to == "nothing":
         return not_invariant
-    shifted = model(tokens, ids_1T + 3)
     expected = model(tokens, ids_1T)
-    if relative_difference(shifted, expected) > FLOAT32_TOLERANCE:
+    shifts_N1 = torch.arange(1, NEAR_OFFSETS)[:, None]  # as many as the columns of most grids
+    shifted = model(tokens[:1].expand(len(shifts_N1), -1), ids_1T + shifts_N1)
+    if relative_difference(shifted, expected[:1].expand_as(shifted)) > FAR_ROUNDING:
         return not_invariant
-    # Windows cross powers of two and round numbers, where tables may wrap.
-    worst = relative_difference(model(tokens, ids_1T + DISTANT_POSITION - 6), expected)
-    if worst > FAR_ROUNDING:
-        beyond = relative_difference(model(tokens, ids_1T + DISTANT_POSITION), expected)
-        if beyond <= FAR_ROUNDING and _sees_other_keys(subject, ids_1T, ids_1T + DISTANT_POSITION - 6):
-            return None, f"queries see other keys around position {DISTANT_POSITION:,}, as in chunks"
-        return (
-            False,
-            f"at positions from {DISTANT_POSITION - 6} on, {compare_difference(worst, FAR_ROUNDING)[1]}",
-        )
-    for boundary in FARTHER:
+    # These positions cross powers of two and round numbers, where tables may wrap.
+    first_difference = None
+    for boundary, tolerance in FAR_BOUNDARIES.items():
+        offset: int | None = boundary - LENGTH // 2
         try:
-            difference = relative_difference(model(tokens, ids_1T + boundary - 6), expected)
+            difference = relative_difference(model(tokens, ids_1T + offset), expected)
+            if difference > tolerance:  # a chunk may end there
+                offset = _offset_with_equal_masks(subject, ids_1T, boundary - LENGTH // 2)
+                if offset is None:
+                    continue
+                difference = relative_difference(model(tokens, ids_1T + offset), expected)
         except (IndexError, RuntimeError, ValueError):  # raised at the end of a table
+            if boundary == DISTANT_POSITION:
+                raise
             break
-        if difference > FARTHER_ROUNDING:
-            return False, f"at positions from {boundary - 6} on, {compare_difference(difference, 0)[1]}"
-    return compare_difference(worst, FAR_ROUNDING)
+        if difference > tolerance:
+            return False, f"at positions from {offset} on, {compare_difference(difference, tolerance)[1]}"
+        first_difference = difference if first_difference is None else first_difference
+    if first_difference is None:
+        return None, "queries see other keys at far positions"
+    return compare_difference(first_difference, FARTHER_ROUNDING)
+
+
+def _offset_with_equal_masks(subject: Subject, ids_1T: Tensor, start: int) -> int | None:
+    """Return the first offset from ``start`` on at which queries see the same keys, if it is near."""
+    for offset in range(start, start + NEAR_OFFSETS):
+        if not _sees_other_keys(subject, ids_1T, ids_1T + offset):
+            return offset
+    return None
 
 
 @torch.no_grad()
 def _sees_other_keys(subject: Subject, ids_1T: Tensor, other_ids_1T: Tensor) -> bool:
     """Return whether the encoding masks other keys at the other ids, in some layer."""
     encoding = subject.encoding()
-    if any(makes_weights(encoding.for_layer(layer)) for layer in range(encoding.shape.num_layers)):
-        return False
     content = draw_content(encoding.shape, ids_1T)
     other = replace(content, positions_BT=other_ids_1T)
     for layer in range(encoding.shape.num_layers):
-        masks = [is_masked(attention_scores(encoding, inputs, layer)) for inputs in (content, other)]
+        scores = [attention_scores(encoding, inputs, layer) for inputs in (content, other)]
+        if makes_weights(encoding.for_layer(layer)):
+            masks = [weights == 0 for weights in scores]
+        else:
+            masks = [is_masked(logits) for logits in scores]
         if not torch.equal(*masks):
             return True
     return False
@@ -477,15 +493,21 @@ def instances_are_separate(subject: Subject) -> Measurement:
         subject.model(d_model=64, train_length=30, train_positions=positions),
         subject.model(num_heads=2),
     ]
+    # An encoding that reads the number of tokens so far, which another check reports, differs in every model.
+    reads_length_so_far = _difference_if_longer(model, tokens, len(others) + 1) > FLOAT32_TOLERANCE
     for more, other in enumerate(others, start=1):
         # A cache of earlier models has no entry for another length, whose first tokens get the same result.
-        declared = torch.full((2,), 3 * LENGTH)
-        result = other(tokens, None, None, declared)
-        longer = other(torch.cat([tokens, tokens[:, :more]], dim=1), None, None, declared)[:, :-more]
-        difference = relative_difference(result, longer)
-        if subject.causal and difference > FLOAT32_TOLERANCE:
+        difference = _difference_if_longer(other, tokens, more)
+        if subject.causal and difference > FLOAT32_TOLERANCE and not reads_length_so_far:
             return compare_difference(difference)
     return compare_outputs(model(tokens), before, 0)
+
+
+def _difference_if_longer(model: Transformer, tokens: Tensor, more: int) -> float:
+    """Return the difference at the tokens when more follow, with the same declared length."""
+    declared = torch.full((len(tokens),), 3 * LENGTH)
+    longer = model(torch.cat([tokens, tokens[:, :more]], dim=1), None, None, declared)[:, :-more]
+    return relative_difference(model(tokens, None, None, declared), longer)
 
 
 @check("modes", "training and evaluation mode agree", "dropout or noise in the encoding")

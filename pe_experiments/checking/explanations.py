@@ -15,8 +15,15 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import relations
-from pe_experiments.checking.candidate_and_reference import DENSE, LARGE, SMALL, Pair, make_pair, model_shape
-from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
+from pe_experiments.checking.candidate_and_reference import (
+    DENSE,
+    LARGE,
+    SMALL,
+    Pair,
+    model_shape,
+    pairs_by_assignment,
+)
+from pe_experiments.checking.channel_layouts import LAYOUTS, OF_NEIGHBOURS, USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.known_mistakes import generic_mistakes, reported_mistakes
@@ -44,6 +51,7 @@ from pe_experiments.checking.stages import (
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
+from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.terminal.errors import shown
 
 # Models in which a relation shows if there is one: of two layers or more, of several numbers of heads.
@@ -185,9 +193,13 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
 
 
 def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
-    """Return the usual layouts in which pairs of channels do not mix; for vectors, and biases, ours alone."""
+    """Return the usual layouts in which pairs of channels do not mix; for biases ours alone."""
     layouts: list[Sequence[str]] = []
-    if issubclass(comparison.reference.cls, Rope) and not comparison.same_nearby:
+    if comparison.same_nearby:
+        return [()]
+    if issubclass(comparison.reference.cls, Sinusoidal):
+        return [(), *(layout for layout in LAYOUTS if OF_NEIGHBOURS.keys() >= set(layout))]
+    if issubclass(comparison.reference.cls, Rope):
         for ours in comparison.layouts(USUAL_LAYOUTS):
             pair = ours.models.pair(SMALL, ours.forms[0])
             if pair is not None and relations.keeps_pairs(pair):
@@ -211,14 +223,14 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
 
 
 def _describe_mistake(ours: Comparison, changed: Comparison, name: str, change: Change) -> Explanation:
+    other_channels = f"  channels laid out differently: {'; '.join(changed.layout)}" if changed.layout else ""
     if change.convention:
-        text = f"It follows another convention, which is no mistake. {ours.label}: {name}"
-        return Explanation(Kind.RIGHT, f"{text}\nWeights do not carry over between the two.", changed)
+        lines = [f"It follows another convention, which is no mistake. {ours.label}: {name}", other_channels]
+        lines.append("Weights do not carry over between the two.")
+        return Explanation(Kind.RIGHT, "\n".join(filter(None, lines)), changed)
     reported = f" (reported: {change.projects})" if change.projects else ""
     lines = [*_exceptions(ours), f"It matches a known mistake. {ours.reference.choice}: {name}{reported}"]
-    if changed.layout:
-        lines.append(f"  channels laid out differently: {'; '.join(changed.layout)}")
-    return Explanation(Kind.MISTAKE, "\n".join(lines), changed)
+    return Explanation(Kind.MISTAKE, "\n".join(filter(None, [*lines, other_channels])), changed)
 
 
 def _exceptions(comparison: Comparison) -> list[str]:
@@ -236,8 +248,10 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
 
         @torch.no_grad()
         def measure_in(shape: ModelShape) -> Relation | None:
-            pair = make_pair(comparison.candidate, comparison.make_reference, shape, comparison.layout)
-            return measure(pair) if pair is not None else None
+            pairs = pairs_by_assignment(
+                comparison.candidate, comparison.make_reference, shape, comparison.layout
+            )
+            return next(filter(None, map(measure, pairs)), None)
 
         def change(encoding: PositionalEncoding) -> None:
             measured = measure_in(encoding.shape)
@@ -255,8 +269,15 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
         # Patterns of layers show in the model with most layers.
         shape = max(found, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))
         where = "" if shape.num_heads == SMALL[1] else f"with {shape.num_heads} heads, "
-        lines = [*_exceptions(comparison), f"Against {comparison.label}: {where}{found[shape].text}"]
-        kind = Kind.MISTAKE if found[shape].mistake else Kind.NEW
+        # A reason from the sizes of one model is a coincidence if it is none in the others.
+        reasons = [
+            reason
+            for reason in found[shape].reasons
+            if all(reason in measured.reasons for measured in found.values())
+        ]
+        text = ": ".join([found[shape].text, *reasons[:1]])
+        lines = [*_exceptions(comparison), f"Against {comparison.label}: {where}{text}"]
+        kind = Kind.MISTAKE if found[shape].mistake or reasons else Kind.NEW
         return Explanation(kind, "\n".join(lines), changed)
 
     rule.__name__ = measure.__name__
@@ -362,11 +383,11 @@ def _normalises(encoding: PositionalEncoding) -> bool:
 
 @torch.no_grad()
 def _has_sinks(encoding: PositionalEncoding) -> bool:
-    """Return whether the attention weights of some query sum to less than 1."""
+    """Return whether attention weights are positive and those of some query sum to less than 1."""
     inputs = Pair(encoding, encoding).inputs_below(DENSE)
     at = inputs.context(encoding.shape.causal)
     weights = encoding.for_layer(0).weights(inputs.q_BHTK, inputs.k_BHTK, at)
-    return bool((weights.sum(-1) < 1 - 1e-3).any())
+    return bool((weights.sum(-1) < 1 - 1e-3).any() and (weights >= 0).all())
 
 
 def own_parameters(comparison: Comparison) -> Explanation | None:

@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -59,12 +60,17 @@ def watch_random_draws(owner: object) -> Iterator[list[str]]:
 
 @contextmanager
 def _watch_unseeded(sources: list[str]) -> Iterator[None]:
-    """Add generators that are made without a seed in the block to the list, and calls of ``os.urandom``."""
+    """Add generators that are made without a seed in the block to the list, and calls of ``os.urandom``.
+
+    Other threads may draw meanwhile, such as those of loggers, and do not count.
+    """
+    thread = threading.get_ident()
 
     def watched(name: str, original: Callable[..., Any], seed_index: int) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             seeds = [*arguments[seed_index:], *keywords.values()]
-            if all(seed is None for seed in seeds) and name not in sources:
+            unseeded = all(seed is None for seed in seeds) and threading.get_ident() == thread
+            if unseeded and name not in sources:
                 sources.append(name)
             return original(*arguments, **keywords)
 

@@ -47,11 +47,13 @@ class Relation(NamedTuple):
         change: the change.
         text: what the implementation does that our encoding does not.
         mistake: whether no encoding is meant so; False for other slopes, frequencies and masks.
+        reasons: usual reasons for the numbers in the text. One that holds in all models makes it a mistake.
     """
 
     change: Change
     text: str
     mistake: bool = True
+    reasons: tuple[str, ...] = ()
 
 
 def _equal(values: Tensor, expected: Tensor, largest: float | None = None) -> bool:
@@ -97,8 +99,7 @@ def factor(pair: Pair) -> Relation | None:
     whole = _ratio(result, expected)
     if whole not in (None, 0.0, 1.0):
         scaled = _change_layers("scaled_logits", lambda part, original, q, k: whole * original(q, k))
-        text = _describe_factor("logits are", whole, pair.shape, pair.reference)
-        return Relation(scaled.then(_scaled_bias(whole)), *text)
+        return _factor_relation(scaled.then(_scaled_bias(whole)), "logits are", whole, pair)
     content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
     content = content.masked_fill(expected.isinf(), -torch.inf)
     if not torch.equal(result.isinf(), expected.isinf()):
@@ -108,8 +109,7 @@ def factor(pair: Pair) -> Relation | None:
     added = _ratio(parts[0], parts[1], scale)
     if added in (None, 1.0):
         return None
-    text = _describe_factor("what positions add to the logits is", added, pair.shape, pair.reference)
-    return Relation(_scaled_bias(added), *text)
+    return _factor_relation(_scaled_bias(added), "what positions add to the logits is", added, pair)
 
 
 def _scaled_bias(by: float | Tensor) -> Change:
@@ -140,43 +140,44 @@ def _embedding_factors(pair: Pair) -> Relation | None:
     if abs(of_vectors) < TOLERANCE:
         return Relation(change, "no vector of positions is added")
     if math.isclose(of_tokens, of_vectors, rel_tol=TOLERANCE):
-        return Relation(change, *_describe_factor("tokens and vectors together are", of_tokens, pair.shape))
-    texts = [
-        _describe_factor(f"{what} are", number, pair.shape)
-        for what, number in {"tokens": of_tokens, "vectors of positions": of_vectors}.items()
-        if not math.isclose(number, 1, rel_tol=TOLERANCE)
-    ]
-    return Relation(change, "; ".join(text for text, _ in texts), any(mistake for _, mistake in texts))
+        return _factor_relation(change, "tokens and vectors together are", of_tokens, pair)
+    of_parts = {"tokens": of_tokens, "vectors of positions": of_vectors}
+    factors = {what: by for what, by in of_parts.items() if not math.isclose(by, 1, rel_tol=TOLERANCE)}
+    text = "; ".join(f"{what} are {by:.5g} times ours" for what, by in factors.items())
+    reasons = [reason for by in factors.values() for reason in _reasons_of_factor(by, pair.shape)]
+    return Relation(change, text, mistake=False, reasons=tuple(reasons))
 
 
-def _describe_factor(
-    what: str, number: float, shape: ModelShape, encoding: PositionalEncoding | None = None
-) -> tuple[str, bool]:
-    """Describe a factor, and a usual reason for it; return also whether there is one, so that it is wrong."""
+def _factor_relation(change: Change, what: str, number: float, pair: Pair) -> Relation:
     if number == 0.0:
-        return f"{what} 0: it has no effect", True
-    reasons = {
-        1 / math.log(2): "a logarithm to base 2?",
-        math.log(2): "a logarithm to base 2?",
-        math.log(10): "a logarithm to base 10?",
-        1 / math.log(10): "a logarithm to base 10?",
-        -1.0: "the sign is wrong",
-        shape.head_dim**0.5: "not divided by sqrt(head_dim)?",
-        shape.head_dim**-0.5: "divided by sqrt(head_dim) twice?",
-        shape.d_model**0.5: "multiplied by sqrt(d_model)?",
-        shape.d_model**-0.5: "divided by sqrt(d_model)?",
-        (shape.head_dim / shape.d_model) ** 0.5: "divided by sqrt(d_model), not by sqrt(head_dim)?",
-        3.0**0.5: "not divided by sqrt(3)?",
-        3.0**-0.5: "divided by sqrt(3)?",
-    }
+        return Relation(change, f"{what} 0: it has no effect")
+    reasons = tuple(_reasons_of_factor(number, pair.shape, pair.reference))
+    return Relation(change, f"{what} {number:.5g} times ours", mistake=False, reasons=reasons)
+
+
+def _reasons_of_factor(
+    number: float, shape: ModelShape, encoding: PositionalEncoding | None = None
+) -> Iterator[str]:
+    """Yield the usual reasons for a factor in a model of this shape."""
+    reasons = [
+        (1 / math.log(2), "a logarithm to base 2?"),
+        (math.log(2), "a logarithm to base 2?"),
+        (math.log(10), "a logarithm to base 10?"),
+        (1 / math.log(10), "a logarithm to base 10?"),
+        (-1.0, "the sign is wrong"),
+        (shape.head_dim**0.5, "not divided by sqrt(head_dim)?"),
+        (shape.head_dim**-0.5, "divided by sqrt(head_dim) once more?"),
+        (shape.d_model**0.5, "multiplied by sqrt(d_model)?"),
+        (shape.d_model**-0.5, "divided by sqrt(d_model)?"),
+        ((shape.head_dim / shape.d_model) ** 0.5, "divided by sqrt(d_model), not by sqrt(head_dim)?"),
+        (3.0**0.5, "not divided by sqrt(3)?"),
+        (3.0**-0.5, "divided by sqrt(3)?"),
+    ]
     stretch = getattr(encoding, "factor", None)
     if stretch:
         scale = 0.1 * math.log(stretch) + 1
-        reasons |= {scale**power: f"YaRN's scale to the power {2 + power}?" for power in (-2, -1, 1, 2)}
-    for value, reason in reasons.items():
-        if math.isclose(number, value, rel_tol=1e-4):
-            return f"{what} {number:.5g} times ours: {reason}", True
-    return f"{what} {number:.5g} times ours", False
+        reasons += [(scale**power, f"YaRN's scale to the power {2 + power}?") for power in (-2, -1, 1, 2)]
+    yield from (reason for value, reason in reasons if math.isclose(number, value, rel_tol=1e-4))
 
 
 # Heads, layers, masks.

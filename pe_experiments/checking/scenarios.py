@@ -99,12 +99,15 @@ def outputs(
         visible_BTS = visible_BTS.tril()
     boundaries = [0, *range(tokens - 3, tokens), tokens] if scenario.decoding else [0, tokens]
     calls = list(pairwise(boundaries))
-    ids_BP, lengths_B = ids_BT, None
-    if scenario.lengths:  # vectors may depend on the ids of all declared tokens
-        ids_BP, lengths_B = torch.arange(int(declared_B.max())).expand(len(ids_BT), -1), declared_B
-    embedded = [
-        encoding.embed_sequence(x_BTD[:, :stop], ids_BP, lengths_B)[:, start:] for start, stop in calls
-    ]
+    if scenario.decoding and _embeds_any_tokens(encoding):
+        embedded = [encoding.embed(x_BTD[:, start:stop], ids_BT[:, start:stop]) for start, stop in calls]
+    else:
+        ids_BP, lengths_B = ids_BT, None
+        if scenario.lengths:  # vectors may depend on the ids of all declared tokens
+            ids_BP, lengths_B = torch.arange(int(declared_B.max())).expand(len(ids_BT), -1), declared_B
+        embedded = [
+            encoding.embed_sequence(x_BTD[:, :stop], ids_BP, lengths_B)[:, start:] for start, stop in calls
+        ]
     results = [torch.cat(embedded, dim=1).masked_fill(is_padding_BT[..., None], 0.0)]
     for layer in range(min(2, encoding.shape.num_layers)):
         at = AttentionContext(ids_BT, ids_BT, visible_BTS, None, inputs.x_BTD, layer, declared_B=declared_B)
@@ -119,6 +122,12 @@ def outputs(
         for parts in (weights, read):
             results.append(torch.cat(parts, dim=2).masked_fill(is_padding_BT[:, None, :, None], 0.0))
     return results
+
+
+def _embeds_any_tokens(encoding: PositionalEncoding) -> bool:
+    """Return whether tokens can be embedded without those before them, as in a step with cached keys."""
+    reads_sequence = type(encoding).embed_sequence is not PositionalEncoding.embed_sequence
+    return not reads_sequence and not encoding.reads_row
 
 
 def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> float:

@@ -14,11 +14,13 @@ from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.cope import Cope
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import frequencies
+from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 from tests.integration.public_bugs import (
     Pair,
     RightAlibi,
     RightLearned,
     RightRope,
+    RightSinusoidal,
     RightT5,
     RightYarn,
     turned,
@@ -113,14 +115,28 @@ class RopeOnValues(RightRope):
 class Grid(RightRope):
     """A rotation in two dimensions: half of the channels by the row, the others by the column."""
 
+    columns = 4
+
     def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
         pairs = x.shape[-1] // 4
         inverse = 100.0 ** (-torch.arange(pairs).double() / pairs)
         parts = []
-        for part, ids in zip(x.chunk(2, -1), (positions // 4, positions % 4), strict=True):
+        for part, ids in zip(
+            x.chunk(2, -1), (positions // self.columns, positions % self.columns), strict=True
+        ):
             angles = ids[:, None, :, None].double() * inverse
             parts.append(turned(part, angles.cos().float(), angles.sin().float()))
         return torch.cat(parts, -1).to(x.dtype)
+
+
+class WideGrid(Grid):
+    columns = 16
+
+
+class BiasAfterSoftmax(RightAlibi):
+    def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        weights = PositionalEncoding(self.shape).weights(q, k, at)
+        return (weights + RightAlibi.bias(self, q, k, at)).masked_fill(~at.visible_BTS[:, None], 0)
 
 
 class NormalisedQueries(RightRope):
@@ -180,6 +196,13 @@ class SlopesInBfloat16(RightAlibi):
         return super().slopes(heads).bfloat16().float()
 
 
+class SlopesTimesFour(RightAlibi):
+    """Four is also the square root of the channels of a head in one of the compared models."""
+
+    def slopes(self, heads: int) -> Tensor:
+        return 4 * super().slopes(heads)
+
+
 class OneSided(PositionalEncoding):
     """ALiBi of a decoder; in an encoder it favours keys to the right."""
 
@@ -214,6 +237,20 @@ class KerplePower(PositionalEncoding):
         distance = at.relative_positions_BTS.abs()[:, None].float()
         p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.power, self.scale))
         return -a * distance.where(distance > 0, 1) ** p.clamp(max=2) * (distance > 0)
+
+
+class KerpleLogBase2(PositionalEncoding):
+    """Parameters of the same shape that have other names than ours."""
+
+    def __init__(self, shape: ModelShape):
+        super().__init__(shape)
+        self.slope = nn.Parameter(torch.rand(shape.num_heads) * 2)
+        self.scale = nn.Parameter(torch.rand(shape.num_heads))
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        distance = at.relative_positions_BTS.abs()[:, None].float()
+        p, a = (x.clamp(min=0.01)[:, None, None] for x in (self.slope, self.scale))
+        return -p * torch.log2(1 + a * distance)
 
 
 class TransposedTable(Cope):
@@ -278,6 +315,42 @@ class Concatenated(PositionalEncoding):
         angles = positions[..., None].double() * frequencies(10_000.0, self.position_width // 2)
         vectors = torch.cat([angles.sin(), angles.cos()], -1).float()
         return torch.cat([x, vectors.expand(len(x), -1, -1)], -1)
+
+
+class CosinesFirst(PositionalEncoding):
+    """Cosines before sines, in halves or in neighbouring columns."""
+
+    def __init__(self, shape: ModelShape, neighbours: bool = False):
+        super().__init__(shape)
+        self.neighbours = neighbours
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[..., None].double() * frequencies(10_000.0, x.shape[-1] // 2)
+        parts = [angles.cos(), angles.sin()]
+        vectors = torch.stack(parts, -1).flatten(-2) if self.neighbours else torch.cat(parts, -1)
+        return x + vectors.float()
+
+
+class Tensor2TensorSinusoids(PositionalEncoding):
+    """Sines before cosines, whose exponents are divided by the number of pairs - 1."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        pairs = x.shape[-1] // 2
+        step = math.log(10_000.0) / (pairs - 1)
+        angles = positions[..., None].double() * torch.exp(-step * torch.arange(pairs).double())
+        return x + torch.cat([angles.sin(), angles.cos()], -1).float()
+
+
+class SinesInBfloat16(PositionalEncoding):
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + sinusoid_vectors(positions, x.shape[-1], 10_000.0).float().bfloat16().float()
+
+
+class SinglesFromZero(RightSinusoidal):
+    """A token that comes alone, as in a step with cached keys, gets the vector of position 0."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return super().embed(x, 0 * positions if positions.shape[1] == 1 else positions)
 
 
 class SinesByRow(PositionalEncoding):
@@ -472,6 +545,7 @@ class RopeInChunks(RightRope):
     """RoPE in chunks of 8,192 tokens, as in Llama 4, with another base."""
 
     base = 500.0
+    chunk = 8192
 
     def inverse(self, at: AttentionContext) -> Tensor:
         return super().inverse(at).double()
@@ -481,8 +555,23 @@ class RopeInChunks(RightRope):
         return turned(x, angles.cos().float(), angles.sin().float()).to(x.dtype)
 
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        hidden = (at.q_positions_BT // 8192)[:, :, None] != (at.k_positions_BS // 8192)[:, None]
+        hidden = (at.q_positions_BT // self.chunk)[:, :, None] != (at.k_positions_BS // self.chunk)[:, None]
         return torch.zeros(hidden[:, None].shape).masked_fill(hidden[:, None], -1e9)
+
+
+class RopeInChunksOfHundred(RopeInChunks):
+    """A chunk ends at position 100,000."""
+
+    chunk = 100
+
+
+class ShortChunks(PositionalEncoding):
+    """Its own weights, with chunks of which no power of two is a multiple."""
+
+    def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        hidden = (at.q_positions_BT // 3)[:, :, None] != (at.k_positions_BS // 3)[:, None]
+        logits = self.scaled_logits(q, k)
+        return logits.masked_fill((hidden | ~at.visible_BTS)[:, None], -1e9).softmax(-1)
 
 
 class T5WithoutMinimum(RightT5):

@@ -35,6 +35,9 @@ RECOGNISED = {
         "It is sinusoidal",
         "pairs of channels halves apart",
     ],
+    "CosinesFirst against=sinusoidal": ["cosines before sines); pairs of channels halves apart"],
+    "Tensor2TensorSinusoids against=sinusoidal": ["as in Tensor2Tensor and fairseq\n", "halves apart"],
+    "CosinesFirst +pe.neighbours=true against=sinusoidal": ["It is sinusoidal", "(cosines before sines)."],
     "RightRope against=rope": ["It is rope, compared in a decoder and an encoder"],
     "TokensTimesRoot against=sinusoidal": ["another convention, which is no mistake"],
     "Roberta against=learned": ["66 rows instead of 64, equal with ids shifted by 2"],
@@ -61,7 +64,7 @@ BROKEN = {
     "Unused against=learned": [
         "FAILS in the decoder: invariance as stated\n",
         "FAILS in the decoder: gradient reaches every parameter\n",
-        "known mistake. learned: the encoding is never applied\n",
+        "known mistake. learned: it has no effect (never applied, or all tokens at one position)\n",
     ],
     "StaleCache against=rope": ["FAILS in the decoder: earlier calls change nothing"],
     "OddWidthsCrash against=sinusoidal": ["FAILS in the decoder: odd widths work or are refused"],
@@ -83,6 +86,10 @@ BROKEN = {
         "FAILS in the decoder: decoding with cached keys agrees with the whole row",
         "It equals rope, except in decoding with cached keys",
         "the query of a cached step: it is counted from 0 (reported: x-transformers, candle #899)",
+    ],
+    "SinglesFromZero against=sinusoidal": [
+        "FAILS in the decoder: decoding with cached keys agrees with the whole row",
+        "It equals sinusoidal, except in decoding with cached keys and decoding after left padding.",
     ],
     "MisspeltHook against=none": ["bais overrides no hook; did you mean bias?"],
 }
@@ -118,11 +125,15 @@ DIFFERENT = {
     "SumTimesRoot against=sinusoidal": [
         "tokens and vectors together are 8 times ours: multiplied by sqrt(d_model)?"
     ],
+    "SinesInBfloat16 against=sinusoidal": ["sinusoidal: vectors in bfloat16"],
     "VectorsTwice against=sinusoidal": ["vectors of positions are 2 times ours"],
     "RowsWrapped against=learned +against_arguments.beyond=clamp": ["It is learned(beyond=wrap), "],
     "ClippedAt5000 against=alibi": ["distances beyond 5,000 are taken as 5,000"],
     "ExtraHeadsNotInterleaved against=alibi": ["the extra heads take the first slopes of twice the heads"],
     "LastHeadsUnbiased against=alibi": ["there are no positions in head 3 of 4"],
+    "KerpleLogBase2 against=kerple_log": ["1.4427 times ours: a logarithm to base 2?"],
+    "SlopesTimesFour against=alibi": ["what positions add to the logits is 4 times ours\n"],
+    "BiasAfterSoftmax against=alibi": ["It is not alibi: logits or embeddings differ by "],
     "SlopesInBfloat16 against=alibi": ["slopes are rounded", "in half precision?"],
     "ScaledAtTheLength against=rope_ntk": [
         "except in rows on both sides of the training length and rows of about the original length"
@@ -133,7 +144,7 @@ DIFFERENT = {
     "LinearScaling against=rope_llama3": ["It is rope_linear(base=500000,factor=8)", "It is not rope_llama3"],
     "BaseIgnored against=rope": ["with base=20000.0 in both, it does not change"],
     "BeyondIgnored against=learned": ["It is not learned(beyond=interpolate)"],
-    "LogNIgnored against=logn": ["logn: the encoding is never applied"],
+    "LogNIgnored against=logn": ["logn: it has no effect"],
     "Chunks against=sliding_window": ["it hides other keys than ours, at distances 1, 2 and 3"],
     # Without the name of a reference, or as if it were new:
     "AttentionFactorIgnored +pe.attention_factor=1.0": [
@@ -158,7 +169,10 @@ NEW = {
     "WindowAndSinks": ["it sees other keys than ours"],
     "DilatedWindow": ["it hides other keys than ours"],
     "RopeInChunks": [],
+    "RopeInChunksOfHundred": [],
+    "ShortChunks": [],
     "LongRopeEachRow": [],
+    "WideGrid": ["It rotates by two coordinates"],
 }
 # Implementations whose one defect is reported once, however many checks it breaks.
 REPORTED_ONCE = {

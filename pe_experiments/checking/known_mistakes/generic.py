@@ -19,6 +19,7 @@ from pe_experiments.checking.known_mistakes.mistake import (
     with_ids,
 )
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
+from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.models.attention import makes_weights
@@ -30,18 +31,23 @@ def at_every_hook(change_ids: ChangeIds) -> Change:
     Embeddings read changed ids only if the ids of queries and keys change equally.
     """
 
+    def hook(part, original, q, k, at):
+        return original(q, k, with_ids(at, change_ids))
+
+    return _at_embedding(change_ids).then(change_hooks(hook))
+
+
+def _at_embedding(change_ids: ChangeIds) -> Change:
+    """Return a change of the position ids of embeddings, if those of queries and keys change equally."""
+
     def embed(encoding, original, x, ids, *declared):
         query_ids, key_ids = change_ids(ids, ids)
         return original(x, key_ids if torch.equal(query_ids, key_ids) else ids, *declared)
-
-    def attention_hook(encoding, original, q, k, at):
-        return original(q, k, with_ids(at, change_ids))
 
     def change(encoding: PositionalEncoding) -> None:
         if acts_at_embedding(encoding):
             reads_row = type(encoding).embed_sequence is not PositionalEncoding.embed_sequence
             replace_method(encoding, "embed_sequence" if reads_row else "embed", embed)
-        change_hooks(attention_hook).apply(encoding)
 
     return Change(change)
 
@@ -87,13 +93,14 @@ WRONG_IDS: dict[str, ChangeIds] = {
         i - j.amin(1, keepdim=True),
         j - j.amin(1, keepdim=True),
     ),
-    "positions run backwards": lambda i, j: (j.amax(1, keepdim=True) - i, j.amax(1, keepdim=True) - j),
     "the sign of distances": lambda i, j: (-i, -j),
+    "positions run backwards": lambda i, j: (j.amax(1, keepdim=True) - i, j.amax(1, keepdim=True) - j),
     "positions are doubled": lambda i, j: (2 * i, 2 * j),
     "positions are halved and rounded down": lambda i, j: (i // 2, j // 2),
     "the ids of the first row serve all rows": lambda i, j: (i[:1], j[:1]),
     "queries are one position ahead": lambda i, j: (i + 1, j),
     "keys are one position ahead": lambda i, j: (i, j + 1),
+    "the sign of the keys' positions": lambda i, j: (i, -j),
     "positions in bfloat16": lambda i, j: (i.bfloat16(), j.bfloat16()),
     "positions in float16": lambda i, j: (i.half(), j.half()),
 }
@@ -214,14 +221,24 @@ def _never_applied(encoding: PositionalEncoding) -> None:
     replace_method(encoding, "for_layer", lambda part, original, layer: PositionalEncoding(part.shape))
 
 
+def _indices_as_ids(part, original, q, k, at):
+    """Call a hook with indices in memory as ids, also where keys after the queries are in memory."""
+    query_ids = torch.arange(q.shape[2])[None] + at.first_query
+    return original(q, k, with_ids(at, lambda i, j: (query_ids, torch.arange(j.shape[1])[None])))
+
+
 def _round_bias(dtype: torch.dtype) -> Change:
     """Return a change of every bias to half precision."""
     return change_hooks(lambda part, original, q, k, at: original(q, k, at).to(dtype).float(), "bias")
 
 
+# Without any effect it may also read equal ids everywhere, so that comes first.
 GENERIC: dict[str, Change] = {
+    "it has no effect (never applied, or all tokens at one position)": Change(_never_applied),
     **{description: at_every_hook(change_ids) for description, change_ids in WRONG_IDS.items()},
-    "the encoding is never applied": Change(_never_applied),
+    "position ids are ignored, indices in memory read": (
+        _at_embedding(_count_tokens).then(change_hooks(_indices_as_ids))
+    ),
 }
 
 
@@ -253,6 +270,10 @@ ROUNDED_BIASES: dict[str, Change] = {
     "the bias in bfloat16": _round_bias(torch.bfloat16),
     "the bias in float16": _round_bias(torch.float16),
 }
+ROUNDED_VECTORS: dict[str, Change] = {
+    "vectors in bfloat16": change_result("vectors", lambda vectors: vectors.bfloat16().float()),
+    "vectors in float16": change_result("vectors", lambda vectors: vectors.half().float()),
+}
 
 # In an encoding that changes what is read, such as o_i = R(-i) sum_j w_ij R(j) v_j.
 UNCHANGED_VALUES = change_method("values", lambda encoding, original, v, at: v)
@@ -276,6 +297,8 @@ def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
     changes = dict(GENERIC)
     if isinstance(encoding, Rope):
         changes |= ROUNDED_ROTATIONS
+    if isinstance(encoding, AbsoluteEncoding):
+        changes |= ROUNDED_VECTORS
     if any("bias" in attention_hooks(part) for part in layer_encodings(encoding)):
         changes |= ROUNDED_BIASES
     if type(encoding).outputs is not PositionalEncoding.outputs:

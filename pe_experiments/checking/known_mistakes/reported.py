@@ -109,9 +109,6 @@ def scaled_beyond_the_original_length(encoding, original, q, k, at):
 
 REPORTED: dict[str, dict[str, Change]] = {
     "sinusoidal": {
-        "sine and cosine exchanged": as_convention(
-            change_result("vectors", lambda vectors: vectors.unflatten(-1, (-1, 2)).flip(-1).flatten(-2))
-        ),
         "exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": as_convention(
             change_attribute("base", lambda e: e.base ** (e.width / (e.width - 2)))
         ),

@@ -21,6 +21,8 @@ from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
 
+INDICES = "position ids are ignored, indices in memory read"
+NO_EFFECT = "it has no effect (never applied, or all tokens at one position)"
 REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for name in mistakes]
 
 
@@ -43,11 +45,20 @@ def test_every_reported_mistake_is_caught_and_named(choice: str, name: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("choice", ["rope", "sinusoidal"])
-@pytest.mark.parametrize("name", ["positions are doubled", "positions in bfloat16"])
+@pytest.mark.parametrize("name", ["positions are doubled", "positions in bfloat16", NO_EFFECT])
 def test_a_generic_mistake_is_named(choice: str, name: str) -> None:
     explanation = known_mistake(comparison_with(reference_of(choice), GENERIC[name]))
     assert explanation is not None
     assert name in explanation.text
+
+
+@pytest.mark.slow
+def test_other_generic_mistakes_of_rotations_are_named() -> None:
+    sign = "the sign of the keys' positions"
+    for made, named in {sign: sign, INDICES: INDICES, "every token has position 0": NO_EFFECT}.items():
+        explanation = known_mistake(comparison_with(reference_of("rope"), GENERIC[made]))
+        assert explanation is not None
+        assert named in explanation.text
 
 
 def test_a_mistake_while_decoding_is_no_difference_of_single_sequences() -> None:
@@ -88,6 +99,7 @@ class DividedByTokensSoFar(Rope):
 
 def test_dependence_on_the_number_of_tokens_so_far_is_found() -> None:
     assert CHECKS["decoding"](Subject(DividedByTokensSoFar)).holds is False
+    assert CHECKS["instances"](Subject(DividedByTokensSoFar)).holds is True  # it has no cache
     assert CHECKS["decoding"](Subject(RopeLinear)).holds is True
 
 

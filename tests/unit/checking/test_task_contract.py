@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.check_task import remarks_on
+from pe_experiments.checking.random_draws import watch_random_draws
 from pe_experiments.checking.task_contract import CHECKS, differing_builds
 from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.copying import Copy
@@ -68,6 +71,17 @@ def test_sources_of_random_numbers_are_named() -> None:
     measured = CHECKS["generator"](OwnGenerators()).measured
     assert "numpy.random.default_rng() without a seed" in measured
     assert "the generator self.generator" in measured
+
+
+def test_draws_of_other_threads_do_not_count() -> None:
+    with watch_random_draws(Copy()) as sources:
+        thread = threading.Thread(target=lambda: (os.urandom(4), random.Random()))
+        thread.start()
+        thread.join()
+    assert sources == []
+    with watch_random_draws(Copy()) as sources:
+        os.urandom(4)
+    assert sources == ["os.urandom"]
 
 
 class OwnPermutation(Copy):
