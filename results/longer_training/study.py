@@ -39,7 +39,7 @@ def by_run(folder: Path) -> pd.DataFrame:
     for run in runs.runs.itertuples():
         evaluations = runs.by_step[runs.by_step["name"] == run.name]
         curve = evaluations.pivot(index="step", columns="length", values="exact_match")
-        learned = curve.index[curve[LENGTHS].mean(axis=1) >= LEARNED]
+        learned = curve.index[curve[LENGTHS].mean(axis=1).round(6) >= LEARNED]
         row: dict[str, Any] = {"task": run.task, "configuration": run.seed, "encoding": run.label}
         row["learned"] = learned[0] if len(learned) else None
         if len(learned):
@@ -117,6 +117,13 @@ def change_table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def copied_at_4x(rows: pd.DataFrame, encoding: str) -> str:
+    """Return the range of exact match of copying at the end, at four times the training length."""
+    copies = rows[(rows["task"] == "copy") & (rows["encoding"] == encoding)]["after_4x"]
+    lowest, highest = number(copies.min()), number(copies.max())
+    return lowest if lowest == highest else f"{lowest} to {highest}"
+
+
 def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     rows = by_run(folder)
@@ -128,10 +135,15 @@ def values(folder: Path) -> dict[str, Any]:
         "answer": answer(able),
         "fallen": (able["verdict"] == "falls").sum(),
         "able": len(able),
-        "risen": (rows["verdict"] == "rises").sum(),
+        "risen": (able["verdict"] == "rises").sum(),
         "learned": rows["learned"].notna().sum(),
+        **{f"copied/{label}": copied_at_4x(rows, label) for label in ("rope_nope", "kerple_log")},
         "bank_fallen": (from_bank["against_bank"] == "falls").sum(),
         "bank_able": len(from_bank),
+        "bank_fallen_runs": ", ".join(
+            f"`{row.encoding}` on `{row.task}` from {number(row.bank)} to {number(row.end)}"
+            for row in from_bank[from_bank["against_bank"] == "falls"].itertuples()
+        ),
         "bank_risen": (rows["against_bank"] == "rises").sum(),
     }
 
