@@ -338,13 +338,14 @@ def far_positions_exact(subject: Subject) -> Measurement:
     # These positions cross powers of two and round numbers, where tables may wrap.
     first_difference = None
     for boundary, tolerance in FAR_BOUNDARIES.items():
-        offset: int | None = boundary - LENGTH // 2
+        offset = boundary - LENGTH // 2
         try:
             difference = relative_difference(model(tokens, ids_1T + offset), expected)
             if difference > tolerance:  # a chunk may end there
-                offset = _offset_with_equal_masks(subject, ids_1T, boundary - LENGTH // 2)
-                if offset is None:
+                beyond_chunk = _offset_with_equal_masks(subject, ids_1T, offset)
+                if beyond_chunk is None:
                     continue
+                offset = beyond_chunk
                 difference = relative_difference(model(tokens, ids_1T + offset), expected)
         except (IndexError, RuntimeError, ValueError):  # raised at the end of a table
             if boundary == DISTANT_POSITION:

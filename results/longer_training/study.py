@@ -36,6 +36,7 @@ def by_run(folder: Path) -> pd.DataFrame:
     bank_curves = exact_match(read_table(BANK / "curves.csv"))
     ends = exact_match(runs.curves)
     rows = []
+    run: Any
     for run in runs.runs.itertuples():
         evaluations = runs.by_step[runs.by_step["name"] == run.name]
         curve = evaluations.pivot(index="step", columns="length", values="exact_match")
@@ -99,6 +100,7 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
 def change_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a line for each run: exact match when it learned and at the end, and the verdicts."""
     lines = []
+    row: Any
     for row in rows.itertuples():
         has_learned = pd.notna(row.learned)
         lines.append(
