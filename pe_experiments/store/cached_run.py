@@ -13,7 +13,7 @@ from pe_experiments.store.directory import (
     TRAINED,
     RunDirectory,
     State,
-    refuse_link,
+    link_error,
     run_directory,
     runs_with_same_label,
 )
@@ -72,8 +72,8 @@ class Run:
     @property
     def state(self) -> State:
         """Return how far training and evaluation are, read from disk."""
-        if self.config.rerun:
-            refuse_link(self.directory.path)
+        if self.config.rerun and self.directory.path.is_symlink():
+            raise link_error(self.directory.path)
         state = self.directory.state()
         if state not in TRAINED:
             return state
