@@ -16,7 +16,7 @@ from pe_experiments.evaluation.metrics import METRICS
 from pe_experiments.evaluation.summary import SPAN_WORDS
 from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.errors import UserError, few, is_formula
 from pe_experiments.terminal.files import inside, make_folder, write_atomically
 
 WRITTEN = (".csv", ".tex", ".bib", ".html")  # suffixes of the files of a comparison
@@ -127,7 +127,8 @@ def runs_csv(runs: Runs) -> str:
     table = runs.runs.copy()
     for column, key in RECORDED.items():
         table[column] = [runs.environments[name].get(key) for name in table["name"]]
-    table["command"] = [shlex.join(command or []) for command in table["command"]]
+    commands = [shlex.join(command or []) for command in table["command"]]
+    table["command"] = ["" if is_formula(command) else command for command in commands]  # such as -c
     return table.to_csv(index=False)
 
 

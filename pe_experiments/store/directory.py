@@ -200,7 +200,7 @@ class RunDirectory:
             words = [*environment.get("libraries", {}).values(), *command]
             is_valid = isinstance(command, list) and isinstance(commit, str | None)
             is_valid = is_valid and isinstance(environment.get("earlier", []), list)
-            texts = [*environment.values(), *environment.get("libraries", {}).values(), *command[:1]]
+            texts = [*environment.values(), *environment.get("libraries", {}).values()]
             is_valid = is_valid and not any(map(is_formula, texts))  # some are written to runs.csv
             return environment if is_valid and all(isinstance(word, str) for word in words) else {}
         except (OSError, ValueError, TypeError, AttributeError):

@@ -200,4 +200,4 @@ class Recency(PositionalEncoding):
 
     def bias(self, q_BHTK, k_BHSK, at):  # added to the logits: batch, heads, T queries, S keys
         distance = at.q_positions_BT[:, None, :, None] - at.k_positions_BS[:, None, None, :]
-        return -self.slope * distance.float()
+        return -self.slope * distance.abs()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import pytest
 
 from pe_experiments import load_model
 from pe_experiments.comparison import compare, load_runs
+from pe_experiments.comparison.compare_runs import runs_csv
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.run import run_experiment
 from pe_experiments.store.cached_run import Run
@@ -218,11 +221,22 @@ def test_a_read_text_cannot_be_a_formula(key: str, first: str, tiny: Tiny) -> No
     assert "would be a formula in a spreadsheet" in reason
 
 
-@pytest.mark.parametrize("changed", [{"device": "=1+1"}, {"pe_experiments": "@v"}, {"command": ["=1+1"]}])
+@pytest.mark.parametrize("changed", [{"device": "=1+1"}, {"pe_experiments": "@v"}])
 def test_an_environment_with_a_formula_counts_as_missing(changed: dict[str, Any], tiny: Tiny) -> None:
     run = write_run(tiny(), fading(1, 0.02))
     run.environment.write_text(json.dumps(run.read_environment() | changed))
     assert run.read_environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "written"), [(["=1+1"], ""), (["-c", "pe=rope"], ""), (["train.py"], "train.py")]
+)
+def test_a_command_with_a_formula_is_not_written(command: list[str], written: str, tiny: Tiny) -> None:
+    """Python itself calls a program of `python -c` by -c, so that its environment counts."""
+    run = write_run(tiny(), fading(1, 0.02))
+    run.environment.write_text(json.dumps(run.read_environment() | {"command": command}))
+    (row,) = csv.DictReader(io.StringIO(runs_csv(load_runs(run.path.parents[1]))))
+    assert row["command"] == written
 
 
 @pytest.mark.parametrize(
