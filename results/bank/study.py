@@ -48,12 +48,14 @@ EARLIEST = ["none", "sinusoidal", "learned", "rope", "alibi", "t5", "fire", "ker
 EARLY = ["fox", "kerple_log"]  # recommended from the first twelve encodings, before the others ran
 IN_COLOUR = ("sinusoidal", "rope", "alibi", "kerple_log", GATE, "rope_nope")  # those that README names
 PATTERN = "rope_nope"
-VARIANTS = {  # of the pattern: what is changed, and what was expected against `rope_nope`
-    "rope_full_nope": ("no window", "lower"),
-    "window_nope": ("no RoPE", "lower"),
-    "kerple_nope": ("KERPLE for RoPE in a window", "tied"),
-    "nope_rope": ("layers exchanged", "lower"),
-}
+VARIANTS = {  # of the pattern by label: the choice, what is changed, and the expectation against `rope_nope`
+    "rope_nope(encodings=rope+none)": ("rope_full_nope", "no window", "lower"),
+    "rope_nope(encodings=sliding_window+none)": ("window_nope", "no RoPE", "lower"),
+    "rope_nope(encodings=kerple_log+none)": ("kerple_nope", "KERPLE for RoPE in a window", "tied"),
+    "rope_nope(encodings=none+rope_ssmax(encodings=rope+sliding_window))": (
+        "nope_rope", "layers exchanged", "lower",
+    ),
+}  # fmt: skip
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
@@ -283,7 +285,8 @@ def pattern_table(scores: pd.DataFrame) -> str:
             "expected": "–",
         }
         if label in variants:
-            line["changed"], expected = VARIANTS[label]
+            choice, line["changed"], expected = VARIANTS[label]
+            line["encoding"] = f"`pattern/{choice}`"
             test = tests[tests["second"] == label].iloc[0]
             line["pattern minus variant"] = difference_cell(test)
             found = {"higher": "lower", "lower": "higher", "tied": "tied"}[test["verdict"]]
@@ -294,7 +297,8 @@ def pattern_table(scores: pd.DataFrame) -> str:
 
 def difference_cell(row: Any) -> str:
     """Return a test as ``+0.06 [-0.05, +0.15], p 0.172``."""
-    return f"{row.difference:+.2f} [{row.low:+.2f}, {row.high:+.2f}], p {row.p:.3f}"
+    p = f"p {row.p:.3f}" if row.p >= 0.001 else "p < 0.001"
+    return f"{row.difference:+.2f} [{row.low:+.2f}, {row.high:+.2f}], {p}"
 
 
 # The mirrored configurations

@@ -10,6 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
+from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.schema import Config, resolved, validated
 from pe_experiments.studies.scores import majority_of_bits
 from pe_experiments.tasks import IGNORE
 from pe_experiments.tasks.copying import Copy
@@ -180,6 +183,19 @@ def test_the_readme_recommends_what_scores_best() -> None:
     assert f"of {len(ranking)} encodings |" in readme
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     assert f"though {words[ranking['tied'].sum() - 1]} others are too close" in readme
+
+
+def test_the_variants_of_the_pattern_have_the_labels_of_their_choices() -> None:
+    for label, (choice, _, _) in bank.VARIANTS.items():
+        config = validated(Config, resolved(compose_config([f"pe=pattern/{choice}"])))
+        assert Experiment(config).label == label
+
+
+def test_without_its_window_the_pattern_is_close_to_rope() -> None:
+    first, _ = recomputation.bank_halves(FOLDER, [*bank.TASKS])
+    scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
+    means = {name: np.mean([*values.values()]) for name, values in scores.items()}
+    assert means["rope_nope(encodings=rope+none)"] == pytest.approx(means["rope"], abs=0.05)
 
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])
