@@ -4,6 +4,8 @@ PYTHON ?= python3
 PIP_ARGS ?=
 EXTRAS ?= dev,oracle
 BIN := .venv/bin
+# One more than cores, since tests wait for processes that they start.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MAKEFLAGS += --jobs=2  # the linters run beside the tests
 
 .PHONY: train test test-all run-tests golden shipped lint results clean
@@ -16,7 +18,7 @@ test: MARKED = -m "not slow"
 test test-all: lint run-tests
 
 run-tests: .venv/.tests
-	$(BIN)/python -m pytest -n auto --dist worksteal $(MARKED)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=10 $(MARKED)
 
 # The numbers that tests/golden holds the package to, after NUMERICS was raised.
 golden: .venv/.tests
