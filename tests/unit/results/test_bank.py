@@ -177,6 +177,8 @@ def test_the_readme_recommends_what_scores_best() -> None:
     assert means["copy", "alibi", 2] == pytest.approx(0.16, abs=0.005)
     assert "and `rope_nope` 59%" in readme
     assert means["copy", "rope_nope", 2] == pytest.approx(0.59, abs=0.005)
+    assert "none copies more than 6%" in readme
+    assert max(value for (task, _, times), value in means.items() if (task, times) == ("copy", 8)) < 0.065
     assert "about a third or less at four times" in readme
     assert all(means["copy", label, 4] < 0.36 for label in ("rope_nope", "kerple_log"))
     ranking = pd.read_csv(FOLDER / "ranking.csv")
