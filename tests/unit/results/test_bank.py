@@ -184,7 +184,7 @@ def test_the_readme_recommends_what_scores_best() -> None:
     ranking = pd.read_csv(FOLDER / "ranking.csv")
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
     assert f"({len(ranking)} are ranked here)" in readme
-    assert f"{ranking['mean'].max():.2f} of 1, tied with {words[ranking['tied'].sum() - 1]} others" in readme
+    assert f"{ranking['mean'].max():.2f} of 1, but {words[ranking['tied'].sum() - 1]} others tie" in readme
     assert f"though {words[ranking['tied'].sum() - 1]} others are too close" in readme
 
 
