@@ -41,7 +41,6 @@ def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Pat
         finished_run(other, trust=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("inputs", [[], [3.5], "314", [[3], [1, 2]], [[-1]]])
 def test_answers_to_what_is_no_input_are_refused(tiny: Tiny, inputs: Any) -> None:
     trained = TrainedModel(tiny(), tiny().untrained_model())
@@ -50,6 +49,7 @@ def test_answers_to_what_is_no_input_are_refused(tiny: Tiny, inputs: Any) -> Non
         trained.answers(inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [("task=first", "training.steps=100"), ("model=encoder",), ("task=addition", "positions=task")],
