@@ -198,6 +198,6 @@ class Recency(PositionalEncoding):
         super().__init__(shape)
         self.slope = slope
 
-    def bias(self, q_BHTK, k_BHSK, at):  # added to the logits: batch, heads, T queries, S keys
+    def bias(self, q_BHTK, k_BHSK, at):  # added to the logits [B, H, T queries, S keys]
         distance = at.q_positions_BT[:, None, :, None] - at.k_positions_BS[:, None, None, :]
         return -self.slope * distance.abs()
