@@ -173,18 +173,18 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
     if not comparison.shares_parameters:
         return None
     reference = comparison.reference
-    mistakes = [(reference, *mistake) for mistake in reported_mistakes(reference)]
+    mistakes = [(comparison, *mistake) for mistake in reported_mistakes(reference)]
     if reference.choice not in OTHER_MODELS:
         for variant in published_variants(reference):
-            mistakes += [(variant, *mistake) for mistake in reported_mistakes(variant)]
+            with_arguments = comparison.against(variant)
+            mistakes += [(with_arguments, *mistake) for mistake in reported_mistakes(variant)]
     if comparison.same_effect:
         first = comparison.first_difference
         is_far = first is not None and first.stage in (FAR_STAGE, DISTANCES, FAR_IDS)
         generic = generic_mistakes(reference, comparison.forms[0], at_table_ends=is_far)
-        mistakes += [(reference, *mistake) for mistake in generic]
+        mistakes += [(comparison, *mistake) for mistake in generic]
     layouts = _plausible_layouts(comparison)
-    for variant, name, change in mistakes:
-        ours = comparison.against(variant)
+    for ours, name, change in mistakes:
         for layout in layouts:
             changed = replace(ours, layout=layout).changed(change)
             if _explains(changed, ours):

@@ -66,7 +66,7 @@ def grid(rows: pd.DataFrame, value: str) -> np.ndarray:
 
 def bank_scores() -> np.ndarray:
     """Return the scores of the bank on `TASKS` [C, T, S]; NaN where the task was not learned."""
-    rows = bank.early_scores(read_archive(RESULTS / "bank")).rename(columns={"configuration": "setting"})
+    rows = bank.early_scores().rename(columns={"configuration": "setting"})
     rows = rows[rows["label"].isin(ENCODINGS)]
     rows["value"] = rows[SCORE].where(rows["learned"])
     return np.stack([grid(rows[rows["task"] == task], "value") for task in TASKS], axis=1)
@@ -200,7 +200,7 @@ def values(folder: Path) -> dict[str, Any]:
         task: correlate(np.delete(past, index, axis=1), rises, resamples=RESAMPLES // 10).low
         for index, task in enumerate(TASKS)
     }
-    four_tasks = over_tasks(bank.early_scores(read_archive(RESULTS / "bank")), [*bank.TASKS]).mean()
+    four_tasks = over_tasks(bank.early_scores(), [*bank.TASKS]).mean()
     prospective_values = prospective.values(
         four_tasks[[*ENCODINGS]].to_numpy(), -rises[:, 0].mean(axis=1), CLASSES.ravel()
     )

@@ -31,8 +31,7 @@ def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
 def judge(folder: Path) -> pd.DataFrame:
     """Return the rows of ``claims.csv`` with the columns ``measured`` and ``verdict`` filled in."""
     claims = read_table(folder / "claims.csv").fillna("")
-    bank = read_archive(BANK)
-    bank_runs = bank.runs.merge(early_scores(bank)[["name", "learned"]], on="name")
+    bank_runs = read_archive(BANK).runs.merge(early_scores()[["name", "learned"]], on="name")
     findings = judge_untrained(claims, read_table(folder / "audits.csv"))
     findings |= judge_trained(read_archive(folder), bank_runs)
     rows = zip(claims["claim"], claims["measured"], strict=True)
@@ -42,9 +41,8 @@ def judge(folder: Path) -> pd.DataFrame:
     return claims.assign(measured=measured, verdict=verdicts)
 
 
-def values(folder: Path) -> dict[str, Any]:
+def values(claims: pd.DataFrame) -> dict[str, Any]:
     """Return the table of the claims that do not hold as written, and the number of claims by verdict."""
-    claims = judge(folder)
     shown = [claims[claims["verdict"] == verdict] for verdict in NOT_AS_WRITTEN]
     return counts(claims) | {"claims": table(pd.concat(shown)[["claim", "measured", "verdict"]])}
 
@@ -61,8 +59,9 @@ def counts(claims: pd.DataFrame) -> dict[str, int]:
 
 STUDY = Study(
     sweep=("tutorial_claims",),
+    load=judge,
     values=values,
     measures=(measure,),
-    tables={"verdicts": lambda folder: judge(folder).drop(columns="holds_if")},
+    tables={"verdicts": lambda claims: claims.drop(columns="holds_if")},
     compare=True,
 )
