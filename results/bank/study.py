@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +57,11 @@ VARIANTS = {  # of the pattern by label: the choice, what is changed, and the ex
         "nope_rope", "layers exchanged", "lower",
     ),
 }  # fmt: skip
+APART = [*VARIANTS, "stick_breaking"]  # not ranked: each further encoding costs all others power
+SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # with ``model.token_shift``, at one rate
+SHIFT_RATE = 0.003
+CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
+SUFFICIENT = 0.9  # mean score on `lag` from which the option does what `cpb_log` does
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
@@ -69,9 +75,10 @@ class Bank(NamedTuple):
     runs: Runs
     rows: pd.DataFrame  # a row per run with its options
     first: pd.DataFrame  # scores of the ranked encodings, which are complete in configurations 0 to 11
-    patterns: pd.DataFrame  # scores there of the pattern of layers and its complete variants
+    apart: pd.DataFrame  # scores there of complete encodings that are not ranked
     mirrored: pd.DataFrame  # scores of those complete in configurations 12 to 23
     at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
+    shifted: pd.DataFrame  # scores at one rate of the encodings `SHIFTED` with ``model.token_shift``
     scale: pd.DataFrame  # scores of the complete cases, with a column for each width
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
 
@@ -81,12 +88,13 @@ def load(folder: Path) -> Bank:
     runs = read_archive(folder)
     rows = with_settings(
         runs, rate=RATE, steps="training.steps", width="model.d_model", vocabulary="task.vocab_size",
-        fillers="task.fillers", ignore="task.ignore",
+        fillers="task.fillers", ignore="task.ignore", shift="model.token_shift",
     )  # fmt: skip
     rows["symbols"] = rows["vocabulary"].combine_first(rows["fillers"])
     scale_rows = is_scale(rows)
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
-    is_main = ~scale_rows & rows["rate"].isin(RATES) & (rows["steps"] == usual_steps)
+    is_shifted = rows["shift"].eq(True)
+    is_main = ~scale_rows & ~is_shifted & rows["rate"].isin(RATES) & (rows["steps"] == usual_steps)
 
     def complete(mask: pd.Series) -> pd.Series:
         counts = rows[mask].groupby("label").size()
@@ -97,15 +105,15 @@ def load(folder: Path) -> Bank:
     at_rates = score_runs(select_runs(runs, first | mirrored), METRICS)
     counted = at_counted_rates(at_rates)
     is_first = counted["configuration"] < CONFIGURATIONS
-    # Each further encoding in the ranking costs all others power, and the plan only tests the variants.
-    is_ranked = is_first & ~counted["label"].isin(VARIANTS)
+    is_ranked = is_first & ~counted["label"].isin(APART)
     return Bank(
         runs,
         rows,
         counted[is_ranked].reset_index(drop=True),
-        counted[is_first & counted["label"].isin([PATTERN, *VARIANTS])],
+        counted[is_first & ~is_ranked].reset_index(drop=True),
         counted[~is_first].reset_index(drop=True),
-        at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(VARIANTS)],
+        at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(APART)],
+        score_runs(select_runs(runs, is_shifted)),
         scale_scores(runs, rows[scale_rows]),
         pd.read_csv(folder / "truncated.csv"),
     )
@@ -128,8 +136,10 @@ def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
     return scores.pivot(index=["task", "configuration", "label"], columns="width", values="value")
 
 
-def early_scores(runs: Runs) -> pd.DataFrame:
+@cache
+def early_scores() -> pd.DataFrame:
     """Return the scores of the first twelve encodings in configurations 0 to 11, on all six tasks."""
+    runs = read_archive(Path(__file__).parent)
     rows = with_settings(runs, rate=RATE, steps="training.steps")
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
     is_usual = rows["steps"].eq(usual_steps) | usual_steps.isna()  # the other tasks have no longer runs
@@ -143,12 +153,12 @@ def values(bank: Bank) -> dict[str, Any]:
     return {
         "ranking": ranking_table(ranked),
         "robust": robustness_table(bank),
-        "patterns": pattern_table(bank.patterns),
+        "patterns": pattern_table(pd.concat([bank.first, bank.apart])),
         "truncation": truncation_table(bank),
         "trains": learning_table(bank),
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
-        **later_numbers(bank.first),
+        **later_numbers(bank),
         **half_numbers(bank),
         **truncation_numbers(bank),
         **rate_numbers(bank),
@@ -250,9 +260,10 @@ def means_in_words(means: pd.Series, labels: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}"
 
 
-def later_numbers(scores: pd.DataFrame) -> dict[str, Any]:
+def later_numbers(bank: Bank) -> dict[str, Any]:
     """Return the planned tests of each encoding that joined later against FoX and against KERPLE."""
-    matrix = over_tasks(scores, [*TASKS])
+    scores = pd.concat([bank.first, bank.apart])
+    matrix = over_tasks(scores[~scores["label"].isin(VARIANTS)], [*TASKS])
     later = [label for label in map(str, matrix) if label not in EARLIEST]
     tests = [sign_tests(matrix, [(label, other) for other in EARLY]) for label in later]
     above = [label for label, rows in zip(later, tests, strict=True) if (rows["verdict"] == "higher").all()]
@@ -272,7 +283,7 @@ def pattern_table(scores: pd.DataFrame) -> str:
     copied = by_task(scores, ["copy"], AT_2X)["copy"].mean()
     learned = scores.groupby("label")["learned"].sum()
     variants = [label for label in VARIANTS if label in matrix]
-    tests = sign_tests(matrix, [(PATTERN, label) for label in variants]) if variants else pd.DataFrame()
+    tests = sign_tests(matrix, [(PATTERN, label) for label in variants])
     lines = []
     for label in [PATTERN, *variants]:
         line = {
@@ -302,6 +313,23 @@ def difference_cell(row: Any) -> str:
 
 
 # The mirrored configurations
+
+
+def confirmation_table(bank: Bank) -> str:
+    """Return the means of the pattern there by task, and its planned tests against three others."""
+    rows = {f"`{PATTERN}`": bank.mirrored[bank.mirrored["label"] == PATTERN]}
+    rows |= {words: scores for words, scores in truncation_rows(bank).items() if words in CHALLENGED}
+    matrix = pd.DataFrame({words: over_tasks(scores, [*TASKS]).iloc[:, 0] for words, scores in rows.items()})
+    tests = sign_tests(matrix, [(f"`{PATTERN}`", words) for words in CHALLENGED]).set_index("second")
+    lines = []
+    for words, scores in rows.items():
+        means = {task: number(by_task(scores, [task])[task].iloc[:, 0].mean()) for task in TASKS}
+        at_2x = number(over_tasks(scores, [*TASKS], AT_2X).iloc[:, 0].mean())
+        line = {"model": words, "mean": number(matrix[words].mean()), **means, "at 2x": at_2x}
+        line["learned"] = str(scores["learned"].sum())
+        line["pattern minus it"] = difference_cell(tests.loc[words]) if words in CHALLENGED else "–"
+        lines.append(line)
+    return table(pd.DataFrame(lines))
 
 
 def half_numbers(bank: Bank) -> dict[str, Any]:
@@ -430,6 +458,26 @@ def truncation_numbers(bank: Bank) -> dict[str, Any]:
     }
 
 
+# A convolution of the last four tokens
+
+
+def shift_table(bank: Bank) -> str:
+    """Return scores without and with ``model.token_shift`` at one rate, with a test for each encoding."""
+    without = bank.at_rates[(bank.at_rates["rate"] == SHIFT_RATE) & bank.at_rates["label"].isin(SHIFTED)]
+    lines: dict[str, Any] = {label: {"encoding": f"`{label}`"} for label in SHIFTED}
+    for task in ("lag", "copy"):
+        with_it, without_it = (by_task(scores, [task])[task] for scores in (bank.shifted, without))
+        pairs = with_it.add_suffix("+").join(without_it)
+        tests = sign_tests(pairs, [(f"{label}+", label) for label in SHIFTED])
+        for label, test in zip(SHIFTED, tests.itertuples(), strict=True):
+            means = f"{number(without_it[label].mean())} → {number(with_it[label].mean())}"
+            lines[label] |= {f"`{task}`": means, f"difference on `{task}`": difference_cell(test)}
+            if task == "lag":
+                suffices = test.verdict == "higher" and with_it[label].mean() >= SUFFICIENT
+                lines[label]["suffices"] = "yes" if suffices else "no"
+    return table(pd.DataFrame(lines.values()))
+
+
 # Does it train, and what does the rule of rates cost?
 
 
@@ -508,7 +556,7 @@ def draw_curves(bank: Bank, folder: Path) -> None:
     in_colour = [label for label in IN_COLOUR if label in set(points["label"])]
     style_of: Any = {"others": (GREY, "")} | styles(in_colour)
     figure = Figure(figsize=(7.2, 2.5), layout="constrained")
-    for axes, (task, (words, _)) in zip(
+    for axes, (task, (title, _)) in zip(
         figure.subplots(1, len(TASKS), sharey=True), TASKS.items(), strict=True
     ):
         groups = points[points["task"] == task].groupby(["label", "times"])["exact_match"]
@@ -523,9 +571,12 @@ def draw_curves(bank: Bank, folder: Path) -> None:
             )  # fmt: skip
         cut = truncated[truncated["task"] == task].groupby("times")["exact_match"].mean()
         axes.plot(cut.index, cut, "--", color=style_of["rope"][0], linewidth=1.4, zorder=3)
+        if task == "induction":  # its panel has room
+            words = "dashed: RoPE, only\nits last N tokens"
+            axes.text(1.1, 0.06, words, color=style_of["rope"][0], fontsize=6.5)
         length_axis(axes, [1, 2, 4, 8], 1, "exact match")
         axes.xaxis.set_major_formatter(lambda times, _: f"{times:g}x")
-        axes.set_title(f"{words} ({task})", fontsize=7)
+        axes.set_title(f"{title} ({task})", fontsize=7)
         axes.set_xlabel("input length / training length", fontsize=7)
         axes.label_outer()
     legend_below(figure, style_of, [*reversed(in_colour), "others"])
@@ -582,7 +633,7 @@ STUDY = Study(
     values=values,
     figures=(draw_curves, draw_answer, draw_scale),
     tables={
-        "scores": lambda bank: pd.concat([bank.first, bank.patterns, bank.mirrored]).drop_duplicates(),
+        "scores": lambda bank: pd.concat([bank.first, bank.apart, bank.mirrored]),
         "ranking": lambda bank: rank(bank.first).reset_index(names="encoding"),
     },
 )
