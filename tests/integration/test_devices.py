@@ -84,7 +84,7 @@ def test_torchrun_may_start_the_processes_and_they_are_one_wandb_run(tmp_path: P
 
 @pytest.mark.parametrize("how", ["a process is killed", "Ctrl-C"])
 def test_an_ended_process_ends_the_others_and_the_run_resumes(how: str, tmp_path: Path) -> None:
-    options = (*TWO, "pe=tests.integration.user_encodings.Slow", "training.steps=400")
+    options = (*TWO, "pe=tests.integration.user_encodings.Slow", "training.steps=150")
     slow = tmp_path / "slow"
     slow.touch()
     with pytest.MonkeyPatch.context() as patch:
