@@ -6,7 +6,6 @@ To add a check, write a function of a `Subject` under ``@check(name, promise, us
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 
@@ -182,25 +181,17 @@ def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     return ""
 
 
-class Call(NamedTuple):
-    """A call of an encoding: ids and documents, the dtype of its inputs, and the declared length of rows."""
-
-    scenario: Scenario
-    dtype: torch.dtype
-    declared: int
-
-
-def _calls() -> Iterator[Call]:
-    """Yield calls that differ in everything that a cache might keep."""
+def _calls() -> Iterator[tuple[Scenario, torch.dtype, int]]:
+    """Yield calls that differ in ids, dtype of inputs or the declared length of rows."""
     late = _late_scenario()
     single = Scenario(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
     for dtype in (torch.bfloat16, torch.float32):
-        yield Call(single, dtype, 3 * TOKENS)
-        yield Call(late, dtype, LATE + TOKENS)
-        yield Call(OWN_IDS, dtype, 3 * TOKENS)
-    yield Call(_late_scenario(40), torch.float32, 20 * LENGTH)
-    yield Call(OWN_IDS, torch.float32, TOKENS)
-    yield Call(SCENARIOS["decoding with cached keys"], torch.float32, 5 * LENGTH)
+        yield single, dtype, 3 * TOKENS
+        yield late, dtype, LATE + TOKENS
+        yield OWN_IDS, dtype, 3 * TOKENS
+    yield _late_scenario(40), torch.float32, 20 * LENGTH
+    yield OWN_IDS, torch.float32, TOKENS
+    yield SCENARIOS["decoding with cached keys"], torch.float32, 5 * LENGTH
 
 
 @check(
@@ -212,12 +203,11 @@ def earlier_calls(subject: Subject) -> Measurement:
     encoding = _first_layer_encoding(subject)
     used = copy.deepcopy(encoding)
     worst = 0.0
-    for call in (*_calls(), *_calls()):
-        content = draw_content(encoding.shape, call.scenario.positions_BT)
-        inputs = cast(content, call.dtype)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=call.dtype is torch.bfloat16):
-            declared_B = torch.tensor([call.declared])
-            result = outputs(used, call.scenario, inputs, declared_B)
-            expected = outputs(copy.deepcopy(encoding), call.scenario, inputs, declared_B)
+    for scenario, dtype, declared in (*_calls(), *_calls()):
+        inputs = cast(draw_content(encoding.shape, scenario.positions_BT), dtype)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            declared_B = torch.tensor([declared])
+            result = outputs(used, scenario, inputs, declared_B)
+            expected = outputs(copy.deepcopy(encoding), scenario, inputs, declared_B)
         worst = max(worst, worst_difference(result, expected))
     return compare_difference(worst)

@@ -4,7 +4,7 @@ The candidate is the implementation under test.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -145,6 +145,7 @@ class Pair:
         return worst
 
 
+@dataclass(eq=False)
 class Models:
     """Pairs of the same candidate and reference, each in a model of its own; a pair is built once.
 
@@ -155,25 +156,19 @@ class Models:
         largest: whether to measure the largest difference and its place, instead of ending at the first one.
     """
 
-    def __init__(
-        self,
-        candidate: MakeEncoding,
-        reference: MakeEncoding,
-        layout: Sequence[str] = (),
-        largest: bool = False,
-    ):
-        self.candidate = candidate
-        self.reference = reference
-        self.layout = layout
-        self.largest = largest
-        self._pairs: dict[ModelShape, Pair | None] = {}
+    candidate: MakeEncoding
+    reference: MakeEncoding
+    layout: Sequence[str] = ()
+    largest: bool = False
+    _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
 
     def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
         """Return the two in a model of these sizes; None if their parameters do not fit."""
         shape = model_shape(sizes, causal, layers)
         if shape not in self._pairs:
             stop_above = torch.inf if self.largest else TOLERANCE
-            self._pairs[shape] = make_pair(self.candidate, self.reference, shape, self.layout, stop_above)
+            source, target = perturbed(build(self.reference, shape)), build(self.candidate, shape)
+            self._pairs[shape] = share_parameters(source, target, self.layout, stop_above)
         return self._pairs[shape]
 
     def defined_far(self, pair: Pair) -> bool:
@@ -182,33 +177,6 @@ class Models:
             return True
         other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
         return other is None or other.difference_below(FAR) <= TOLERANCE
-
-
-def make_pair(
-    candidate: MakeEncoding,
-    reference: MakeEncoding,
-    shape: ModelShape,
-    layout: Sequence[str] = (),
-    stop_above: float = torch.inf,
-) -> Pair | None:
-    """Build both encodings, perturb the reference, and return them with equal parameters.
-
-    Returns:
-        The pair that differs least among all ways to assign parameters; None if they do not fit.
-    """
-    return share_parameters(perturbed(build(reference, shape)), build(candidate, shape), layout, stop_above)
-
-
-def pairs_by_assignment(
-    candidate: MakeEncoding, reference: MakeEncoding, shape: ModelShape, layout: Sequence[str] = ()
-) -> Iterator[Pair]:
-    """Yield both encodings with equal parameters for every way to assign these; use a pair before the next.
-
-    If the two compute different results, the assignment with the least difference need not be the right one.
-    """
-    source, target = perturbed(build(reference, shape)), build(candidate, shape)
-    for pairings in assignments(source, target):
-        yield Pair(target, source, layout, pairings)
 
 
 def share_parameters(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 
 import torch
 
@@ -35,7 +34,7 @@ from pe_experiments.checking.stages import (
 from pe_experiments.configuration.component import Component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
-from pe_experiments.terminal.errors import shown
+from pe_experiments.terminal.errors import join_names, shown
 
 MOST_STAGES = 4  # in a message
 OTHER_ARGUMENTS = "models with other arguments"
@@ -118,11 +117,11 @@ class Comparison:
     @cached_property
     def same_nearby(self) -> bool:
         """Return whether single sequences at positions below 64 are equal in small models."""
-        return not next(islice(self.outcomes(), 1)).place
+        return not next(self.outcomes()).place
 
     @cached_property
     def shares_parameters(self) -> bool:
-        return next(islice(self.outcomes(), 1)).stage != PARAMETERS
+        return next(self.outcomes()).stage != PARAMETERS
 
     @property
     def remarks(self) -> list[str]:
@@ -169,7 +168,7 @@ class Comparison:
 
     def _equal_nearby(self, candidate: MakeEncoding, reference: MakeEncoding) -> bool:
         models = Models(candidate, reference, self.layout)
-        return not next(islice(outcomes(models, self.forms), 1)).place
+        return not next(outcomes(models, self.forms)).place
 
     # Texts.
 
@@ -177,21 +176,20 @@ class Comparison:
     def label(self) -> str:
         return self.reference.label
 
-    @property
-    def form_names(self) -> str:
-        return format_forms(self.forms)
-
     def describe_equality(self) -> str:
         """Return the text that the implementation is our encoding, and up to which convention."""
         results = self._all_or_until_difference
         near = max(outcome.difference for outcome in results if outcome.stage != FAR_STAGE)
         far = [outcome for outcome in results if outcome.stage == FAR_STAGE]
         size = f"{near:.1e} of the largest value"
-        lines = [f"It is {self.label}, compared in {self.form_names}: the largest difference is {size}."]
+        lines = [
+            f"It is {self.label}, compared in {format_forms(self.forms)}: the largest difference is {size}."
+        ]
         if self.layout:
             lines.append(f"Its channels are laid out differently: {'; '.join(self.layout)}.")
             lines.append("That is no mistake, but weights do not carry over between the two.")
-        tables = [pair.table for pair in self._pairs if pair.table]
+        pairs = (self.models.pair(SMALL, causal) for causal in self.forms)
+        tables = [pair.table for pair in pairs if pair and pair.table]
         if tables:
             lines.append(f"That is no mistake: {tables[0]}.")
         if self.remarks:
@@ -201,11 +199,6 @@ class Comparison:
             reason = "as a rule, angles or distances in float32"
             lines.append(f"At positions up to 4,095 it differs by {far_difference:.1e}: {reason}.")
         return "\n".join(lines)
-
-    @property
-    def _pairs(self) -> list[Pair]:
-        pairs = (self.models.pair(SMALL, causal) for causal in self.forms)
-        return [pair for pair in pairs if pair is not None]
 
     def describe_difference(self) -> str:
         """Return the text that says in which stages and where the two differ."""
@@ -218,7 +211,7 @@ class Comparison:
         elif self.same_nearby:
             stages = list(dict.fromkeys(outcome.stage for outcome in self.differences))
             more = [f"{len(stages) - MOST_STAGES} more"] if len(stages) > MOST_STAGES else []
-            text = f"It equals {self.label}, except in {join_words(stages[:MOST_STAGES] + more)}."
+            text = f"It equals {self.label}, except in {join_names(stages[:MOST_STAGES] + more)}."
         else:
             size = f" by {first.difference:.2g} of the largest" if first.difference < torch.inf else ""
             text = f"It is not {self.label}: logits or embeddings differ{size}."
@@ -265,8 +258,3 @@ def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
 
 def format_forms(forms: Sequence[bool]) -> str:
     return " and ".join("a decoder" if causal else "an encoder" for causal in forms)
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Return the words as ``a, b and c``."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -20,14 +20,16 @@ from pe_experiments.checking.candidate_and_reference import (
     LARGE,
     SMALL,
     Pair,
+    assignments,
     model_shape,
-    pairs_by_assignment,
+    perturbed,
 )
 from pe_experiments.checking.channel_layouts import LAYOUTS, OF_NEIGHBOURS, USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.known_mistakes import generic_mistakes, reported_mistakes
+from pe_experiments.checking.known_mistakes import generic_mistakes
 from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.known_mistakes.reported import REPORTED
 from pe_experiments.checking.other_arguments import (
     OTHER_MODELS,
     fitted_base,
@@ -173,11 +175,11 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
     if not comparison.shares_parameters:
         return None
     reference = comparison.reference
-    mistakes = [(comparison, *mistake) for mistake in reported_mistakes(reference)]
+    mistakes = [(comparison, *mistake) for mistake in REPORTED.get(reference.choice, {}).items()]
     if reference.choice not in OTHER_MODELS:
         for variant in published_variants(reference):
             with_arguments = comparison.against(variant)
-            mistakes += [(with_arguments, *mistake) for mistake in reported_mistakes(variant)]
+            mistakes += [(with_arguments, *mistake) for mistake in REPORTED.get(variant.choice, {}).items()]
     if comparison.same_effect:
         first = comparison.first_difference
         is_far = first is not None and first.stage in (FAR_STAGE, DISTANCES, FAR_IDS)
@@ -248,9 +250,12 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
 
         @torch.no_grad()
         def measure_in(shape: ModelShape) -> Relation | None:
-            pairs = pairs_by_assignment(
-                comparison.candidate, comparison.make_reference, shape, comparison.layout
+            # If the two differ, the assignment of parameters with the least difference need not be right.
+            source, target = (
+                perturbed(build(comparison.make_reference, shape)),
+                build(comparison.candidate, shape),
             )
+            pairs = (Pair(target, source, comparison.layout, each) for each in assignments(source, target))
             return next(filter(None, map(measure, pairs)), None)
 
         def change(encoding: PositionalEncoding) -> None:

@@ -18,6 +18,7 @@ from pe_experiments.comparison.statistics import (
 from pe_experiments.comparison.table import at_floor, best_encodings
 from pe_experiments.comparison.tuning import Choice, at_an_end
 from pe_experiments.evaluation.summary import Summary, mostly_seen
+from pe_experiments.terminal.errors import join_names
 
 NO_NUMBER = "–"
 AT_AN_END = 0.05  # of the range of a metric: means closer to a bound leave no difference to find
@@ -108,11 +109,6 @@ def format_seeds(counts: Iterable[int]) -> str:
     """Return the range of numbers of seeds as text, such as ``3 to 5 seeds``."""
     text = format_counts(counts)
     return "1 seed" if text == "1" else f"{text} seeds"
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Return names as a list in a sentence, such as ``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def learned(row: Mapping[Any, Any]) -> bool:

@@ -28,18 +28,6 @@ def nape_slopes(num_heads: int, alibi_heads: int, kind: Slopes) -> Tensor:
     return slopes_H
 
 
-def check_alibi_heads(shape: ModelShape, alibi_heads: int | None) -> int:
-    """Return the number of heads with a bias, by default half of them.
-
-    Raises:
-        ValueError: it is not between 0 and ``num_heads``.
-    """
-    heads = shape.num_heads // 2 if alibi_heads is None else alibi_heads
-    if not 0 <= heads <= shape.num_heads:
-        raise ValueError(f"alibi_heads={alibi_heads} must be between 0 and num_heads={shape.num_heads}")
-    return heads
-
-
 class Nape(PositionBias):
     """NAPE: the first heads have ALiBi's bias -m_h (i - j) with slopes 1, 1/2, 1/3, ...; the others none.
 
@@ -57,7 +45,9 @@ class Nape(PositionBias):
 
     def __init__(self, shape: ModelShape, *, alibi_heads: int | None = None, slopes: Slopes = "linear"):
         super().__init__(shape)
-        self.alibi_heads = check_alibi_heads(shape, alibi_heads)
+        self.alibi_heads = shape.num_heads // 2 if alibi_heads is None else alibi_heads
+        if not 0 <= self.alibi_heads <= shape.num_heads:
+            raise ValueError(f"alibi_heads={alibi_heads} must be between 0 and num_heads={shape.num_heads}")
         self.slopes = one_of(Slopes, "slopes", slopes)
 
     def _bias(self, at: AttentionContext) -> Tensor:

@@ -32,27 +32,19 @@ def evaluate_model(
     examples = experiment.config.evaluation.examples
     source = experiment.evaluation_source
     longest = experiment.max_length
+    content_lengths = [source.task.nearest_length(length) or length for length in lengths]
     seen_by_length: dict[int, int] = {}
     if not experiment.other_task:
-        content_lengths = [source.task.nearest_length(length) or length for length in lengths]
         training_batches = steps * experiment.config.trainer.accumulate_grad_batches
         seen_by_length = seen_in_training(
             experiment.batches, training_batches, source, content_lengths, examples
         )
-    details = None
-    if not isinstance(source.task, Text):
-        details = Details(
-            source,
-            further_metrics(experiment),
-            experiment.config.evaluation.save,
-            indexed_lengths([source.task.nearest_length(length) or length for length in lengths], longest),
-        )
+    indexed = indexed_lengths(content_lengths, longest)
+    details = Details(source, further_metrics(experiment), experiment.config.evaluation.save, indexed)
     curve, text_rows = _curve(experiment, model, examples, display, details)
-    tables: Tables = {}
+    tables: Tables = dict(details.tables)
     if isinstance(source.task, Text):
         tables = {"text": text_rows, "corpus": source.task.listing()}
-    elif details:
-        tables |= details.tables
     for row in curve:
         row["seen"] = seen_by_length.get(row["content_length"])
         if experiment.other_task:  # short lengths of another task are not in distribution
@@ -86,7 +78,7 @@ def further_metrics(experiment: Experiment) -> list[Metric]:
 
 
 def _curve(
-    experiment: Experiment, model: Backbone, examples: int, display: Display, details: Details | None
+    experiment: Experiment, model: Backbone, examples: int, display: Display, details: Details
 ) -> tuple[Curve, Curve]:
     """Return the rows of the curve, and those of ``text.csv`` for a language model."""
     source = experiment.evaluation_source
@@ -94,17 +86,8 @@ def _curve(
     window = experiment.config.evaluation.window
     if isinstance(source.task, Text):
         return evaluate_text(model, source, lengths, examples, longest, display, window)
-    rows = extrapolation_curve(
-        model,
-        source,
-        lengths,
-        examples,
-        longest,
-        experiment.decoding,
-        display=display,
-        details=details,
-        window=window,
-    )
+    decoding = experiment.decoding
+    rows = extrapolation_curve(model, source, lengths, examples, longest, decoding, display, details, window)
     return list(rows), []
 
 

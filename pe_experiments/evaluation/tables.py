@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from pe_experiments.terminal.errors import UserError
 END, NOTHING = "E", "-"  # the end mark and a missing symbol in ``predictions.csv``
 
 
+@dataclass
 class Details:
     """Collect tables and metrics over the examples of each length, for `extrapolation_curve`.
 
@@ -36,18 +38,11 @@ class Details:
         tables: rows by the name of their CSV file: ``depth``, ``index``, ``predictions``.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        metrics: Sequence[Metric] = (),
-        save: bool = False,
-        indexed: Collection[int] = (),
-    ):
-        self.source = source
-        self.metrics = metrics
-        self.save = save
-        self.indexed = indexed
-        self.tables: defaultdict[str, list[Row]] = defaultdict(list)
+    source: Source
+    metrics: Sequence[Metric] = ()
+    save: bool = False
+    indexed: Collection[int] = ()
+    tables: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def begin(self, length: int) -> None:
         """Begin with the examples of a length."""

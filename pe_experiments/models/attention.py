@@ -17,7 +17,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.models.attention_parts import AttentionPart, QkNorm, softmax_with_sink
+from pe_experiments.models.attention_parts import AttentionPart, QkNorm
 from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster, has_fixed_bias
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
@@ -65,12 +65,13 @@ class Weighting:
             return self.encoding.softmax_weights(q_BHTK, k_BHSK, self.at)
         logits_BHTS = self.encoding.scaled_logits(q_BHTK, k_BHSK)
         bias = self.encoding.bias(q_BHTK, k_BHSK, self.at)
-        if self.softmax is None:
-            assert self.sink_H is not None
-            return softmax_with_sink(logits_BHTS, bias, self.at, self.sink_H)
         mask = self.at.once(additive_mask)
         logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
-        return self.softmax(logits_BHTS.clamp(min=MASKED))  # finite: 0 times infinity has no gradient
+        if self.softmax is not None:
+            return self.softmax(logits_BHTS.clamp(min=MASKED))  # finite: 0 times infinity has no gradient
+        assert self.sink_H is not None  # the logit of a further key, which is left out of the result
+        sink_BHT1 = self.sink_H.to(logits_BHTS.dtype)[:, None, None].expand(*logits_BHTS.shape[:-1], 1)
+        return torch.softmax(torch.cat([logits_BHTS, sink_BHT1], dim=-1), dim=-1)[..., :-1]
 
 
 def eager(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:

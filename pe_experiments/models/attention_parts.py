@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.softmax import additive_mask
+from pe_experiments.encodings import ModelShape
 from pe_experiments.models.cpu import Unpacked
 from pe_experiments.terminal.errors import NotApplicable
 
@@ -120,13 +119,3 @@ class TokenShift(AttentionPart):
     def hidden(self, x_ND: Tensor, packing: Unpacked) -> Tensor:
         x_BDT = F.pad(packing.pad(x_ND).mT, (KERNEL_WIDTH - 1, 0))
         return x_ND + packing.unpad(self.convolution(x_BDT).mT)
-
-
-def softmax_with_sink(
-    logits_BHTS: Tensor, bias: Tensor | None, at: AttentionContext, sink_H: Tensor
-) -> Tensor:
-    """Return the masked softmax of logits plus bias, with a further key of the logit ``sink_H`` left out."""
-    mask = at.once(additive_mask)
-    logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
-    sink_BHT1 = sink_H.to(logits_BHTS.dtype)[:, None, None].expand(*logits_BHTS.shape[:-1], 1)
-    return torch.softmax(torch.cat([logits_BHTS, sink_BHT1], dim=-1), dim=-1)[..., :-1]

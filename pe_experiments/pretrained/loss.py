@@ -31,7 +31,6 @@ class Loss:
     file = "stretches.csv"
     key_columns = ("measured", "block", "length", "stretch")
     columns = ("bytes", "bits")
-    summary_name = "bits_per_byte"
 
     def __init__(self, model: PretrainedModel, text: Text, stretches: int, scored: int):
         self.model = model

@@ -96,7 +96,6 @@ class Retrieval:
     file = "examples.csv"
     key_columns = ("measured", "block", "length", "tokens", "example")
     columns = ("depth", "expected", "answer", "correct")
-    summary_name = "accuracy"
     scored = 1  # predictions of a forward pass; the others are made one by one
 
     def __init__(self, model: PretrainedModel, text: Text, task: str, count: int):

@@ -175,13 +175,9 @@ def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfi
 
 def _same_classes(model: nn.Module, parent: nn.Module, module_name: str) -> bool:
     """Return whether a module of the encoding, with all modules around it, has the same class in both."""
-    return _module_classes(model, module_name) == _module_classes(parent, module_name)
-
-
-def _module_classes(model: nn.Module, module_name: str) -> list[type]:
-    """Return the classes of the modules on the path from an encoding, ``encodings.0``, to a submodule."""
     names = module_name.split(".")
-    return [type(model.get_submodule(".".join(names[:depth]))) for depth in range(2, len(names) + 1)]
+    paths = [".".join(names[:depth]) for depth in range(2, len(names) + 1)]  # from an encoding, encodings.0
+    return all(type(model.get_submodule(path)) is type(parent.get_submodule(path)) for path in paths)
 
 
 def _is_longer(table: torch.Tensor, parent_table: torch.Tensor) -> bool:

@@ -104,7 +104,10 @@ def compare_with_bank(
     Raises:
         UserError: the bank does not exist, or a run cannot be compared with it.
     """
-    label = _only_label(runs)
+    labels = {run.experiment.label for run in runs}
+    if len(labels) > 1:
+        raise UserError(f"sweep=versus compares one encoding with the bank, got {len(labels)}")
+    label = labels.pop()
     results_dir = Path(runs[0].config.results_dir)
     folders = [base / bank for base in (results_dir, SHIPPED)]
     folder = next((path for path in folders if (path / PROVENANCE).exists()), None)
@@ -131,14 +134,6 @@ def compare_with_bank(
         problem = f"a task has {most} configurations; at most {MOST_CONFIGURATIONS} are allowed"
         raise UserError(f"sweep=versus: {problem}")
     return BankComparison(bank, label, metric, results_dir, bank_runs, tasks)
-
-
-def _only_label(runs: Sequence[Run]) -> str:
-    """Return the label of the user's encoding; raise a UserError if there are several encodings."""
-    labels = {run.experiment.label for run in runs}
-    if len(labels) > 1:
-        raise UserError(f"sweep=versus compares one encoding with the bank, got {len(labels)}")
-    return labels.pop()
 
 
 def _matching_runs(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> tuple[dict[str, str], set[str]]:

@@ -39,21 +39,8 @@ class Difference:
     """An encoding minus another encoding, over the configurations in which both learned the task."""
 
     verdict: str
-    configurations: int  # number of these configurations; 0 without a test
     interval: Interval  # at the level of the test, so that both agree; NaN without a test
     p: float  # adjusted by Holm's method
-
-    @property
-    def columns(self) -> dict[str, float | str]:
-        """The columns of a published table of verdicts."""
-        return {
-            "verdict": self.verdict,
-            "configurations": self.configurations,
-            "p": self.p,
-            "difference": self.interval.estimate,
-            "low": self.interval.low,
-            "high": self.interval.high,
-        }
 
 
 def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
@@ -65,13 +52,10 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     by_name: dict[str, Difference] = {}
     tests = zip(others, verdicts, holm(ps.tolist()), holm_alphas(ps.tolist()), strict=True)
     for name, verdict, p, alpha in tests:
-        configurations = 0
         interval = Interval(math.nan)
         if verdict in TESTED:
-            paired_differences = differences[name].dropna().to_numpy(float)
-            configurations = len(paired_differences)
-            interval = paired_interval(paired_differences, alpha)
-        by_name[str(name)] = Difference(str(verdict), configurations, interval, p)
+            interval = paired_interval(differences[name].dropna().to_numpy(float), alpha)
+        by_name[str(name)] = Difference(str(verdict), interval, p)
     return by_name
 
 

@@ -155,8 +155,8 @@ class Addition(TwoNumbers):
             numbers.append(int(number or "0"))
         answer = str(sum(numbers))
         if not self.is_padded:
-            width = self.target_length(len(row))
-            return _digits(answer if self.answer_forward else answer[::-1])[:width]
+            digits = answer if self.answer_forward else answer[::-1]
+            return [int(digit) for digit in digits[: self.target_length(len(row))]]
         places = len(text) // 2
         answer = answer.zfill(places + 1)[: places + 1]
 
@@ -201,11 +201,6 @@ class Addition(TwoNumbers):
             width = targets_BM.shape[1]
             ids["coupling"] = PositionIds(places_BN + 2, width + 1 - index_1M, separator=width + 2)
         return ids
-
-
-def _digits(number: str) -> list[int]:
-    """Return the digits of a number as integers."""
-    return [int(digit) for digit in number]
 
 
 class Polynomial(OneAnswer):

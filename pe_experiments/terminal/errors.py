@@ -42,14 +42,14 @@ def disk_problem(error: BaseException) -> str | None:
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES, errno.EPERM)
 
 
+def join_names(names: Sequence[str], conjunction: str = "and") -> str:
+    """Return names as a list in a sentence, such as ``a, b and c``."""
+    return f" {conjunction} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def allowed(options: Iterable[str]) -> str:
     """Return the options as ``a, b or c``."""
-    words = list(options)
-    if not words:
-        return "nothing"
-    if len(words) == 1:
-        return words[0]
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+    return join_names(list(options), "or") or "nothing"
 
 
 def sentence(error: BaseException) -> str:

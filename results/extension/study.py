@@ -95,15 +95,10 @@ def difference(bits: pd.DataFrame, first: Model, second: Model, length: int) -> 
     return bits[(*first, length)] - bits[(*second, length)]
 
 
-def lowest(bits: pd.DataFrame) -> str:
-    """Return the change with the lowest mean loss at 1,024 bytes after 150 steps."""
-    return min(WORDS, key=lambda change: float(bits[change, 150, EXTENDED].mean()))
-
-
 def families(bits: pd.DataFrame) -> dict[str, list[Test]]:
     """Return the families of tests in the plan."""
     changes = [change for change in WORDS if change != "rope"]
-    best = (lowest(bits), 450)
+    best = (min(WORDS, key=lambda change: float(bits[change, 150, EXTENDED].mean())), 450)
     others = product((EXTENDED, LONGEST), (ALIBI, FOX))
     return {
         "what_to_change": [((change, 150), ("rope", 150), EXTENDED) for change in changes],
@@ -119,14 +114,6 @@ def caught_up(gaps: list[Interval]) -> str:
         if gap.high < BEHIND:
             return str(steps)
     return f"not in {STEPS[-1]}"
-
-
-def describe_model(model: Model) -> str:
-    """Return a model in words, such as ``YaRN, 150 steps``."""
-    if model in FROM_SCRATCH:
-        return FROM_SCRATCH[model]
-    change, steps = model
-    return f"{WORDS[change]}, {steps} steps"
 
 
 def all_tests(folder: Path) -> pd.DataFrame:

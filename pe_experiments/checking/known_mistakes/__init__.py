@@ -14,13 +14,7 @@ from pe_experiments.checking.known_mistakes.generic import (
     mistakes_while_decoding,
 )
 from pe_experiments.checking.known_mistakes.mistake import Change
-from pe_experiments.checking.known_mistakes.reported import REPORTED
 from pe_experiments.checking.random_inputs import build
-
-
-def reported_mistakes(component: SizedComponent) -> list[tuple[str, Change]]:
-    """Return the mistakes reported for an encoding and its conventions, with their descriptions."""
-    return [*REPORTED.get(component.choice, {}).items()]
 
 
 def generic_mistakes(

@@ -1,4 +1,4 @@
-"""Define `Mistake`, and functions that return the changes which introduce mistakes into encodings.
+"""Define changes that introduce mistakes into encodings.
 
 Every ``replacement`` of a method is called as ``replacement(encoding, original, *arguments)``, where
 ``original`` is the bound method that it replaces.
@@ -52,19 +52,6 @@ class Change:
             change.apply(encoding)
 
         return Change(apply)
-
-
-@dataclass(frozen=True)
-class Mistake:
-    """A known mistake in an encoding under configs/pe: its description, and the change that introduces it."""
-
-    encoding: str
-    description: str
-    change: Change
-
-    @property
-    def name(self) -> str:
-        return f"{self.encoding}: {self.description}"
 
 
 def as_convention(change: Change) -> Change:
