@@ -58,10 +58,7 @@ VARIANTS = {  # of the pattern by label: the choice, what is changed, and the ex
     ),
 }  # fmt: skip
 APART = [*VARIANTS, "stick_breaking"]  # not ranked: each further encoding costs all others power
-SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # with ``model.token_shift``, at one rate
-SHIFT_RATE = 0.003
 CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
-SUFFICIENT = 0.9  # mean score on `lag` from which the option does what `cpb_log` does
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
@@ -78,7 +75,6 @@ class Bank(NamedTuple):
     apart: pd.DataFrame  # scores there of complete encodings that are not ranked
     mirrored: pd.DataFrame  # scores of those complete in configurations 12 to 23
     at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
-    shifted: pd.DataFrame  # scores at one rate of the encodings `SHIFTED` with ``model.token_shift``
     scale: pd.DataFrame  # scores of the complete cases, with a column for each width
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
 
@@ -93,8 +89,9 @@ def load(folder: Path) -> Bank:
     rows["symbols"] = rows["vocabulary"].combine_first(rows["fillers"])
     scale_rows = is_scale(rows)
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
-    is_shifted = rows["shift"].eq(True)
-    is_main = ~scale_rows & ~is_shifted & rows["rate"].isin(RATES) & (rows["steps"] == usual_steps)
+    is_main = (
+        ~scale_rows & ~rows["shift"].eq(True) & rows["rate"].isin(RATES) & (rows["steps"] == usual_steps)
+    )
 
     def complete(mask: pd.Series) -> pd.Series:
         counts = rows[mask].groupby("label").size()
@@ -113,7 +110,6 @@ def load(folder: Path) -> Bank:
         counted[is_first & ~is_ranked].reset_index(drop=True),
         counted[~is_first].reset_index(drop=True),
         at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(APART)],
-        score_runs(select_runs(runs, is_shifted)),
         scale_scores(runs, rows[scale_rows]),
         pd.read_csv(folder / "truncated.csv"),
     )
@@ -154,7 +150,7 @@ def values(bank: Bank) -> dict[str, Any]:
         "ranking": ranking_table(ranked),
         "robust": robustness_table(bank),
         "patterns": pattern_table(pd.concat([bank.first, bank.apart])),
-        "truncation": truncation_table(bank),
+        "mirrored": mirrored_table(bank),
         "trains": learning_table(bank),
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
@@ -315,23 +311,6 @@ def difference_cell(row: Any) -> str:
 # The mirrored configurations
 
 
-def confirmation_table(bank: Bank) -> str:
-    """Return the means of the pattern there by task, and its planned tests against three others."""
-    rows = {f"`{PATTERN}`": bank.mirrored[bank.mirrored["label"] == PATTERN]}
-    rows |= {words: scores for words, scores in truncation_rows(bank).items() if words in CHALLENGED}
-    matrix = pd.DataFrame({words: over_tasks(scores, [*TASKS]).iloc[:, 0] for words, scores in rows.items()})
-    tests = sign_tests(matrix, [(f"`{PATTERN}`", words) for words in CHALLENGED]).set_index("second")
-    lines = []
-    for words, scores in rows.items():
-        means = {task: number(by_task(scores, [task])[task].iloc[:, 0].mean()) for task in TASKS}
-        at_2x = number(over_tasks(scores, [*TASKS], AT_2X).iloc[:, 0].mean())
-        line = {"model": words, "mean": number(matrix[words].mean()), **means, "at 2x": at_2x}
-        line["learned"] = str(scores["learned"].sum())
-        line["pattern minus it"] = difference_cell(tests.loc[words]) if words in CHALLENGED else "–"
-        lines.append(line)
-    return table(pd.DataFrame(lines))
-
-
 def half_numbers(bank: Bank) -> dict[str, Any]:
     """Return the planned tests in the mirrored configurations, and how far both halves agree."""
     first, mirrored = (over_tasks(scores, [*TASKS]) for scores in (bank.first, bank.mirrored))
@@ -434,14 +413,18 @@ def truncation_rows(bank: Bank) -> dict[str, pd.DataFrame]:
     }
 
 
-def truncation_table(bank: Bank) -> str:
-    """Return mean scores by task, and exact match at 2x, of RoPE in a window and of others."""
+def mirrored_table(bank: Bank) -> str:
+    """Return mean scores by task, and the planned tests of the pattern against three of the others."""
+    pattern = f"`{PATTERN}`"
+    rows = {pattern: bank.mirrored[bank.mirrored["label"] == PATTERN]} | truncation_rows(bank)
+    matrix = pd.DataFrame({words: over_tasks(scores, [*TASKS]).iloc[:, 0] for words, scores in rows.items()})
+    tests = sign_tests(matrix, [(pattern, words) for words in CHALLENGED]).set_index("second")
     lines = []
-    for words, scores in truncation_rows(bank).items():
-        means = {task: matrix.iloc[:, 0].mean() for task, matrix in by_task(scores, [*TASKS]).items()}
-        line = {"model": words, "mean score": number(np.mean([*means.values()]))}
-        line |= {task: number(mean) for task, mean in means.items()}
+    for words, scores in rows.items():
+        line = {"model": words, "mean score": number(matrix[words].mean())}
+        line |= {task: number(values.iloc[:, 0].mean()) for task, values in by_task(scores, [*TASKS]).items()}
         line["at 2x"] = number(over_tasks(scores, [*TASKS], AT_2X).to_numpy().mean())
+        line[f"{pattern} minus it"] = difference_cell(tests.loc[words]) if words in CHALLENGED else "–"
         lines.append(line)
     return table(pd.DataFrame(lines))
 
@@ -456,26 +439,6 @@ def truncation_numbers(bank: Bank) -> dict[str, Any]:
         for row in tests.itertuples()
         for name in ("difference", "p")
     }
-
-
-# A convolution of the last four tokens
-
-
-def shift_table(bank: Bank) -> str:
-    """Return scores without and with ``model.token_shift`` at one rate, with a test for each encoding."""
-    without = bank.at_rates[(bank.at_rates["rate"] == SHIFT_RATE) & bank.at_rates["label"].isin(SHIFTED)]
-    lines: dict[str, Any] = {label: {"encoding": f"`{label}`"} for label in SHIFTED}
-    for task in ("lag", "copy"):
-        with_it, without_it = (by_task(scores, [task])[task] for scores in (bank.shifted, without))
-        pairs = with_it.add_suffix("+").join(without_it)
-        tests = sign_tests(pairs, [(f"{label}+", label) for label in SHIFTED])
-        for label, test in zip(SHIFTED, tests.itertuples(), strict=True):
-            means = f"{number(without_it[label].mean())} → {number(with_it[label].mean())}"
-            lines[label] |= {f"`{task}`": means, f"difference on `{task}`": difference_cell(test)}
-            if task == "lag":
-                suffices = test.verdict == "higher" and with_it[label].mean() >= SUFFICIENT
-                lines[label]["suffices"] = "yes" if suffices else "no"
-    return table(pd.DataFrame(lines.values()))
 
 
 # Does it train, and what does the rule of rates cost?

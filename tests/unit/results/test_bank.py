@@ -116,7 +116,7 @@ def test_independent_code_finds_the_planned_tests(
     assert number_of("mirrored/tests") == len(ps)
 
 
-def test_independent_code_finds_what_truncation_costs(
+def test_independent_code_finds_the_scores_in_mirrored_configurations(
     halves: tuple[recomputation.Bank, recomputation.Bank],
 ) -> None:
     curves = recomputation.read_csv(FOLDER / "truncated.csv")
@@ -125,8 +125,17 @@ def test_independent_code_finds_what_truncation_costs(
     ]
     assert len(truncated) == 12
     mirrored = recomputation.over_tasks(halves[1], [*bank.TASKS], "score")
-    mean = float(cells_of("truncation")["RoPE, its last tokens"][0])
+    rows = cells_of("mirrored")
+    mean = float(rows["RoPE, its last tokens"][0])
     assert mean == pytest.approx(np.mean([*truncated.values()]), abs=CLOSE)
+    assert float(rows["rope_nope"][0]) == pytest.approx(np.mean([*mirrored["rope_nope"].values()]), abs=CLOSE)
+    others = {"FoX": mirrored["fox"], "KERPLE": mirrored["kerple_log"], "RoPE, its last tokens": truncated}
+    tests = [recomputation.sign_flip_p(mirrored["rope_nope"], other) for other in others.values()]
+    adjusted = recomputation.holm([p for _, p, _ in tests])
+    for words, (difference, _, _), p in zip(others, tests, adjusted, strict=True):
+        cell = rows[words][-1]
+        assert float(cell.split()[0]) == pytest.approx(difference, abs=CLOSE)
+        assert float(cell.split()[-1]) == pytest.approx(p, abs=CLOSE)
     for words, name in (("FoX", "fox"), ("KERPLE", "kerple_log")):
         difference, _, _ = recomputation.sign_flip_p(mirrored[name], truncated)
         assert number_of(f"truncation/{words}/difference") == pytest.approx(difference, abs=CLOSE)
@@ -160,7 +169,7 @@ def test_the_readme_recommends_what_scores_best() -> None:
         (row,) = re.findall(rf"^\| {words}.*$", readme, re.MULTILINE)
         assert typed in row
         assert rows[name][place[task]] >= max(by_task[task]) - 0.05
-    assert float(cells_of("truncation")["RoPE, its last tokens"][2]) == 1.0  # "perfect at every length"
+    assert float(cells_of("mirrored")["RoPE, its last tokens"][2]) == 1.0  # "perfect at every length"
     scores = pd.read_csv(FOLDER / "scores.csv").query("configuration < 12")
     curves = pd.read_csv(FOLDER / "curves.csv")[["name", "content_length", "exact_match"]]
     lengths = pd.read_csv(FOLDER / "runs.csv")[["name", "max_length"]]
