@@ -316,15 +316,11 @@ def half_numbers(bank: Bank) -> dict[str, Any]:
     first, mirrored = (over_tasks(scores, [*TASKS]) for scores in (bank.first, bank.mirrored))
     others = [label for label in EARLIEST if label not in EARLY]
     tests = sign_tests(mirrored, [(label, other) for label in EARLY for other in others])
-    values: dict[str, Any] = {
+    return {
         "mirrored/higher": int((tests["verdict"] == "higher").sum()),
         "mirrored/tests": len(tests),
         "halves/most": (first.mean() - mirrored.mean()).abs().max(),
     }
-    for half, scores in {"first": bank.first, "mirrored": bank.mirrored}.items():
-        copied = scores[(scores["task"] == "copy") & (scores["label"] == "kerple_log") & scores["learned"]]
-        values[f"{half}/copied"] = copied[AT_2X].mean()
-    return values
 
 
 # Truncation
