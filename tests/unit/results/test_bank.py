@@ -200,6 +200,17 @@ def test_the_variants_of_the_pattern_have_the_labels_of_their_choices() -> None:
         assert Experiment(config).label == label
 
 
+def test_what_is_said_of_the_pattern_stands_in_its_tables() -> None:
+    mirrored, variants = cells_of("mirrored"), cells_of("patterns")
+    assert "it stayed ahead in twelve further configurations" in (ROOT / "README.md").read_text()
+    for words in bank.CHALLENGED:  # "the prediction is confirmed"
+        difference, *_, p = mirrored[words][-1].split()
+        assert float(difference) > 0
+        assert float(p) <= 0.05
+    assert float(variants["pattern/window_nope"][2]) == 0.0  # "without RoPE no model copies"
+    assert f"{variants['pattern/nope_rope'][3]} of 48 cases were learned" in PAGE
+
+
 def test_without_its_window_the_pattern_is_close_to_rope() -> None:
     first, _ = recomputation.bank_halves(FOLDER, [*bank.TASKS])
     scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
