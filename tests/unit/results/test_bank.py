@@ -182,10 +182,6 @@ def test_the_readme_recommends_what_scores_best() -> None:
     assert means["flip_flop", bank.GATE, 8] == pytest.approx(0.98, abs=0.005)
     assert "about 60% of the inputs of length 2N" in readme
     assert all(0.575 < means["copy", label, 2] < 0.625 for label in ("rope_nope", "kerple_log"))
-    assert "it copies 16% of them, and" in readme
-    assert means["copy", "alibi", 2] == pytest.approx(0.16, abs=0.005)
-    assert "and `rope_nope` 59%" in readme
-    assert means["copy", "rope_nope", 2] == pytest.approx(0.59, abs=0.005)
     assert "no encoding copies more than 6%" in readme
     assert max(value for (task, _, times), value in means.items() if (task, times) == ("copy", 8)) < 0.065
     ranking = pd.read_csv(FOLDER / "ranking.csv")
