@@ -187,7 +187,7 @@ def bank_halves(folder: Path, tasks: Sequence[str]) -> tuple[Bank, Bank]:
         training = config["training"]
         compares_sizes = (run["model"], training["max_length"]) == ("decoder", 24) and seed in (0, 1)
         is_usual = training["learning_rate"] in (0.003, 0.001) and training["steps"] == steps.get(run["task"])
-        if is_usual and not compares_sizes:
+        if is_usual and not compares_sizes and not config["model"].get("token_shift"):
             names[seed >= 12][run["label"]].append(run["name"])
     halves = []
     curves = read_csv(folder / "curves.csv")

@@ -58,6 +58,8 @@ VARIANTS = {  # of the pattern by label: the choice, what is changed, and the ex
     ),
 }  # fmt: skip
 APART = [*VARIANTS, "stick_breaking"]  # not ranked: each further encoding costs all others power
+SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # also ran with a convolution of the last tokens, at one rate
+SUFFICIENT = 0.9  # mean score on `lag` with which that option does what CPB and CoPE do
 CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
@@ -77,6 +79,7 @@ class Bank(NamedTuple):
     at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
     scale: pd.DataFrame  # scores of the complete cases, with a column for each width
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
+    shifted: pd.DataFrame  # scores with a convolution of the last tokens
 
 
 def load(folder: Path) -> Bank:
@@ -112,6 +115,7 @@ def load(folder: Path) -> Bank:
         at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(APART)],
         scale_scores(runs, rows[scale_rows]),
         pd.read_csv(folder / "truncated.csv"),
+        score_runs(select_runs(runs, rows["shift"].eq(True)), METRICS),
     )
 
 
@@ -263,7 +267,10 @@ def later_numbers(bank: Bank) -> dict[str, Any]:
     later = [label for label in map(str, matrix) if label not in EARLIEST]
     tests = [sign_tests(matrix, [(label, other) for other in EARLY]) for label in later]
     above = [label for label, rows in zip(later, tests, strict=True) if (rows["verdict"] == "higher").all()]
+    unranked = matrix["stick_breaking"].mean()
     return {
+        "stick_breaking/mean": unranked,
+        "stick_breaking/above it": int((over_tasks(bank.first, [*TASKS]).mean() > unranked).sum()),
         "later/encodings": len(later),
         "later/above both": ", ".join(f"`{label}`" for label in above) or "none",
         "later/p": min(rows["p"].max() for rows in tests if (rows["difference"] > 0).all()),
@@ -306,6 +313,28 @@ def difference_cell(row: Any) -> str:
     """Return a test as ``+0.06 [-0.05, +0.15], p 0.172``."""
     p = f"p {row.p:.3f}" if row.p >= 0.001 else "p < 0.001"
     return f"{row.difference:+.2f} [{row.low:+.2f}, {row.high:+.2f}], {p}"
+
+
+# One option for the last tokens
+
+
+def shift_table(bank: Bank) -> str:
+    """Return scores at one rate without and with a convolution of the last tokens, and the planned tests."""
+    [rate] = bank.shifted["rate"].unique()
+    without = by_task(bank.at_rates[bank.at_rates["rate"] == rate], ["lag", "copy"])
+    lines = {label: {"encoding": f"`{label}`"} for label in [*SHIFTED, "cpb_log"]}
+    for task, shifted in by_task(bank.shifted, ["lag", "copy"]).items():
+        matrix = without[task].join(shifted.add_suffix(" with it"))
+        tests = sign_tests(matrix, [(f"{label} with it", label) for label in SHIFTED]).set_index("second")
+        for label, line in lines.items():
+            line[task] = number(matrix[label].mean())
+            line[f"{task} with it"] = number(shifted[label].mean()) if label in SHIFTED else "–"
+            line[f"difference on {task}"] = difference_cell(tests.loc[label]) if label in SHIFTED else "–"
+        if task == "lag":
+            for label in SHIFTED:
+                is_enough = tests.loc[label, "verdict"] == "higher" and shifted[label].mean() >= SUFFICIENT
+                lines[label]["suffices"] = "yes" if is_enough else "no"
+    return table(pd.DataFrame([*lines.values()]).fillna("–"))
 
 
 # The mirrored configurations

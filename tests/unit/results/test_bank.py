@@ -57,8 +57,12 @@ def halves() -> tuple[recomputation.Bank, recomputation.Bank]:
 def test_independent_code_finds_the_ranking(halves: tuple[recomputation.Bank, recomputation.Bank]) -> None:
     first, _ = halves
     rows = cells_of("ranking")
-    assert set(rows) == set(first["copy"])
+    assert {*rows, "stick_breaking"} == set(first["copy"])
     scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
+    unranked = float(np.mean([*scores.pop("stick_breaking").values()]))
+    assert number_of("stick_breaking/mean") == pytest.approx(unranked, abs=CLOSE)
+    above = sum(np.mean([*values.values()]) > unranked for values in scores.values())
+    assert number_of("stick_breaking/above it") == above
     best, differences = recomputation.best_against_others(scores)
     assert next(iter(rows)) == best
     means = [float(row[0].strip("*")) for row in rows.values()]
@@ -84,6 +88,7 @@ def test_independent_code_finds_what_is_said_of_twice_the_length_and_without_lag
 ) -> None:
     first, _ = halves
     at_2x = recomputation.over_tasks(first, [*bank.TASKS], "2x")
+    at_2x.pop("stick_breaking")
     differences = recomputation.against_others(at_2x, bank.GATE)
     difference, p = differences["rope"]
     assert number_of("2x/rope/difference") == pytest.approx(difference, abs=CLOSE)
