@@ -168,7 +168,7 @@ def test_the_readme_recommends_what_scores_best() -> None:
     readme = (ROOT / "README.md").read_text()
     for words, task, name, typed in (
         ("copying", "copy", "kerple_log", "pe=kerple_log"),
-        ("recall", "induction", "kerple_log", "pe=kerple_log"),
+        ("recall", "induction", "rope_nope", "task=induction pe=rope_nope"),
         ("state", "flip_flop", bank.GATE, "pe=fox pe.initial_bias=4"),
     ):
         (row,) = re.findall(rf"^\| {words}.*$", readme, re.MULTILINE)
