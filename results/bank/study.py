@@ -63,6 +63,7 @@ SUFFICIENT = 0.9  # mean score on `lag` with which that option does what CPB and
 CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
+MANY = 4  # tied encodings that are counted, not named
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
 GREY = "0.75"  # encodings that are not in colour
 SCALED = ["kerple_log", GATE, "cpb_log", "alibi", "rope"]  # three recommended ones and two others
@@ -155,7 +156,7 @@ def values(bank: Bank) -> dict[str, Any]:
         "robust": robustness_table(bank),
         "patterns": pattern_table(pd.concat([bank.first, bank.apart])),
         "mirrored": mirrored_table(bank),
-        "trains": learning_table(bank),
+        "hard to train": hard_to_train(bank),
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
         **later_numbers(bank),
@@ -222,7 +223,8 @@ def robustness_table(bank: Bank) -> str:
     lines = []
     for words, matrix in cases.items():
         rows = against_best(matrix)
-        tied = ", ".join(f"`{label}`" for label in rows.index[rows["tied"]][1:])
+        others = rows.index[rows["tied"]][1:]
+        tied = ", ".join(f"`{label}`" for label in others) if len(others) < MANY else f"{len(others)} others"
         best = f"`{rows.index[0]}` {number(rows['mean'].iloc[0])}"
         lines.append({"by": words, "best": best, "tied with it": tied or "–"})
     return table(pd.DataFrame(lines))
@@ -469,18 +471,19 @@ def truncation_numbers(bank: Bank) -> dict[str, Any]:
 # Does it train, and what does the rule of rates cost?
 
 
-def learning_table(bank: Bank) -> str:
-    """Return in how many cases of each task an encoding learned, for those that failed in a tenth or more."""
+def hard_to_train(bank: Bank) -> str:
+    """Return the encodings that learned fewer than nine tenths of their cases, as "`fox` 80 of 96, ..."."""
     learned = (
         pd.concat([bank.first, bank.mirrored]).groupby(["label", "task"])["learned"].agg(["sum", "size"])
     )
     totals = learned.groupby("label").sum()
-    shares = (totals["sum"] / totals["size"]).sort_values(ascending=False)
-    lines = [
-        {"encoding": f"`{label}`"} | {task: "{} of {}".format(*learned.loc[(label, task)]) for task in TASKS}
-        for label in shares.index[shares < OFTEN]
-    ]
-    return table(pd.DataFrame(lines))
+    shares = (totals["sum"] / totals["size"]).sort_values()
+    words = []
+    for label in shares.index[shares < OFTEN]:
+        least = learned.loc[label].sort_values("sum").iloc[0]
+        cases = "{} of {}".format(*totals.loc[label])
+        words.append(f"`{label}` {cases} (`{least.name}` {least['sum']} of {least['size']})")
+    return ", ".join(words)
 
 
 def rates_by_case(bank: Bank) -> pd.DataFrame:
