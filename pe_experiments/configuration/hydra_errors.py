@@ -171,7 +171,8 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
     cause = error.__cause__
     if type(error) is ValueError and value == "null" and key in groups_of(command):  # Hydra expects a text
         hint = "; without an encoding it is pe=none" if key == "pe" else ""
-        return f"{text}: {key} needs a choice{hint}.{nearest_choice('', choices_of(key))}"
+        allowed = nearest_choice("", [*choices_of(key), *choices_in_folders(key)])
+        return f"{text}: {key} needs a choice{hint}.{allowed}"
     if not isinstance(error, HydraException):
         return ""
     is_added = text.startswith("+") and type(error) is ConfigCompositionException and cause is None

@@ -159,6 +159,8 @@ class ByHead(PositionalEncoding):
         heads: number of heads of each encoding; None means equal shares.
     """
 
+    inherits_length = False  # its parts say whether they do
+
     def __init__(
         self, shape: ModelShape, *, encodings: Sequence[MakeEncoding], heads: Sequence[int] | None = None
     ):
