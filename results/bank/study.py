@@ -33,6 +33,7 @@ from pe_experiments.studies.ranking import (
 )
 from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs, score_table
 from pe_experiments.studies.study import Study
+from results.bank.truncation import ceiling
 
 TASKS = {  # what a model does, and the training steps
     "copy": ("copying:\nall symbols", 8000),
@@ -41,6 +42,8 @@ TASKS = {  # what a model does, and the training steps
     "flip_flop": ("state:\nthe bit written last", 2000),
 }
 CONFIGURATIONS = 12  # in each half
+FURTHER = ["repeat_copy", "needle", "precedence", "blocks", "parity_scratchpad", "dyck_depth", "bucket_sort"]
+FURTHER_SEEDS = [24, 25]  # the two configurations of these tasks
 RATES = (0.003, 0.001)
 METRICS = (SCORE, AT_2X, AT_4X)
 GATE = "fox(initial_bias=4)"
@@ -81,6 +84,7 @@ class Bank(NamedTuple):
     scale: pd.DataFrame  # scores of the complete cases, with a column for each width
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
     shifted: pd.DataFrame  # scores with a convolution of the last tokens
+    further: pd.DataFrame  # scores of the tasks that joined later, in their two configurations
 
 
 def load(folder: Path) -> Bank:
@@ -117,6 +121,7 @@ def load(folder: Path) -> Bank:
         scale_scores(runs, rows[scale_rows]),
         pd.read_csv(folder / "truncated.csv"),
         score_runs(select_runs(runs, rows["shift"].eq(True)), METRICS),
+        at_counted_rates(score_runs(select_runs(runs, rows["seed"].isin(FURTHER_SEEDS)), METRICS)),
     )
 
 
@@ -160,6 +165,7 @@ def values(bank: Bank) -> dict[str, Any]:
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
         **later_numbers(bank),
+        **task_numbers(bank),
         **half_numbers(bank),
         **truncation_numbers(bank),
         **rate_numbers(bank),
@@ -325,18 +331,48 @@ def shift_table(bank: Bank) -> str:
     [rate] = bank.shifted["rate"].unique()
     without = by_task(bank.at_rates[bank.at_rates["rate"] == rate], ["lag", "copy"])
     lines = {label: {"encoding": f"`{label}`"} for label in [*SHIFTED, "cpb_log"]}
+    suffices = {"cpb_log": "–"}
     for task, shifted in by_task(bank.shifted, ["lag", "copy"]).items():
         matrix = without[task].join(shifted.add_suffix(" with it"))
         tests = sign_tests(matrix, [(f"{label} with it", label) for label in SHIFTED]).set_index("second")
         for label, line in lines.items():
+            has_run = label in SHIFTED
             line[task] = number(matrix[label].mean())
-            line[f"{task} with it"] = number(shifted[label].mean()) if label in SHIFTED else "–"
-            line[f"difference on {task}"] = difference_cell(tests.loc[label]) if label in SHIFTED else "–"
-        if task == "lag":
-            for label in SHIFTED:
+            line[f"{task}, with it"] = number(shifted[label].mean()) if has_run else "–"
+            line[f"{task}, change"] = difference_cell(tests.loc[label]) if has_run else "–"
+            if task == "lag" and has_run:
                 is_enough = tests.loc[label, "verdict"] == "higher" and shifted[label].mean() >= SUFFICIENT
-                lines[label]["suffices"] = "yes" if is_enough else "no"
-    return table(pd.DataFrame([*lines.values()]).fillna("–"))
+                suffices[label] = "yes" if is_enough else "no"
+    return table(pd.DataFrame([line | {"suffices": suffices[label]} for label, line in lines.items()]))
+
+
+# More tasks
+
+
+def means_by_task(bank: Bank, metric: str = SCORE) -> pd.DataFrame:
+    """Return the mean of a metric over configurations [tasks, encodings]; unlearned cases count as 0.
+
+    The tasks of the ranking come first, then those that joined later, on which fewer encodings ran.
+    """
+    further = by_task(bank.further, FURTHER, metric)
+    matrices = by_task(pd.concat([bank.first, bank.apart]), [*TASKS], metric) | further
+    labels = further[FURTHER[0]].columns
+    return pd.DataFrame({task: matrix[labels].mean() for task, matrix in matrices.items()}).T
+
+
+def task_numbers(bank: Bank) -> dict[str, Any]:
+    """Return the planned tests, in which a task is one observation, and the means over the further tasks."""
+    means = means_by_task(bank)
+    tests = sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
+    alone = sign_tests(means, [(GATE, "alibi")]).iloc[0]
+    further = means.loc[FURTHER].mean().sort_values(ascending=False)
+    return {
+        **{f"tasks/{row.second}/p": row.p for row in tests.itertuples()},
+        "tasks/gate/difference": alone["difference"],
+        "tasks/gate/p": alone["p"],
+        "tasks/means": means_in_words(further, [*map(str, further.index)]),
+        "tasks/higher": ", ".join(f"`{row.second}`" for row in tests.itertuples() if row.verdict == "higher"),
+    }
 
 
 # The mirrored configurations
@@ -355,58 +391,6 @@ def half_numbers(bank: Bank) -> dict[str, Any]:
 
 
 # Truncation
-
-
-def window(task: str, longest: int) -> int:
-    """Return how many tokens a model reads of its longest training example when it answers last.
-
-    The mark at the beginning is not counted. On `copy` the end mark is the last answer.
-    """
-    return {"copy": 2 * longest + 1, "lag": longest, "induction": longest + 1, "flip_flop": longest - 1}[task]
-
-
-def ceiling(task: str, symbols: int, ignore: float, longest: int, length: int) -> float:
-    """Return the exact match at an input length of the best predictor that reads `window` tokens.
-
-    Args:
-        task: name of the task.
-        symbols: different input symbols of `copy` and fillers of `induction`.
-        ignore: probability of an ignored pair of `flip_flop`.
-        longest: longest training length.
-        length: input length, at least ``longest``.
-    """
-    if length <= longest or task == "lag":  # all tokens, or the symbol three back
-        return 1.0
-    if task == "copy":  # each answer repeats the symbol ``length`` tokens before it
-        return 1.0 if length < window(task, longest) else float(symbols) ** -length
-    if task == "induction":
-        # Of length - 2 places of the trigger longest - 2 are read. If the trigger is the last symbol that is
-        # not read, the answer is the first symbol that is: the best guess for all other places.
-        return (longest - 1 + (length - longest - 1) / symbols) / (length - 2)
-    return flip_flop_ceiling(ignore, longest, length)
-
-
-def flip_flop_ceiling(ignore: float, longest: int, length: int) -> float:
-    """Return E[(1/2)^u], where u counts the written bits that a read asks for but that are out of the window.
-
-    All reads of such a bit are right together if its guess is.
-    """
-    near, pairs = int(longest) // 2 - 1, int(length) // 2  # a bit is read up to ``near`` pairs back
-    known = np.zeros(pairs)  # probability, times 1/2 per guess, by the distance of a bit that was not guessed
-    known[0] = 1.0
-    guessed = 0.0
-    for pair in range(1, pairs):
-        is_last = pair == pairs - 1
-        p_write = 0.0 if is_last else (1 - ignore) / 2
-        p_read = 1.0 if is_last else (1 - ignore) / 2
-        written = p_write * (known.sum() + guessed)
-        known = np.roll(known, 1)  # the last entry is 0: no bit is as many pairs back
-        far = known[near + 1 :].sum()
-        guessed = guessed * (1 - p_write) + far * p_read / 2
-        known[: near + 1] *= 1 - p_write
-        known[near + 1 :] *= 1 - p_write - p_read
-        known[0] = written
-    return float(known.sum() + guessed)
 
 
 def window_scores(bank: Bank) -> dict[str, pd.DataFrame]:
@@ -595,6 +579,26 @@ def draw_answer(bank: Bank, folder: Path) -> None:
     save(figure, folder, "answer")
 
 
+def draw_tasks(bank: Bank, folder: Path) -> None:
+    """Draw the mean score of each encoding by task, the tasks of the ranking first, with the mean of all."""
+    means = means_by_task(bank)
+    means.loc["mean of all"] = means.mean()
+    means = means.T.sort_values("mean of all", ascending=False)
+    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(means, cmap="Blues", vmin=0, vmax=1.2, aspect="auto")
+    for (row, column), mean in np.ndenumerate(means.to_numpy()):
+        colour = "white" if mean > 0.75 else "black"
+        axes.text(column, row, number(mean), ha="center", va="center", fontsize=6.5, color=colour)
+    axes.set_yticks(range(len(means)), means.index, fontsize=7)
+    axes.set_xticks(range(means.shape[1]), means.columns, fontsize=6.5, rotation=35, ha="right")
+    for column in (len(TASKS), means.shape[1] - 1):
+        axes.axvline(column - 0.5, color="white", linewidth=4)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    save(figure, folder, "tasks")
+
+
 def draw_scale(bank: Bank, folder: Path) -> None:
     """Draw the score of every case over the number of parameters, with a panel per encoding."""
     figure = Figure(figsize=(7.2, 2.2), layout="constrained")
@@ -622,9 +626,9 @@ STUDY = Study(
     sweep=("bank",),
     load=load,
     values=values,
-    figures=(draw_curves, draw_answer, draw_scale),
+    figures=(draw_curves, draw_answer, draw_tasks, draw_scale),
     tables={
-        "scores": lambda bank: pd.concat([bank.first, bank.apart, bank.mirrored]),
+        "scores": lambda bank: pd.concat([bank.first, bank.apart, bank.mirrored, bank.further]),
         "ranking": lambda bank: rank(bank.first).reset_index(names="encoding"),
     },
 )

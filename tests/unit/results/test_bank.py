@@ -20,6 +20,7 @@ from pe_experiments.tasks.local import Lag
 from pe_experiments.tasks.recall import Induction
 from pe_experiments.tasks.state import FlipFlop
 from results.bank import study as bank
+from results.bank import truncation
 from tests import recomputation
 from tests.conftest import ROOT
 
@@ -121,6 +122,29 @@ def test_independent_code_finds_the_planned_tests(
     assert number_of("mirrored/tests") == len(ps)
 
 
+def test_independent_code_finds_the_tests_over_twelve_tasks(
+    halves: tuple[recomputation.Bank, recomputation.Bank],
+) -> None:
+    seeds = {row["name"]: int(row["seed"]) for row in recomputation.read_csv(FOLDER / "runs.csv")}
+    curves = [row for row in recomputation.read_csv(FOLDER / "curves.csv") if seeds[row["name"]] >= 24]
+    further = recomputation.with_curves(FOLDER, curves)
+    assert set(further) == set(bank.FURTHER)
+    means: recomputation.Values = {name: {} for name in further[bank.FURTHER[0]]}
+    for place, runs in enumerate((halves[0] | further).values()):
+        scores = recomputation.measured(runs, "score", as_zero=True)
+        for name in means:
+            means[name][place] = float(np.mean([*scores[name].values()]))
+    others = [name for name in means if name != bank.PATTERN]
+    ps = recomputation.holm(
+        [recomputation.sign_flip_p(means[bank.PATTERN], means[other])[1] for other in others]
+    )
+    for other, p in zip(others, ps, strict=True):
+        assert number_of(f"tasks/{other}/p") == pytest.approx(p, abs=CLOSE)
+    difference, p, _ = recomputation.sign_flip_p(means[bank.GATE], means["alibi"])
+    assert number_of("tasks/gate/difference") == pytest.approx(difference, abs=CLOSE)
+    assert number_of("tasks/gate/p") == pytest.approx(p, abs=CLOSE)
+
+
 def test_independent_code_finds_the_scores_in_mirrored_configurations(
     halves: tuple[recomputation.Bank, recomputation.Bank],
 ) -> None:
@@ -191,7 +215,7 @@ def test_the_readme_recommends_what_scores_best() -> None:
     assert max(value for (task, _, times), value in means.items() if (task, times) == ("copy", 8)) < 0.065
     ranking = pd.read_csv(FOLDER / "ranking.csv")
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-    assert f"highest mean of the {len(ranking)} that are ranked" in readme
+    assert f"Of the {len(ranking)} that are ranked `rope_nope` has the highest mean" in readme
     assert f"{ranking['mean'].max():.2f} of 1, but {words[ranking['tied'].sum() - 1]} others tie" in readme
 
 
@@ -230,7 +254,7 @@ def test_the_floor_of_flip_flop_is_the_majority_of_the_bits_so_far(ignore: float
 
 
 def share_right(task: str, symbols: int, ignore: float, longest: int, length: int) -> float:
-    """Return the exact match of a predictor that sees the last `bank.window` tokens of each prefix."""
+    """Return the exact match of a predictor that sees the last `truncation.window` tokens of each prefix."""
     sampler = {
         "copy": Copy(symbols),
         "lag": Lag(vocab_size=symbols),
@@ -246,7 +270,7 @@ def share_right(task: str, symbols: int, ignore: float, longest: int, length: in
                 continue
             aligned = task in ("lag", "flip_flop")
             read = row[: place + 1] if aligned else [*row, "separator", *answers[:place]]
-            first = max(0, len(read) - bank.window(task, longest))
+            first = max(0, len(read) - truncation.window(task, longest))
             window = read[first:]
             guess = 0
             if task == "copy" and first <= place:
@@ -268,5 +292,5 @@ def share_right(task: str, symbols: int, ignore: float, longest: int, length: in
 @pytest.mark.parametrize(("longest", "length"), [(12, 12), (12, 14), (12, 24), (24, 48), (12, 48)])
 def test_a_predictor_with_a_window_reaches_the_limit(task: str, longest: int, length: int) -> None:
     """On copying to the length at which the first symbol leaves the window."""
-    limit = bank.ceiling(task, 10, 0.8, longest, length)
+    limit = truncation.ceiling(task, 10, 0.8, longest, length)
     assert share_right(task, 10, 0.8, longest, length) == pytest.approx(limit, abs=0.03)
