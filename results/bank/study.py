@@ -360,18 +360,24 @@ def means_by_task(bank: Bank, metric: str = SCORE) -> pd.DataFrame:
     return pd.DataFrame({task: matrix[labels].mean() for task, matrix in matrices.items()}).T
 
 
-def task_numbers(bank: Bank) -> dict[str, Any]:
-    """Return the planned tests, in which a task is one observation, and the means over the further tasks."""
+def task_tests(bank: Bank) -> pd.DataFrame:
+    """Return the planned tests over all tasks, a task as one observation: the pattern against each other."""
     means = means_by_task(bank)
-    tests = sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
-    alone = sign_tests(means, [(GATE, "alibi")]).iloc[0]
+    return sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
+
+
+def task_numbers(bank: Bank) -> dict[str, Any]:
+    """Return what is said of the tests over all tasks, and the means over those that joined later."""
+    means, tests = means_by_task(bank), task_tests(bank)
+    gate = sign_tests(means, [(GATE, "alibi")]).iloc[0]
     further = means.loc[FURTHER].mean().sort_values(ascending=False)
     return {
-        **{f"tasks/{row.second}/p": row.p for row in tests.itertuples()},
-        "tasks/gate/difference": alone["difference"],
-        "tasks/gate/p": alone["p"],
         "tasks/means": means_in_words(further, [*map(str, further.index)]),
-        "tasks/higher": ", ".join(f"`{row.second}`" for row in tests.itertuples() if row.verdict == "higher"),
+        "tasks/before": int((further > further[PATTERN]).sum()),
+        "tasks/significant": int((tests["verdict"] != "tied").sum()) or "none",
+        "tasks/lowest p": tests["p"].min(),
+        "tasks/gate/difference": gate["difference"],
+        "tasks/gate/p": gate["p"],
     }
 
 
@@ -629,6 +635,7 @@ STUDY = Study(
     figures=(draw_curves, draw_answer, draw_tasks, draw_scale),
     tables={
         "scores": lambda bank: pd.concat([bank.first, bank.apart, bank.mirrored, bank.further]),
+        "tasks": task_tests,
         "ranking": lambda bank: rank(bank.first).reset_index(names="encoding"),
     },
 )
