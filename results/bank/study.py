@@ -69,7 +69,7 @@ SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 MANY = 4  # tied encodings that are counted, not named
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
 GREY = "0.75"  # encodings that are not in colour
-SCALED = ["kerple_log", GATE, "cpb_log", "alibi", "rope"]  # three recommended ones and two others
+SCALED = ["kerple_log", GATE, "cpb_log", "alibi", "rope"]  # three recommended then, and two others
 
 
 class Bank(NamedTuple):
@@ -131,8 +131,10 @@ def is_scale(rows: pd.DataFrame) -> pd.Series:
 
 
 def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of the complete cases, with a column for each width; an unlearned case has 0."""
-    complete = rows.groupby(["width", "task", "seed"]).filter(lambda case: len(case) == 2 * len(SCALED))
+    """Return the scores of cases with all of `SCALED`, a column for each width; an unlearned case has 0."""
+    complete = rows.groupby(["width", "task", "seed"]).filter(
+        lambda case: case["label"].isin(SCALED).sum() == 2 * len(SCALED)
+    )
     parts = []
     for width, part in complete.groupby("width"):
         chosen = select_runs(runs, runs.runs["name"].isin(part["name"]))
@@ -146,11 +148,12 @@ def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
 def early_scores() -> pd.DataFrame:
     """Return the scores of the first twelve encodings in configurations 0 to 11, on all six tasks."""
     runs = read_archive(Path(__file__).parent)
-    rows = with_settings(runs, rate=RATE, steps="training.steps")
+    rows = with_settings(runs, rate=RATE, steps="training.steps", shift="model.token_shift")
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
     is_usual = rows["steps"].eq(usual_steps) | usual_steps.isna()  # the other tasks have no longer runs
     is_early = (rows["seed"] < CONFIGURATIONS) & rows["rate"].isin(RATES) & rows["label"].isin(EARLIEST)
-    return score_table(select_runs(runs, is_early & is_usual & ~is_scale(rows)), METRICS)
+    is_plain = ~is_scale(rows) & ~rows["shift"].eq(True)
+    return score_table(select_runs(runs, is_early & is_usual & is_plain), METRICS)
 
 
 def values(bank: Bank) -> dict[str, Any]:
@@ -497,28 +500,38 @@ def rate_numbers(bank: Bank) -> dict[str, Any]:
 
 def scale_means(scale: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return mean scores [encodings, widths] over six cases, and over the cases that all sizes have."""
-    parts = [scale.dropna(axis="columns"), scale.dropna()]
-    return {f"{len(part) // len(SCALED)} cases": part.groupby("label").mean() for part in parts}
+    planned = scale[scale.index.isin(SCALED, level="label")]
+    means = {}
+    for part in (planned.dropna(axis="columns"), planned.dropna()):
+        cases = part.index.droplevel("label").unique()
+        chosen = scale.loc[scale.index.droplevel("label").isin(cases), part.columns]
+        means[f"{len(cases)} cases"] = chosen.groupby("label").mean()
+    return means
 
 
 def scale_table(scale: pd.DataFrame) -> str:
     """Return the mean scores by size, over all cases and over the same cases at all sizes."""
-    cells: dict[str, Any] = {"encoding": [f"`{label}`" for label in SCALED]}
+    labels = [PATTERN, *SCALED]
+    cells: dict[str, Any] = {"encoding": [f"`{label}`" for label in labels]}
     for cases, means in scale_means(scale).items():
         for width in [width for width in SIZES if width in means]:
-            cells[f"{SIZES[width]} M, {cases}"] = means[width][SCALED].map(number).to_list()
+            column = means[width][labels]
+            cells[f"{SIZES[width]} M, {cases}"] = ["–" if np.isnan(mean) else number(mean) for mean in column]
     return table(pd.DataFrame(cells))
 
 
 def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
-    """Return the planned decision: does the order hold, and are the three above the two others?"""
+    """Return the planned decisions: the order at two sizes, and who is above the two others."""
     values: dict[str, Any] = {}
     for cases, means in scale_means(scale).items():
         for width in means:
             lowest, highest = means[width][SCALED[:3]].min(), means[width][SCALED[3:]].max()
             values[f"rule/{width}/{cases}"] = "holds" if lowest > highest else "fails"
     means = scale_means(scale)["6 cases"]
-    values["scale/rho"], values["scale/p"] = rank_correlation(means[64].to_numpy(), means[128].to_numpy())
+    is_above = (means.loc[PATTERN] > means.loc[SCALED[3:]].max()).all()
+    values["scale/pattern"] = "confirmed" if is_above else "refuted"
+    small, large = (means.loc[SCALED, width].to_numpy() for width in means)
+    values["scale/rho"], values["scale/p"] = rank_correlation(small, large)
     for width, copied in scale.loc["copy"].groupby("label").mean().items():
         values |= {f"copy/{width}/{label}": mean for label, mean in copied.items()}
     return values
@@ -608,20 +621,22 @@ def draw_tasks(bank: Bank, folder: Path) -> None:
 def draw_scale(bank: Bank, folder: Path) -> None:
     """Draw the score of every case over the number of parameters, with a panel per encoding."""
     figure = Figure(figsize=(7.2, 2.2), layout="constrained")
-    style_of = styles(SCALED)
-    for axes, label in zip(figure.subplots(1, len(SCALED), sharey=True), SCALED, strict=True):
+    labels = [PATTERN, *SCALED]
+    style_of = styles(labels)
+    for axes, label in zip(figure.subplots(1, len(labels), sharey=True), labels, strict=True):
         by_size = bank.scale.xs(label, level="label").groupby("task").mean()
         for task, line in SCALE_LINES.items():
             axes.plot(
                 [*map(float, SIZES.values())], by_size.loc[task], line, color=style_of[label][0], marker="."
             )
             axes.plot([], [], line, color="0.3", label=task)  # in the legend
-        axes.set(title=label, xscale="log", xlim=(0.07, 9), ylim=(0, 1.03))
+        axes.set(xscale="log", xlim=(0.07, 9), ylim=(0, 1.03))
+        axes.set_title(label, fontsize=7)
         axes.set_xticks([*map(float, SIZES.values())], SIZES.values())
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("score")
-    figure.axes[len(SCALED) // 2].set_xlabel("million parameters")
+    figure.axes[len(labels) // 2].set_xlabel("million parameters")
     figure.legend(
         *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
     )

@@ -23,7 +23,17 @@ ARGUMENTS = r"\(max_positions=\d+\)"  # in a label
 ENLARGED = (2.0, 2.65)  # bits per byte in enlarged panels
 FURTHER = {"six layers": "depth", "prose": "prose"}
 RESCALED = ("rope_yarn", "rope_linear", "rope_dynamic_ntk", "rope_ntk")
-IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "cpb_log", "fox", "fox(initial_bias=4)")
+IN_COLOUR = (
+    "sinusoidal",
+    "rope",
+    "t5",
+    "alibi",
+    "kerple_log",
+    "cpb_log",
+    "fox",
+    "fox(initial_bias=4)",
+    "rope_nope",
+)
 GREY = ("0.75", "")  # encodings that are not in colour
 
 
