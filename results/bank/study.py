@@ -501,11 +501,12 @@ def rate_numbers(bank: Bank) -> dict[str, Any]:
 def scale_means(scale: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return mean scores [encodings, widths] over six cases, and over the cases that all sizes have."""
     planned = scale[scale.index.isin(SCALED, level="label")]
+    keys = ["task", "configuration"]
     means = {}
     for part in (planned.dropna(axis="columns"), planned.dropna()):
-        cases = part.index.droplevel("label").unique()
-        chosen = scale.loc[scale.index.droplevel("label").isin(cases), part.columns]
-        means[f"{len(cases)} cases"] = chosen.groupby("label").mean()
+        cases = part.reset_index()[keys].drop_duplicates()
+        chosen = scale.reset_index().merge(cases, on=keys)
+        means[f"{len(cases)} cases"] = chosen.groupby("label")[[*part.columns]].mean()
     return means
 
 
@@ -530,7 +531,7 @@ def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
     means = scale_means(scale)["6 cases"]
     is_above = (means.loc[PATTERN] > means.loc[SCALED[3:]].max()).all()
     values["scale/pattern"] = "confirmed" if is_above else "refuted"
-    small, large = (means.loc[SCALED, width].to_numpy() for width in means)
+    small, large = (means[width][SCALED].to_numpy() for width in means)
     values["scale/rho"], values["scale/p"] = rank_correlation(small, large)
     for width, copied in scale.loc["copy"].groupby("label").mean().items():
         values |= {f"copy/{width}/{label}": mean for label, mean in copied.items()}
