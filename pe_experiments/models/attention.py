@@ -221,8 +221,9 @@ class Attention(nn.Module):
 
     def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [B, H, T, K]."""
-        heads = (3, self.shape.num_heads, self.shape.head_dim)
-        q_BHTK, k_BHTK, v_BHTK = qkv_BTQ.unflatten(-1, heads).permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        qkv_BT3HK = qkv_BTQ.unflatten(-1, (3, self.shape.num_heads, self.shape.head_dim))
+        # One by one, because the gradient of a single permutation would be copied twice.
+        q_BHTK, k_BHTK, v_BHTK = (x_BTHK.transpose(1, 2).contiguous() for x_BTHK in qkv_BT3HK.unbind(2))
         for part in self.parts:
             q_BHTK, k_BHTK = part.queries_and_keys(q_BHTK, k_BHTK)  # type: ignore[operator]
         return q_BHTK, k_BHTK, v_BHTK

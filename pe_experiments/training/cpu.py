@@ -79,7 +79,8 @@ SMALL = 1_000_000  # size below which oneDNN's set-up for every new shape outwei
 NEVER = 1 << 30  # tokens that no row has
 DEFAULT, ONEDNN = Route("default", models_cpu.FUSED_TRAINING), Route("onednn", 1024)
 route = DEFAULT  # in use
-SHAPES = {"small": Shape(8, 40, 64), "wide": Shape(8, 40, 128), "long": Shape(2, 256, 64)}
+# As many tokens as such batches have without padding: rows of width 64 hold half of the longest on average.
+SHAPES = {"small": Shape(8, 20, 64), "wide": Shape(8, 40, 128), "long": Shape(2, 256, 64)}
 CALIBRATION_SECONDS = 2.0
 MARGIN = 0.15  # by which another route than the default must be faster, in both rounds
 # The setting that selects oneDNN; None if this PyTorch has no oneDNN or no such setting.

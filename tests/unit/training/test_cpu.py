@@ -80,8 +80,8 @@ def tuned(
     [
         ("default written", (3.3, 3.3), DEFAULT),
         ("default written", (3.3, 3.5), ONEDNN),  # the margin holds in one round only
-        ("default fused", (3.3, 3.3), Route("default", 40)),
-        ("onednn fused", (1.0, 1.0), Route("onednn", 40)),
+        ("default fused", (3.3, 3.3), Route("default", cpu.SHAPES["small"].tokens)),
+        ("onednn fused", (1.0, 1.0), Route("onednn", cpu.SHAPES["small"].tokens)),
     ],
 )
 def test_another_route_needs_the_margin_in_both_rounds(
@@ -107,7 +107,7 @@ FUSED = {"small": SECONDS | {"default fused": (1.0, 1.0)}}
 def test_a_choice_of_the_user_and_models_that_cannot_use_the_kernel_keep_their_route(
     tiny: Tiny, overrides: tuple[str, ...]
 ) -> None:
-    assert tuned(tiny, FUSED) == Route("default", 40)
+    assert tuned(tiny, FUSED) == Route("default", cpu.SHAPES["small"].tokens)
     assert tuned(tiny, FUSED, *overrides) == ONEDNN
 
 
