@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from scipy import stats
 
 from pe_experiments.comparison.statistics import ALPHA, holm, holm_alphas, paired_interval, paired_ps
 from pe_experiments.studies import verdicts
@@ -93,14 +92,6 @@ def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.Dat
             }
         )
     return pd.DataFrame(rows)
-
-
-def tests_with_tasks_as_observations(matrices: Mapping[str, pd.DataFrame], best: str) -> pd.Series:
-    """Return Holm's p-values [E] of t tests of the best encoding; each task's mean is one observation."""
-    means = pd.DataFrame({task: matrix.mean() for task, matrix in matrices.items()})
-    others = means.drop(index=best)
-    ps = [float(stats.ttest_rel(means.loc[best], row).pvalue) for _, row in others.iterrows()]
-    return pd.Series(holm(ps), others.index)
 
 
 def draw_means(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ from pe_experiments.studies.ranking import (
     draw_means,
     over_tasks,
     sign_tests,
-    tests_with_tasks_as_observations,
 )
 from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs, score_table
 from pe_experiments.studies.study import Study
@@ -65,6 +65,12 @@ SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # also ran with a convolution o
 SUFFICIENT = 0.9  # mean score on `lag` with which that option does what CPB and CoPE do
 CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
+SCALE = {
+    64: 2,
+    128: 4,
+    256: 8,
+}  # width, and layers; copying was also tried with the layers of the other width
+CAUSE = 0.1  # by which depth must cost more than width, or less
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 MANY = 4  # tied encodings that are counted, not named
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
@@ -82,6 +88,7 @@ class Bank(NamedTuple):
     mirrored: pd.DataFrame  # scores of those complete in configurations 12 to 23
     at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
     scale: pd.DataFrame  # scores of the complete cases, with a column for each width
+    copied: pd.DataFrame  # scores on `copy`, with a column for each width and number of layers
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
     shifted: pd.DataFrame  # scores with a convolution of the last tokens
     further: pd.DataFrame  # scores of the tasks that joined later, in their two configurations
@@ -91,8 +98,8 @@ def load(folder: Path) -> Bank:
     """Read the runs and score them, part by part."""
     runs = read_archive(folder)
     rows = with_settings(
-        runs, rate=RATE, steps="training.steps", width="model.d_model", vocabulary="task.vocab_size",
-        fillers="task.fillers", ignore="task.ignore", shift="model.token_shift",
+        runs, rate=RATE, steps="training.steps", width="model.d_model", layers="model.num_layers",
+        vocabulary="task.vocab_size", fillers="task.fillers", ignore="task.ignore", shift="model.token_shift",
     )  # fmt: skip
     rows["symbols"] = rows["vocabulary"].combine_first(rows["fillers"])
     scale_rows = is_scale(rows)
@@ -111,6 +118,7 @@ def load(folder: Path) -> Bank:
     counted = at_counted_rates(at_rates)
     is_first = counted["configuration"] < CONFIGURATIONS
     is_ranked = is_first & ~counted["label"].isin(APART)
+    sizes = scale_scores(runs, rows[scale_rows])
     return Bank(
         runs,
         rows,
@@ -118,7 +126,8 @@ def load(folder: Path) -> Bank:
         counted[is_first & ~is_ranked].reset_index(drop=True),
         counted[~is_first].reset_index(drop=True),
         at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(APART)],
-        scale_scores(runs, rows[scale_rows]),
+        sizes[[*SCALE.items()]].droplevel("layers", axis=1).dropna(how="all"),
+        sizes.xs("copy"),  # type: ignore[arg-type]
         pd.read_csv(folder / "truncated.csv"),
         score_runs(select_runs(runs, rows["shift"].eq(True)), METRICS),
         at_counted_rates(score_runs(select_runs(runs, rows["seed"].isin(FURTHER_SEEDS)), METRICS)),
@@ -131,17 +140,22 @@ def is_scale(rows: pd.DataFrame) -> pd.Series:
 
 
 def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of cases with all of `SCALED`, a column for each width; an unlearned case has 0."""
-    complete = rows.groupby(["width", "task", "seed"]).filter(
-        lambda case: case["label"].isin(SCALED).sum() == 2 * len(SCALED)
-    )
+    """Return the scores of models of several sizes, a column for each width and number of layers.
+
+    An unlearned case has 0. In the sizes of `SCALE` a case counts when the runs of all of `SCALED` are there.
+    """
     parts = []
-    for width, part in complete.groupby("width"):
-        chosen = select_runs(runs, runs.runs["name"].isin(part["name"]))
-        parts.append(at_counted_rates(score_runs(chosen)).assign(width=width))
+    size: Any  # the stubs know keys of groups as hashable only
+    for size, of_size in rows.groupby(["width", "layers"]):
+        if size in SCALE.items():
+            of_size = of_size.groupby(["task", "seed"]).filter(
+                lambda case: case["label"].isin(SCALED).sum() == 2 * len(SCALED)
+            )
+        chosen = select_runs(runs, runs.runs["name"].isin(of_size["name"]))
+        parts.append(at_counted_rates(score_runs(chosen)).assign(width=size[0], layers=size[1]))
     scores = pd.concat(parts)
     scores["value"] = scores[SCORE].where(scores["learned"], 0.0)
-    return scores.pivot(index=["task", "configuration", "label"], columns="width", values="value")
+    return scores.pivot(index=["task", "configuration", "label"], columns=["width", "layers"], values="value")
 
 
 @cache
@@ -168,6 +182,7 @@ def values(bank: Bank) -> dict[str, Any]:
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
         **later_numbers(bank),
+        **shift_values(bank),
         **task_numbers(bank),
         **half_numbers(bank),
         **truncation_numbers(bank),
@@ -224,7 +239,6 @@ def robustness_table(bank: Bank) -> str:
         .mean()
         .unstack(),
         "exact match at 2x": over_tasks(bank.first, [*TASKS], AT_2X),
-        "exact match at 4x": over_tasks(bank.first, [*TASKS], AT_4X),
     }
     for left_out in TASKS:
         tasks = [task for task in TASKS if task != left_out]
@@ -242,16 +256,11 @@ def robustness_table(bank: Bank) -> str:
 def ranking_numbers(scores: pd.DataFrame, ranked: pd.DataFrame) -> dict[str, Any]:
     """Return numbers such as ``rank/tied`` and ``2x/rope/p``."""
     tied = ranked.index[ranked["tied"]]
-    best = str(ranked.index[0])
-    ps = tests_with_tasks_as_observations(by_task(scores, [*TASKS]), best)
     without_lag = over_tasks(scores, [task for task in TASKS if task != "lag"]).mean()
     values: dict[str, Any] = {
-        "rank/best": ranked["mean"].iloc[0],
         "rank/encodings": len(ranked),
         "rank/tied": len(tied),
-        "rank/others": len(ranked) - 1,
         "rank/widest tie": ranked.loc[tied, "high"].max(),
-        "tasks as observations": int((ps <= ALPHA).sum()),
         "without lag": means_in_words(
             without_lag, [GATE, "kerple_log", "learned_relative", "cpb_log", "alibi", "cope", "cpb_linear"]
         ),
@@ -329,24 +338,32 @@ def difference_cell(row: Any) -> str:
 # One option for the last tokens
 
 
-def shift_table(bank: Bank) -> str:
-    """Return scores at one rate without and with a convolution of the last tokens, and the planned tests."""
+def shift_tests(bank: Bank) -> pd.DataFrame:
+    """Return mean scores at one rate without and with the option, and the planned tests of the difference."""
     [rate] = bank.shifted["rate"].unique()
     without = by_task(bank.at_rates[bank.at_rates["rate"] == rate], ["lag", "copy"])
-    lines = {label: {"encoding": f"`{label}`"} for label in [*SHIFTED, "cpb_log"]}
-    suffices = {"cpb_log": "–"}
+    columns: dict[str, pd.Series] = {}
     for task, shifted in by_task(bank.shifted, ["lag", "copy"]).items():
         matrix = without[task].join(shifted.add_suffix(" with it"))
         tests = sign_tests(matrix, [(f"{label} with it", label) for label in SHIFTED]).set_index("second")
-        for label, line in lines.items():
-            has_run = label in SHIFTED
-            line[task] = number(matrix[label].mean())
-            line[f"{task}, with it"] = number(shifted[label].mean()) if has_run else "–"
-            line[f"{task}, change"] = difference_cell(tests.loc[label]) if has_run else "–"
-            if task == "lag" and has_run:
-                is_enough = tests.loc[label, "verdict"] == "higher" and shifted[label].mean() >= SUFFICIENT
-                suffices[label] = "yes" if is_enough else "no"
-    return table(pd.DataFrame([line | {"suffices": suffices[label]} for label, line in lines.items()]))
+        columns |= {task: without[task].mean(), f"{task} with it": shifted.mean(), f"p {task}": tests["p"]}
+    return pd.DataFrame(columns).loc[[*SHIFTED, "cpb_log"]]
+
+
+def shift_values(bank: Bank) -> dict[str, Any]:
+    """Return scores on `lag`, which encodings do there with the option what CPB does, and tests of `copy`."""
+    tests = shift_tests(bank)
+    cells = tests[["lag", "lag with it"]].map(lambda mean: "–" if np.isnan(mean) else number(mean))
+    cells.insert(0, "encoding", [f"`{label}`" for label in tests.index])
+    cells["p"] = [f"{p:.3f}" if p == p else "–" for p in tests["p lag"]]
+    is_enough = (tests["p lag"] <= ALPHA) & (tests["lag with it"] >= SUFFICIENT)
+    enough = [f"`{label}`" for label in tests.index[is_enough]]
+    return {
+        "shift": table(cells),
+        "shift/suffices": ", ".join(enough) or "none",
+        "shift/copy/significant": int((tests["p copy"] <= ALPHA).sum()) or "none",
+        "shift/copy/p": tests["p copy"].min(),
+    }
 
 
 # More tasks
@@ -533,9 +550,23 @@ def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
     values["scale/pattern"] = "confirmed" if is_above else "refuted"
     small, large = (means[width][SCALED].to_numpy() for width in means)
     values["scale/rho"], values["scale/p"] = rank_correlation(small, large)
-    for width, copied in scale.loc["copy"].groupby("label").mean().items():
-        values |= {f"copy/{width}/{label}": mean for label, mean in copied.items()}
     return values
+
+
+def depth_numbers(copied: pd.DataFrame) -> dict[str, Any]:
+    """Return means on `copy` by width, layers and encoding, and the planned decision on what costs it."""
+    means = copied.groupby("label").mean()
+    values: dict[str, Any] = {
+        f"copy/{width}/{layers}/{label}": means.loc[label, (width, layers)]
+        for width, layers in product((64, 128), (2, 4))
+        for label in ("kerple_log", "alibi", PATTERN)
+    }
+    small, deep, wide, large = (
+        means.loc[["kerple_log", "alibi"], size].mean() for size in ((64, 2), (64, 4), (128, 2), (128, 4))
+    )
+    deeper, wider = (deep + large - small - wide) / 2, (wide + large - small - deep) / 2
+    cause = "depth" if deeper < wider else "width"
+    return values | {"copy/cause": cause if abs(deeper - wider) >= CAUSE else "both or neither"}
 
 
 # Figures

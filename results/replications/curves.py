@@ -82,7 +82,7 @@ def scan_values() -> dict[str, Any]:
         "scan/rho": rho,
         "scan/p": p,
         "scan/seeds": ", ".join(f"{rho:.1f}" for rho in seeds),
-        "scan": "same order" if rho >= SAME_ORDER - 1e-9 else "no agreement shown",
+        "scan": "agrees by the planned rule" if rho >= SAME_ORDER - 1e-9 else "no agreement shown",
     }
 
 
