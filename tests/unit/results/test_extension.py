@@ -59,7 +59,9 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy() -
             (("rope_yarn", 450, n), (other, 1950, n)) for n in (1024, 4096) for other in ("alibi", "fox")
         ],
     }
-    assert [len(pairs) for pairs in expected.values()] == [9, 8, 10, 4]
+    control = ("parent", 1950, 256)
+    expected["control"] = [(("fox", 1950, 4096), control), (("alibi", 1950, 4096), control)]
+    assert [len(pairs) for pairs in expected.values()] == [9, 8, 10, 4, 2]
     significant = []
     for name, pairs in expected.items():
         tests = [stats.ttest_rel(bits(first), bits(second)) for first, second in pairs]
@@ -72,3 +74,7 @@ def test_the_families_are_those_of_the_plan_and_their_numbers_those_of_scipy() -
             assert (low > 0 or high < 0) == (p <= 0.05)
             significant.append(p <= 0.05)
     assert 5 < sum(significant) < len(significant)
+    # "less than half of FoX's advantage remains, and not significantly"; ALiBi is above the control.
+    assert significant[-2:] == [False, True]
+    fox, parents = bits(("fox", 1950, 4096)), bits(("parent", 1500, 256))
+    assert (fox - bits(control)).mean() > (fox - parents).mean() / 2
