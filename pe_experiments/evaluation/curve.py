@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -29,7 +29,7 @@ from pe_experiments.evaluation.metrics import (
 )
 from pe_experiments.evaluation.tables import Details
 from pe_experiments.models import Backbone
-from pe_experiments.tasks import DEPTHS, IGNORE
+from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.console import Display, Row
 
 TOKENS_AT_ONCE = 16_384  # of a forward pass, which bounds its memory
@@ -57,7 +57,6 @@ class Tally:
     right_tokens: int = 0
     scored: int = 0  # scored tokens; of a text their bytes
     loss_sum: float = 0.0
-    by_example: list[Tensor] = field(default_factory=list)  # [E, 3]: exact match, right tokens, tokens
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -206,16 +205,14 @@ def _count(
     scored_BT = batch.labels_BT != IGNORE
     content_BT = scored_BT & (batch.labels_BT != eos)
     right_BT = content_BT & (answers_BT == batch.labels_BT)
-    exact_B = exact_match(batch, answers_BT)
     count = Tally(
         examples=len(scored_BT),
-        exact=int(exact_B.sum()),
+        exact=int(exact_match(batch, answers_BT).sum()),
         without_end=int(all_correct(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
         tokens=int(content_BT.sum()),
         right_tokens=int(right_BT.sum()),
         scored=int(scored_BT.sum()),
         loss_sum=loss_sum,
-        by_example=[torch.stack([exact_B, right_BT.sum(dim=1), content_BT.sum(dim=1)], dim=1).cpu()],
     )
     return count, answers_BT
 
@@ -263,17 +260,15 @@ def extrapolation_curve(
             source.task.input_length(content_length), source.task.target_length(content_length)
         )
         used_window = None if window is None or tokens <= window + 1 else window  # else all tokens fit
-        blocks = _Blocks(source, content_length, examples, used_window)
+        largest_ids: list[float] = []
+        blocks = _blocks(source, content_length, examples, used_window, largest_ids)
         display.start(f"evaluating length {length}", examples)
         details.begin(content_length)
         counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window, details.add)
         further_columns = details.end()
-        if blocks.depths:
-            by_example_E3 = torch.cat(counts.by_example)
-            details.tables["depth"] += depth_rows(content_length, torch.cat(blocks.depths), by_example_E3)
         low, high = wilson_interval(counts.exact, counts.examples)
         yield {
-            **point(source, length, content_length, max_length, blocks.largest_id),
+            **point(source, length, content_length, max_length, max(largest_ids)),
             "examples": counts.examples,
             "token_accuracy": counts.token_accuracy,
             "exact_match": counts.exact_match,
@@ -287,46 +282,14 @@ def extrapolation_curve(
         }
 
 
-def depth_rows(length: int, depth_E: Tensor, by_example_E3: Tensor) -> list[Row]:
-    """Return the rows of ``depth.csv`` of one length: a row for each bin of depth that has examples."""
-    bin_E = (depth_E * len(DEPTHS)).long().clamp(max=len(DEPTHS) - 1)
-    rows = []
-    for index in bin_E.unique().tolist():
-        bin_e3 = by_example_E3[bin_E == index]
-        exact, right_tokens, tokens = bin_e3.sum(dim=0).tolist()
-        rows.append(
-            {
-                "length": length,
-                "depth": DEPTHS[index],
-                "examples": len(bin_e3),
-                "exact_match": exact / len(bin_e3),
-                "token_accuracy": right_tokens / tokens if tokens else 1.0,
-            }
-        )
-    return rows
-
-
-@dataclass
-class _Blocks:
-    """The evaluation examples of one length; iterating also records their largest position id and depths."""
-
-    source: Source
-    length: int
-    examples: int
-    window: int | None = None
-    largest_id: float = 0.0
-    depths: list[Tensor] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Batch]:
-        for block, start in enumerate(range(0, self.examples, BLOCK_EXAMPLES)):
-            batch = self.source.evaluation_block(self.length, block, self.window)
-            self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
-            rows = batch.rows(slice(self.examples - start))
-            input_length = self.source.task.input_length(self.length)
-            depth_B = self.source.task.depth(self.source.format.inputs(rows.tokens_BT, input_length))
-            if depth_B is not None:
-                self.depths.append(depth_B)
-            yield rows
+def _blocks(
+    source: Source, length: int, examples: int, window: int | None, largest_ids: list[float]
+) -> Iterator[Batch]:
+    """Yield the evaluation examples of a length; record the largest position id of each block."""
+    for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
+        batch = source.evaluation_block(length, block, window)
+        largest_ids.append(float(batch.positions_BP.max()))
+        yield batch.rows(slice(examples - start))
 
 
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:

@@ -1,4 +1,4 @@
-"""Collect what an evaluation keeps beside the curve: predictions, further metrics, accuracy by index.
+"""Collect what an evaluation keeps beside the curve: predictions, further metrics, accuracy by index, depth.
 
 Shapes: B rows, T tokens, M targets.
 """
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import Batch, Source
 from pe_experiments.data.formats import Format
-from pe_experiments.evaluation.metrics import Metric, wilson_interval
-from pe_experiments.tasks import IGNORE
+from pe_experiments.evaluation.metrics import Metric, exact_match, wilson_interval
+from pe_experiments.tasks import DEPTHS, IGNORE
 from pe_experiments.terminal.console import Row
 from pe_experiments.terminal.errors import UserError
 
@@ -49,6 +49,7 @@ class Details:
         self._length = length
         self._values: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
         self._counts_M2 = torch.zeros(self.source.task.target_length(length), 2, dtype=torch.long)
+        self._by_example: list[Tensor] = []  # [B, 4]: bin of the depth, exact match, right tokens, tokens
 
     def add(self, batch: Batch, answers_BT: Tensor) -> None:
         """Add a batch and its answers."""
@@ -56,8 +57,16 @@ class Details:
             self._values[metric.name].append(metric_values(metric, batch, answers_BT))
         if self.save:
             self.tables["predictions"] += self._predictions(batch, answers_BT)
-        first = self.source.format.first_target(self.source.task.input_length(self._length))
-        self._counts_M2 += counts_by_index(batch, answers_BT, first, len(self._counts_M2), self.source.format)
+        layout, task = self.source.format, self.source.task
+        first = layout.first_target(task.input_length(self._length))
+        self._counts_M2 += counts_by_index(batch, answers_BT, first, len(self._counts_M2), layout)
+        depth_B = task.depth(layout.inputs(batch.tokens_BT, task.input_length(self._length)))
+        if depth_B is not None:
+            bin_B = (depth_B * len(DEPTHS)).long().clamp(max=len(DEPTHS) - 1)
+            content_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != layout.eos)
+            right_BT = content_BT & (answers_BT == batch.labels_BT)
+            counts = [exact_match(batch, answers_BT), right_BT.sum(dim=1), content_BT.sum(dim=1)]
+            self._by_example.append(torch.stack([bin_B, *counts], dim=1))
 
     def end(self) -> Row:
         """End with a length and return the columns of the metrics; None if no value is defined."""
@@ -66,6 +75,8 @@ class Details:
                 if scored:
                     row = {"length": self._length, "index": index, "tokens": scored}
                     self.tables["index"].append(row | {"token_accuracy": right / scored})
+        if self._by_example:
+            self.tables["depth"] += self._depth_rows(torch.cat(self._by_example))
         columns: Row = {}
         for metric in self.metrics:
             values = torch.cat(self._values[metric.name])
@@ -78,6 +89,23 @@ class Details:
                         metric.columns[1:], wilson_interval(int(values.sum()), len(values)), strict=True
                     )
         return columns
+
+    def _depth_rows(self, by_example_E4: Tensor) -> list[Row]:
+        """Return the rows of ``depth.csv`` of the length: a row for each bin of depth that has examples."""
+        rows = []
+        for index in by_example_E4[:, 0].unique().tolist():
+            bin_e3 = by_example_E4[by_example_E4[:, 0] == index, 1:]
+            exact, right_tokens, tokens = bin_e3.sum(dim=0).tolist()
+            rows.append(
+                {
+                    "length": self._length,
+                    "depth": DEPTHS[index],
+                    "examples": len(bin_e3),
+                    "exact_match": exact / len(bin_e3),
+                    "token_accuracy": right_tokens / tokens if tokens else 1.0,
+                }
+            )
+        return rows
 
     def _predictions(self, batch: Batch, answers_BT: Tensor) -> list[Row]:
         """Return the rows of ``predictions.csv``; symbols are separated by blanks."""
