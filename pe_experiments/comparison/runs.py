@@ -241,7 +241,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         return _Run(directory, row, unmeasured, saved, examples, validation_loss)
     curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples, validation_loss)
-    run.metrics |= _described(result)
+    run.metrics |= result.get("metrics") or {}
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
@@ -311,13 +311,7 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     for length, point in points.items():  # the run's own values come first; further metrics are added
         run.curve[length] = {**point, **run.curve.get(length, {})}
     run.evaluations.append(later)
-    run.metrics = _described(result) | run.metrics
-
-
-def _described(result: Row) -> dict[str, Any]:
-    """Return the descriptions of the user's metrics that a result records, by name."""
-    metrics = result.get("metrics")
-    return dict(metrics) if isinstance(metrics, Mapping) else {}
+    run.metrics = (result.get("metrics") or {}) | run.metrics
 
 
 def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
@@ -407,24 +401,22 @@ def _fill_diverged(runs: list[_Run], metrics: Sequence[Metric]) -> None:
     measured = {length: point for run in completed for length, point in run.curve.items()}
     lengths = sorted(set.intersection(*(set(run.curve) for run in completed or runs)))
     for run in runs:
-        if run.row["status"] == DIVERGED:
-            run.curve = {
-                length: _diverged_point(run, length, measured.get(length), metrics) for length in lengths
+        if run.row["status"] != DIVERGED:
+            continue
+        run.curve = {}
+        for length in lengths:
+            row = measured.get(length, {})  # of a completed run, if any
+            values: Row = {metric.name: metric.diverged(row) for metric in metrics}
+            if row.get(EXACT_MATCH.name, 0.0) is None:  # language models have none
+                values[EXACT_MATCH.name] = None
+            run.curve[length] = {
+                "length": length,
+                "content_length": length,
+                "split": "in_distribution" if length <= run.row["max_length"] else "extrapolation",
+                "examples": run.examples,
+                **{key: row[key] for key in OF_THE_TASK if key in row},
+                **values,
             }
-
-
-def _diverged_point(run: _Run, length: int, measured: Row | None, metrics: Sequence[Metric]) -> Row:
-    """Return the row of a diverged run at a length; ``measured`` is the row of a completed run, if any."""
-    has_exact_match = measured is None or measured[EXACT_MATCH.name] is not None
-    values = {metric.name: metric.diverged(measured or {}) for metric in metrics}
-    return {
-        "length": length,
-        "content_length": length,
-        "split": "in_distribution" if length <= run.row["max_length"] else "extrapolation",
-        "examples": run.examples,
-        **({} if measured is None else {key: measured[key] for key in OF_THE_TASK}),
-        **(values if has_exact_match else values | {EXACT_MATCH.name: None}),
-    }
 
 
 def at_shared_lengths(curves: pd.DataFrame) -> pd.Series:
@@ -441,17 +433,13 @@ def with_summaries(
     points: dict[str, list[Any]] = {name: [] for name in runs["name"]}
     for point in shared_rows.to_dict("records"):
         points[point["name"]].append(point)
-    rows = runs[["name", "max_length", "status"]].itertuples(index=False)
-    summaries = [_summary(points[name], int(longest), status, metrics) for name, longest, status in rows]
+    summaries = []
+    for name, max_length, status in runs[["name", "max_length", "status"]].itertuples(index=False):
+        values = summarise(points[name], int(max_length), metrics)
+        summary = {key: math.nan if value is None else value for key, value in values.items()}
+        for metric in metrics:
+            column = f"{metric.name}_extrapolation"
+            if status == DIVERGED and metric.bounds and not math.isnan(summary[column]):
+                summary[column] = metric.diverged({})  # not below, where guessing counts as 0
+        summaries.append(summary)
     return runs.assign(**pd.DataFrame(summaries, index=runs.index))
-
-
-def _summary(points: Sequence[Row], max_length: int, status: str, metrics: Sequence[Metric]) -> Row:
-    """Return the summary of a curve, with NaN for unknown values and 0 past training for a diverged run."""
-    values = summarise(points, max_length, metrics)
-    summary = {key: math.nan if value is None else value for key, value in values.items()}
-    for metric in metrics:
-        column = f"{metric.name}_extrapolation"
-        if status == DIVERGED and metric.bounds and not math.isnan(summary[column]):
-            summary[column] = metric.diverged({})  # not below, where guessing counts as 0
-    return summary

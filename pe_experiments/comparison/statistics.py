@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 from scipy import optimize, stats
@@ -34,11 +34,11 @@ class Interval:
     high: float = math.nan
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> Interval:
-    """Return the mean of a variable between ``lowest`` and 1, with Gaffke's 95 % interval.
+def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
+    """Return the mean of a variable between 0 and 1, with Gaffke's 95 % interval.
 
     The upper end is a quantile of the randomly weighted mean of the values and 1, with weights uniform on the
-    simplex. The lower end is a quantile of the randomly weighted mean of the values and ``lowest``. For
+    simplex. The lower end is a quantile of the randomly weighted mean of the values and 0. For
     values 0 and 1 this is the Clopper-Pearson interval. No distribution is known for which its coverage falls
     below 95 % (Gaffke 2005; Learned-Miller and Thomas 2019, arXiv:1905.06208). It is wide: five seeds of
     value 1 do not exclude 0.48.
@@ -47,9 +47,9 @@ def mean_interval(values: Sequence[float] | np.ndarray, lowest: float = 0.0) -> 
     mean = float(sample.mean())
     if not _enough(sample):
         return Interval(mean)
-    with_lowest = tuple(sorted([*sample.tolist(), lowest]))
-    with_highest = tuple(sorted([*sample.tolist(), 1.0]))
-    return Interval(mean, _quantile(with_lowest, ALPHA / 2), _quantile(with_highest, 1 - ALPHA / 2))
+    low = _quantile(sorted([*sample.tolist(), 0.0]), ALPHA / 2)
+    high = _quantile(sorted([*sample.tolist(), 1.0]), 1 - ALPHA / 2)
+    return Interval(mean, low, high)
 
 
 def seed_interval(
@@ -96,10 +96,10 @@ def _enough(sample: np.ndarray) -> bool:
 
 def mean_below_p(values: Sequence[float], mean: float) -> float:
     """Return the one-sided p-value of "the mean is at least ``mean``" for values in 0 to 1 (Gaffke)."""
-    return 1 - _share_below(tuple(sorted([*map(float, values), 1.0])), mean)
+    return 1 - _share_below(sorted([*values, 1.0]), mean)
 
 
-def _share_below(points: tuple[float, ...], value: float) -> float:
+def _share_below(points: Sequence[float], value: float) -> float:
     """Return the chance that the randomly weighted mean of sorted points is <= ``value`` (Varsi 1973)."""
     above = [point - value for point in points if point > value]
     shares = [1.0] + [0.0] * len(above)
@@ -110,15 +110,13 @@ def _share_below(points: tuple[float, ...], value: float) -> float:
     return shares[-1]
 
 
-@lru_cache(maxsize=10_000)
-def _quantile(points: tuple[float, ...], share: float) -> float:
+def _quantile(points: Sequence[float], share: float) -> float:
     """Return the value below which `_share_below` is ``share``."""
     if points[-1] - points[0] < 1e-9:
         return points[0]
     return float(optimize.brentq(lambda value: _share_below(points, value) - share, points[0], points[-1]))
 
 
-@cache
 def share_interval(successes: int, trials: int) -> Interval:
     """Return the share of successes, with the exact interval of Clopper and Pearson (1934)."""
     if trials < FEWEST:

@@ -31,17 +31,14 @@ def summary_of(protocols: Sequence[Protocol], metric: str | None) -> Summary:
     Raises:
         UserError: no run has such a metric.
     """
-    metrics = protocols[0].metrics
     if metric is None:
         exact = any(protocol.exact for protocol in protocols)
-        return Summary(EXACT_MATCH if exact else LOSS, "extrapolation")
-    summaries = summaries_of(metrics)
-    for metric_of_runs in metrics:
-        if metric_of_runs.name == metric:
-            return Summary(metric_of_runs, "extrapolation")
-    if metric not in summaries:
+        metric = EXACT_MATCH.name if exact else LOSS.name
+    summaries = summaries_of(protocols[0].metrics)
+    column = metric if metric in summaries else f"{metric}_extrapolation"
+    if column not in summaries:
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, summaries)}")
-    return summaries[metric]
+    return summaries[column]
 
 
 def encoding_table(protocols: Sequence[Protocol], summary: Summary) -> pd.DataFrame:

@@ -105,7 +105,7 @@ def solved(values: pd.Series, tests: int = 1) -> bool | None:
     """Return True if every value reaches `SOLVED`, False if the mean is significantly lower, else None."""
     if values.min() >= SOLVED:
         return True
-    return False if tests * mean_below_p(list(values), SOLVED) <= ALPHA else None
+    return False if tests * mean_below_p(values.tolist(), SOLVED) <= ALPHA else None
 
 
 def judge_pair(tasks: Tasks, metrics: Sequence[str], first: str, second: str) -> Finding:
