@@ -1,7 +1,7 @@
 """Draw the figures of a comparison: metrics over input length, for each task and for all tasks."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
@@ -41,34 +41,27 @@ Rows = Sequence[Row]  # rows of one protocol in the table of encodings
 
 def draw_all(comparison: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
     """Draw and write every figure for which there is data."""
+    figures: dict[str, Callable[[], Figure]] = {}  # by file name
+    for protocol in comparison.protocols:
+        figures[protocol.slug] = partial(curves_figure, comparison, [protocol])
+        depths = comparison.depths(protocol)
+        if depths:
+            figures[f"{protocol.slug}-depth"] = partial(depth_figure, protocol, depths)
+        if len(comparison.runs.text):
+            text_rows = comparison.runs.text.merge(protocol.runs[["name", "label"]], on="name")
+            if len(text_rows):
+                figures[f"{protocol.slug}-context"] = partial(context_figure, comparison, protocol, text_rows)
+    if 1 < len(comparison.protocols) <= MAX_PANELS:
+        figures["tasks"] = partial(curves_figure, comparison, comparison.protocols)
     display = display or Display()
-    paths: list[Path] = []
-    figures = [*_figures(comparison)]
     display.start("drawing figures", len(figures))
+    paths: list[Path] = []
     with drawing():
-        for done, (slug, draw) in enumerate(figures, start=1):
+        for done, (slug, draw) in enumerate(figures.items(), start=1):
             paths += save(draw(), folder, slug)
             display.step(done)
     display.stop()
     return paths
-
-
-def _figures(comparison: Comparison) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """Yield the file name and the drawing function of every figure for which there is data."""
-    for protocol in comparison.protocols:
-        yield protocol.slug, partial(curves_figure, comparison, [protocol])
-    if 1 < len(comparison.protocols) <= MAX_PANELS:
-        yield "tasks", partial(curves_figure, comparison, comparison.protocols)
-    for protocol in comparison.protocols:
-        depths = comparison.depths(protocol)
-        if depths:
-            yield f"{protocol.slug}-depth", partial(depth_figure, protocol, depths)
-    if comparison.runs.text.empty:
-        return
-    for protocol in comparison.protocols:
-        text_rows = comparison.runs.text.merge(protocol.runs[["name", "label"]], on="name")
-        if len(text_rows):
-            yield f"{protocol.slug}-context", partial(context_figure, comparison, protocol, text_rows)
 
 
 def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figure:

@@ -21,11 +21,7 @@ ESCAPED = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
 
 
 def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
-    """Return one table per model from ``table.tex.j2``, in which Jinja's delimiters are <% %> and << >>.
-
-    Args:
-        spread: what is shown beside a mean, the standard deviation over seeds or the interval.
-    """
+    """Return one table per model from ``table.tex.j2``, in which Jinja's delimiters are <% %> and << >>."""
     environment = Environment(
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined,
         loader=FileSystemLoader(TEMPLATES),

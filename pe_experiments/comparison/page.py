@@ -141,46 +141,41 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         },
         "parents": {column: _parents(protocol, column) for column in drawn},
         "training": _training(comparison.runs.training, protocol, index),
-        "further": [*_by_index(comparison, protocol, index), *_own_metrics(protocol, index)],
+        "further": _further_charts(comparison, protocol, index),
     }
 
 
-def _by_index(comparison: Comparison, protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
-    """Return charts of token accuracy by index in the answer, for the longest training length and twice it.
+def _further_charts(comparison: Comparison, protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
+    """Return charts of means over seeds by index of the encoding.
 
-    Each has the mean over seeds by index of the encoding. A length is left out if runs lack it.
+    They show token accuracy by index in the answer, for the longest training length and twice it unless runs
+    lack it, and each metric of the user (``evaluation.metrics``) over input length.
     """
-    if comparison.runs.index.empty:
-        return []
-    rows = protocol.runs[["name", "label"]].merge(comparison.runs.index, on="name")
-    charts = []
-    for length, of_length in rows.groupby("length"):
-        if of_length["name"].nunique() < (protocol.runs["status"] == COMPLETED).sum():
-            continue
-        title = f"token accuracy by index in the answer, length {length}"
-        lines = _means(of_length, "index", "token_accuracy", index)
-        charts.append({"title": title, "x": "index in the answer", "lines": lines, "share": True})
-    return charts
+    charts: list[Json] = []
 
+    def add(title: str, x_title: str, rows: pd.DataFrame, x: str, y: str, share: bool) -> None:
+        lines = {index[label]: points for label, points in _means(rows, x, y).items()}
+        charts.append({"title": title, "x": x_title, "lines": lines, "share": share})
 
-def _own_metrics(protocol: Protocol, index: Mapping[str, int]) -> list[Json]:
-    """Return a chart over input length of each metric of the user (``evaluation.metrics``)."""
-    charts = []
+    if len(comparison.runs.index):
+        rows = protocol.runs[["name", "label"]].merge(comparison.runs.index, on="name")
+        completed = (protocol.runs["status"] == COMPLETED).sum()
+        for length, of_length in rows.groupby("length"):
+            if of_length["name"].nunique() >= completed:
+                title = f"token accuracy by index in the answer, length {length}"
+                add(title, "index in the answer", of_length, "index", "token_accuracy", share=True)
     for metric in protocol.metrics:
         if metric not in METRICS and protocol.has(metric):
             measured = protocol.curves.dropna(subset=[metric.name])
-            lines = _means(measured, "content_length", metric.name, index)
-            title = metric.label_with_unit
-            charts.append(
-                {"title": title, "x": "input length", "lines": lines, "share": metric.bounds == (0, 1)}
-            )
+            share = metric.bounds == (0, 1)
+            add(metric.label_with_unit, "input length", measured, "content_length", metric.name, share)
     return charts
 
 
-def _means(rows: pd.DataFrame, x: str, y: str, index: Mapping[str, int]) -> dict[int, list[list[float]]]:
-    """Return points of the mean of ``y`` over seeds at each ``x``, by index of the encoding."""
+def _means(rows: pd.DataFrame, x: str, y: str) -> dict[str, list[list[float]]]:
+    """Return points of the mean of ``y`` over seeds at each ``x``, by label of the encoding."""
     means = rows.groupby(["label", x])[y].mean().round(DATA_DECIMALS).reset_index()
-    return {index[str(label)]: points[[x, y]].to_numpy().tolist() for label, points in means.groupby("label")}
+    return {str(label): points[[x, y]].to_numpy().tolist() for label, points in means.groupby("label")}
 
 
 def _heatmaps(
@@ -188,14 +183,8 @@ def _heatmaps(
 ) -> Json | None:
     """Return the heatmaps of a protocol, with a column for each length; None without any.
 
-    Each cell has the share of the way from the worst to the best value of the protocol, for its colour.
-
-    Args:
-        heading: of the heatmaps.
-        metric: what they show.
-        protocol: of the runs.
-        tables: values by row and length for each encoding.
-        names: how to print the index of a row.
+    ``tables`` has values by row and length for each encoding, and ``names`` prints the index of a row. Each
+    cell has the share of the way from the worst to the best value of the protocol, for its colour.
     """
     if not tables:
         return None
@@ -240,12 +229,8 @@ def _by_run(
 
 def _parents(protocol: Protocol, column: str) -> list[Json]:
     """Return the mean curves of the parents: the runs that the runs of the protocol continue."""
-    measured = protocol.parents.dropna(subset=[column])
-    means = measured.groupby(["label", "content_length"])[column].mean().round(DATA_DECIMALS).reset_index()
-    return [
-        {"name": f"{label}, before", "points": rows[["content_length", column]].to_numpy().tolist()}
-        for label, rows in means.groupby("label")
-    ]
+    means = _means(protocol.parents.dropna(subset=[column]), "content_length", column)
+    return [{"name": f"{label}, before", "points": points} for label, points in means.items()]
 
 
 def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, int]) -> Json | None:

@@ -78,11 +78,11 @@ class Comparison:
         cells = measured[["length", "depth"]].drop_duplicates()
         diverged = runs[runs["status"] == DIVERGED].merge(cells, how="cross").assign(exact_match=0.0)
         rows = pd.concat([measured, diverged])
-        labels = [label for label in self.encodings if label in set(rows["label"])]
         tables = {}
-        for label in labels:
-            encoding_rows = rows[rows["label"] == label]
-            tables[label] = encoding_rows.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
+        for label in self.encodings:
+            of_encoding = rows[rows["label"] == label]
+            if len(of_encoding):
+                tables[label] = of_encoding.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
         return tables
 
     def by_step(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
@@ -117,8 +117,10 @@ class Comparison:
         plans = {}
         for protocol in self.protocols:
             pairs = self.rows(protocol, pairs=True)
-            plans[protocol.title] = seeds_sentence(self.rows(protocol), pairs, self.summary, self.difference)
-        return {title: plan for title, plan in plans.items() if plan}
+            plan = seeds_sentence(self.rows(protocol), pairs, self.summary, self.difference)
+            if plan:
+                plans[protocol.title] = plan
+        return plans
 
     @cached_property
     def notes(self) -> list[str]:

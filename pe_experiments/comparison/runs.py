@@ -1,7 +1,5 @@
 """Read run directories into tables, and record why a run is excluded (unfinished or invalid)."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -253,10 +251,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
 def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -> tuple[str, str]:
     """Return a hash of the configuration that compared runs must share, and a hash of the encoding.
 
-    Args:
-        hashed: `Identity.hashed` of a run.
-        evaluation: `identity.evaluation_key` of its evaluation.
-        tuned: options in which compared runs may differ, such as ``training.learning_rate``.
+    ``hashed`` is `Identity.hashed` of a run, and ``evaluation`` the `identity.evaluation_key` of its
+    evaluation. Compared runs may differ in the options ``tuned``.
     """
     config = hashed["config"]
     classes = hashed["classes"]

@@ -22,28 +22,11 @@ from pe_experiments.terminal.errors import join_names
 
 NO_NUMBER = "–"
 AT_AN_END = 0.05  # of the range of a metric: means closer to a bound leave no difference to find
-BEST = "{best} {have} the {highest} mean {metric}, {mean}"
-FEW_SEEDS = BEST + "; with fewer than three seeds differences are not tested."
-TOO_FEW_SEEDS = BEST + "; with {seeds} no difference from the {others} can become significant."
-TIED = BEST + "; no other encoding differs significantly."
-SEPARATED = BEST + "; significantly different from {separated}."
-EDGE = "{setting} of {encoding}: the best of {tried} is {chosen}, an end of the grid; try values beyond it."
-SMALLEST_P = (
-    "With so few seeds for {tests} tests the adjusted p value is at least {least:.2g}, so no difference can "
-    "be significant; use more seeds, or fewer tests (baseline=)."
-)
-SEEDS_NEEDED = (
-    "To find a true difference of {difference:g} in {power} of studies, a study needs {seeds} seeds per "
-    "encoding (standard deviation over seeds {deviation}, {tests} test{plural})."
-)
 
 
 def number(value: Any, style: str = ".2f") -> str:
     """Return a number as text, without the sign of -0.00; a dash for anything but a finite number."""
-    if not finite(value):
-        return NO_NUMBER
-    text = f"{value:{style}}"
-    return text if float(text) else text.lstrip("-")
+    return f"{value:z{style}}" if finite(value) else NO_NUMBER
 
 
 def mean(row: Mapping[Any, Any], summary: Summary) -> str:
@@ -65,13 +48,8 @@ def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], summary: Summary, 
     """Return how many seeds a difference takes.
 
     The string is empty if too few seeds show their spread, or if all means are at the floor or the ceiling of
-    the metric, where more seeds would show no difference.
-
-    Args:
-        rows: the rows of a protocol in the table of encodings.
-        pairs: its rows in the table of pairs.
-        summary: in which encodings are compared.
-        difference: of two means, in the unit of the metric.
+    the metric, where more seeds would show no difference. ``rows`` and ``pairs`` are those of a protocol in
+    the two tables, and the difference is in the unit of the metric.
     """
     column = summary.column
     compared = [row for row in rows if row["compared"] and row["seeds"] >= FEWEST]
@@ -80,14 +58,11 @@ def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], summary: Summary, 
         return ""
     deviation = math.sqrt(sum(variances) / len(variances))
     tests = max(1, sum(finite(pair["p"]) for pair in pairs))
-    seeds = seeds_needed(difference, deviation, tests)
-    return SEEDS_NEEDED.format(
-        difference=difference,
-        power=f"{POWER:.0%}".replace("%", " %"),
-        seeds=f"more than {MOST_SEEDS:,}" if seeds is None else seeds,
-        deviation=number(deviation, ".3f"),
-        tests=tests,
-        plural="" if tests == 1 else "s",
+    seeds = seeds_needed(difference, deviation, tests) or f"more than {MOST_SEEDS:,}"
+    return (
+        f"To find a true difference of {difference:g} in {100 * POWER:g} % of studies, a study needs {seeds} "
+        f"seeds per encoding (standard deviation over seeds {deviation:.3f}, {tests} "
+        f"test{'' if tests == 1 else 's'})."
     )
 
 
@@ -141,36 +116,27 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row], summary: Summary) -
     smallest_adjusted_p = 1.0
     if seed_counts:
         smallest_adjusted_p = len(seed_counts) * min(smallest_p(best["seeds"], n) for n in seed_counts)
+    end = ""
     if all(row["seeds"] < FEWEST for row in compared):
-        template = FEW_SEEDS
+        end = "; with fewer than three seeds differences are not tested"
     elif separated:
-        template = SEPARATED
-    elif not tied:
-        template = BEST + "."
-    else:
-        template = TOO_FEW_SEEDS if smallest_adjusted_p > ALPHA else TIED
+        names = f"{len(separated)} of {len(others)} others" if len(separated) > 4 else join_names(separated)
+        end = f"; significantly different from {names}"
+    elif tied and smallest_adjusted_p > ALPHA:
+        seeds = format_seeds(row["seeds"] for row in compared)
+        other_encodings = "other" if len(others) == 1 else f"{len(others)} others"
+        end = f"; with {seeds} no difference from the {other_encodings} can become significant"
+    elif tied:
+        end = "; no other encoding differs significantly"
     equal = [row["encoding"] for row in compared if abs(row[metric] - best[metric]) <= EQUAL_WITHIN]
-    return template.format(
-        best=join_names(equal),
-        have="has" if len(equal) == 1 else "have",
-        highest="lowest" if lower else "highest",
-        metric=metric_words,
-        mean=mean_of_seeds(best, summary),
-        seeds=format_seeds(row["seeds"] for row in compared),
-        others="other" if len(others) == 1 else f"{len(others)} others",
-        separated=join_names(separated)
-        if len(separated) <= 4
-        else f"{len(separated)} of {len(others)} others",
-    )
+    have = "has" if len(equal) == 1 else "have"
+    highest = "lowest" if lower else "highest"
+    mean_in_words = mean_of_seeds(best, summary)
+    return f"{join_names(equal)} {have} the {highest} mean {metric_words}, {mean_in_words}{end}."
 
 
 def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Choice] = ()) -> list[str]:
-    """Return the caveats of a protocol.
-
-    Args:
-        rows: the rows of the protocol in the table of encodings.
-        tuning: `Runs.tuning`; entries of other protocols are ignored.
-    """
+    """Return the caveats of a protocol, with its rows in the table of encodings and `Runs.tuning`."""
     notes = []
     unlearned = [str(row["encoding"]) for row in rows if not learned(row)]
     if unlearned:
@@ -199,8 +165,11 @@ def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Choice] = 
             )
     for choice in tuning:
         if choice["protocol"] == protocol.hash and at_an_end(choice):
-            tried = sorted(map(float, choice["tried"]))
-            notes.append(EDGE.format_map({**choice, "tried": ", ".join(f"{value:g}" for value in tried)}))
+            tried = ", ".join(f"{value:g}" for value in sorted(map(float, choice["tried"])))
+            notes.append(
+                f"{choice['setting']} of {choice['encoding']}: the best of {tried} is {choice['chosen']}, an "
+                "end of the grid; try values beyond it."
+            )
     return notes
 
 
@@ -231,7 +200,11 @@ def limits(pairs: Sequence[Row]) -> list[str]:
     smallest_ps = [smallest_p(int(pair["seeds"]), int(pair["other_seeds"])) for pair in tested]
     smallest_adjusted_p = len(tested) * min(smallest_ps)
     if smallest_adjusted_p > ALPHA:
-        notes.append(SMALLEST_P.format(tests=len(tested), least=min(smallest_adjusted_p, 1)))
+        least = min(smallest_adjusted_p, 1)
+        notes.append(
+            f"With so few seeds for {len(tested)} tests the adjusted p value is at least {least:.2g}, so no "
+            "difference can be significant; use more seeds, or fewer tests (baseline=)."
+        )
     reasons = dict.fromkeys(str(pair["not_tested"]) for pair in pairs if not finite(pair["p"]))
     if reasons:
         notes.append(f"Not tested: {'; '.join(reasons)}.")

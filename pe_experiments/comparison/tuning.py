@@ -59,15 +59,12 @@ def _grid_row(run: Any, setting: str) -> Row:
 def choose(grid: pd.DataFrame) -> Choice:
     """Return the value with the lowest mean loss, of equal values the smallest, and the grid.
 
-    Values with fewer seeds than others are not considered.
-
-    Args:
-        grid: a row per run with the columns `TUNED` and `TRIED`; the loss of a diverged run is missing or
-            infinite.
+    Values with fewer seeds than others are not considered. The grid has a row per run with the columns
+    `TUNED` and `TRIED`; the loss of a diverged run is missing or infinite.
     """
     losses = grid["loss"].astype(float).fillna(math.inf)
     by_value = losses.groupby(grid["value"]).agg(["mean", "size"])
-    means = by_value["mean"].sort_index(key=lambda values: values.map(_as_number))
+    means = by_value["mean"].sort_index(key=lambda values: pd.to_numeric(values.to_numpy(), errors="coerce"))
     complete = by_value["size"] == by_value["size"].max()
     return {
         **grid.iloc[0][TUNED],
@@ -91,14 +88,6 @@ def grid_of(choices: Iterable[Choice]) -> pd.DataFrame:
     """Return the grids from which `choose` returned these choices, as one table."""
     grids = [choice["grid"] for choice in choices]
     return pd.concat(grids, ignore_index=True) if grids else pd.DataFrame(columns=[*TUNED, *TRIED])
-
-
-def _as_number(text: str) -> float:
-    """Return a text as a number, or infinity if it is not a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.inf
 
 
 def option_value(config: Mapping[str, Any], setting: str) -> str:
