@@ -1,7 +1,5 @@
 """An encoding of the user beside the published runs of a bank, in the same configurations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,24 +25,14 @@ ScoresByTask = dict[str, pd.DataFrame]
 
 @dataclass(frozen=True)
 class BankComparison:
-    """One encoding of the user and the bank that it is compared with.
+    """One encoding of the user and the bank that it is compared with."""
 
-    Attributes:
-        bank: name of the published study.
-        label: of the user's encoding.
-        metric: ``score``, or exact match at a multiple of the training length.
-        results_dir: contains the user's runs.
-        bank_runs: of the encodings of the bank that have run the tasks of the user's runs in the same
-            configurations at the same learning rates.
-        task_by_run: the name in the bank of the task of each of the user's runs.
-    """
-
-    bank: str
-    label: str
-    metric: str
-    results_dir: Path
-    bank_runs: Runs
-    task_by_run: dict[str, str]
+    bank: str  # name of the published study
+    label: str  # of the user's encoding
+    metric: str  # ``score``, or exact match at a multiple of the training length
+    results_dir: Path  # contains the user's runs
+    bank_runs: Runs  # of encodings that have run the user's configurations at the same learning rates
+    task_by_run: dict[str, str]  # the name in the bank of the task of each of the user's runs
 
     @property
     def study(self) -> str:
@@ -69,37 +57,29 @@ class BankComparison:
         curves = pd.concat([self.bank_runs.curves, new_runs.curves])
         return Runs(runs, curves, saved={**self.bank_runs.saved, **new_runs.saved})
 
-    def scores(self) -> pd.DataFrame:
+    def scores(self, runs: Runs) -> pd.DataFrame:
         """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
-        runs = self.all_runs()
         metrics = list(dict.fromkeys((SCORE, self.metric)))
         is_new = runs.runs["label"] == self.label
-        # Only in configurations that the encoding has run.
-        all_scores = score_table(runs, metrics)
+        all_scores = score_table(runs, metrics)  # only in configurations that the encoding has run
         bank_scores = score_table(select_runs(runs, ~is_new), metrics)
         new_scores = all_scores[all_scores["label"] == self.label]
         return pd.concat([bank_scores, new_scores], ignore_index=True)
 
-    def scores_by_task(self) -> ScoresByTask:
-        """Return the scores of every task in the configurations that the encoding has run."""
-        scores = {}
-        for task, rows in self.scores().groupby("task"):
+    def scores_by_task(self, scores: pd.DataFrame) -> ScoresByTask:
+        """Return the rows of `scores` of every task, in the configurations that the encoding has run."""
+        by_task = {}
+        for task, rows in scores.groupby("task"):
             configurations = rows.loc[rows["label"] == self.label, "configuration"]
             if len(configurations):
-                scores[str(task)] = scores_by_configuration(rows, self.metric).loc[configurations]
-        return scores
+                by_task[str(task)] = scores_by_configuration(rows, self.metric).loc[configurations]
+        return by_task
 
 
 def compare_with_bank(
     runs: Sequence[Run], bank: str, baselines: Sequence[str] | None, metric: str
 ) -> BankComparison:
-    """Return the comparison of these runs with a bank.
-
-    Args:
-        runs: of one encoding.
-        bank: the published study, in the results directory or in the checkout of this package.
-        baselines: labels of the encodings to compare with; None selects all encodings of the bank.
-        metric: see `BankComparison`.
+    """Return the comparison of the runs of one encoding with a bank; `versus.Versus` has the arguments.
 
     Raises:
         UserError: the bank does not exist, or a run cannot be compared with it.
@@ -166,8 +146,13 @@ def _matching_runs(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> tuple[dic
         candidates = by_class[component.target]
         same = [(task, label, name) for task, label, name, other in candidates if other == config]
         if not same:
-            nearest = min((_differing_keys(config, other) for *_, other in candidates), key=len)
-            problem = f"{', '.join(nearest)} must be as in {bank}"
+            differing = [
+                [key for key in {**config, **other} if config.get(key) != other.get(key)]
+                for *_, other in candidates
+            ]
+            keys, (*_, other) = min(zip(differing, candidates, strict=True), key=lambda pair: len(pair[0]))
+            both_values = [f"{key}={config.get(key)} (bank: {other.get(key)})" for key in keys]
+            problem = f"{', '.join(both_values)} must be as in {bank}"
             raise UserError(f"sweep=versus, task={component.choice}: {problem}")
         tasks[run.name] = same[0][0]
         matches.setdefault(same[0][0], []).append({label: name for _, label, name in same})
@@ -185,9 +170,3 @@ def _compared_config(hashed: Mapping[str, Any], examples: int, lengths: Iterable
     config["evaluation.examples"] = examples
     config["evaluation.lengths"] = sorted(lengths)
     return config
-
-
-def _differing_keys(config: Mapping[str, Any], bank_config: Mapping[str, Any]) -> list[str]:
-    """Return the options in which two configurations differ, with both values."""
-    keys = [key for key in {**config, **bank_config} if config.get(key) != bank_config.get(key)]
-    return [f"{key}={config.get(key)} (bank: {bank_config.get(key)})" for key in keys]

@@ -89,8 +89,8 @@ def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
 
 def format_change(interval: Interval) -> str:
     """Return ``+0.03 [-0.02, +0.08]``, or ``+0.03`` if the interval is unknown."""
-    estimate, low, high = (round(x, 2) + 0.0 for x in (interval.estimate, interval.low, interval.high))
-    return f"{estimate:+.2f}" if np.isnan(low) else f"{estimate:+.2f} [{low:+.2f}, {high:+.2f}]"
+    estimate, low, high = (f"{x:+z.2f}" for x in (interval.estimate, interval.low, interval.high))
+    return estimate if np.isnan(interval.low) else f"{estimate} [{low}, {high}]"
 
 
 def format_mean(values: Iterable[float], unit: str = "seed") -> str:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from pe_experiments.comparison import Comparison, build_comparison, write_comparison
+from pe_experiments.comparison import build_comparison, write_comparison
 from pe_experiments.drawing import drawing
 from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.published import PROVENANCE
@@ -118,10 +118,7 @@ def load_study(folder: Path) -> Study:
 def make_pages(folder: Path, study: Study, source: Path) -> None:
     """Add figures, tables and the page to a folder with the CSVs of a study.
 
-    Args:
-        folder: holds the CSVs.
-        study: declares what is added.
-        source: the study's folder in the results directory, with the ``README.md`` that is filled in.
+    ``source`` is the study's folder in the results directory, with the ``README.md`` that is filled in.
     """
     (folder / "figures").mkdir(exist_ok=True)
     data = study.load(folder)
@@ -129,7 +126,13 @@ def make_pages(folder: Path, study: Study, source: Path) -> None:
         make_table(data).to_csv(folder / f"{name}.csv", index=False)
     with drawing(["png"]):  # other formats are not published, and drawing PDF takes most of the time
         if study.compare:
-            compare_archived(folder)
+            comparison = build_comparison(read_archive(folder))
+            with TemporaryDirectory() as scratch:
+                fresh = Path(scratch) / folder.name
+                write_comparison(comparison, f"Comparison: {folder.name}", fresh, Lines())
+                for name in FILES:  # the CSVs of `archive` stay as they are
+                    (fresh / name).unlink(missing_ok=True)
+                shutil.copytree(fresh, folder, dirs_exist_ok=True)
         for draw in study.figures:
             draw(data, folder / "figures")
     page = source / "README.md"
@@ -160,15 +163,3 @@ def _is_published(path: Path) -> bool:
     """Return whether a file belongs to the published files of a study, by its name."""
     is_internal = path.name[0] == "." or path.name == "manifest.json" or path.is_symlink()
     return path.is_file() and not is_internal and path.suffix in PUBLISHED
-
-
-def compare_archived(folder: Path) -> Comparison:
-    """Write the comparison of a published study to its folder without changing the CSVs of `archive`."""
-    comparison = build_comparison(read_archive(folder))
-    with TemporaryDirectory() as scratch:
-        page = Path(scratch) / folder.name
-        comparison = write_comparison(comparison, f"Comparison: {folder.name}", page, Lines())
-        for name in FILES:
-            (page / name).unlink(missing_ok=True)
-        shutil.copytree(page, folder, dirs_exist_ok=True)
-    return comparison

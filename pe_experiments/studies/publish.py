@@ -20,9 +20,7 @@ def publish(name: str, results_dir: Path) -> None:
 
     Runs that are already published are kept; finished runs with the same configuration are ignored.
 
-    Args:
-        name: name of the study or of the sweep that trains it.
-        results_dir: contains the runs and the folder of the study.
+    ``name`` is that of the study or of the sweep that trains it.
 
     Raises:
         UserError: no run has finished, or a run was not trained with committed code of this project or

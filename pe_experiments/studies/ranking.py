@@ -5,8 +5,6 @@ task. Differences within configurations are tested by flipping their signs, with
 comparisons of a family. Shapes: C configurations, E encodings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

@@ -33,12 +33,7 @@ CARRIED = 30  # allowed difference, in multiples of the effect of rounding the i
 def reproduce(study: str, count: int, results_dir: Path, display: Display, trust: bool = False) -> bool:
     """Train randomly drawn published runs again and return whether all agree in the first steps.
 
-    Args:
-        study: name of the published study.
-        count: number of runs to train.
-        results_dir: contains the folder of the study.
-        display: shows the progress.
-        trust: as in `load_model`, since the study may come from a stranger.
+    ``trust`` is as in `load_model`, since the study may come from a stranger.
 
     Raises:
         UserError: the study is not published, has fewer runs, or names code or files from outside the

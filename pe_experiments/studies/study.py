@@ -1,7 +1,5 @@
 """What a study declares: the sweep that trains its runs, and what is generated from its CSVs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,19 +41,16 @@ class Study:
     compare: bool = False
 
 
-def planned_runs(sweep: str) -> int:
-    """Return the number of runs that a preset lists."""
-    sweeper = compose_config([f"sweep={sweep}"], with_hydra=True).hydra.sweeper
-    return len(grid_runs(sweeper.params, sweeper.grids))
-
-
 def progress(folder: Path, study: Study) -> str:
     """Return how many planned runs of a study are published, such as ``3,792 of 4,442 planned runs``.
 
     Raises:
         UserError: more runs are published than were planned.
     """
-    planned = study.planned or sum(map(planned_runs, study.sweep))
+    planned = study.planned
+    for preset in study.sweep:
+        sweeper = compose_config([f"sweep={preset}"], with_hydra=True).hydra.sweeper
+        planned += len(grid_runs(sweeper.params, sweeper.grids))
     published = len(published_keys(folder))
     if published > planned:
         raise UserError(f"{folder.name}: {published:,} runs are published, but {planned:,} were planned")

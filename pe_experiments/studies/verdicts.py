@@ -75,12 +75,8 @@ def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
 def calibrated_p(p: float, encodings: int, configurations: int) -> float:
     """Return the probability that `best` yields an adjusted p-value of at most ``p`` for equal encodings.
 
-    `best` selects and tests with the same scores, so its p-values are too small.
-
-    Args:
-        p: the smallest adjusted p-value of `best`.
-        encodings: number of compared encodings.
-        configurations: number of configurations.
+    `best` selects and tests with the same scores, so its p-values are too small. The probability depends on
+    the numbers of encodings and configurations.
     """
     return float((_smallest_of_equals(encodings, configurations) <= p + EQUAL_WITHIN).mean())
 
@@ -107,12 +103,10 @@ def _learned_often(scores: pd.DataFrame) -> np.ndarray:
 
 
 def _verdicts(differences: np.ndarray, learned: bool, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return verdicts [others] and unadjusted p-values [others].
+    """Return verdicts [others] and unadjusted p-values [others] of differences [configurations, others].
 
-    Args:
-        differences: score differences [configurations, others].
-        learned: whether the encoding learned the task in enough configurations.
-        others: whether each of the other encodings did, [others].
+    ``learned`` says whether the encoding learned the task in enough configurations, and ``others`` [others]
+    whether each of the other encodings did.
     """
     if learned:
         verdicts = np.where(others, NOT_SEPARATED, ONLY_YOURS).astype(object)

@@ -71,7 +71,4 @@ class Versus(ComparisonReport):
         finished = [job.name for job in jobs if job.done]
         if comparison and finished:
             list_in_study(comparison.results_dir, comparison.study, *finished)
-            if comparison.scores_by_task():
-                report(comparison)
-            else:
-                say(f"{self.bank}: nothing to compare yet; a configuration needs all its learning rates")
+            report(comparison)

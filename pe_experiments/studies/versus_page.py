@@ -24,13 +24,16 @@ PALE = "0.75"  # grey of the other baselines
 
 def report(versus: BankComparison) -> None:
     """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts."""
-    scores_by_task = versus.scores_by_task()
+    runs = versus.all_runs()
+    table = versus.scores(runs)
+    scores_by_task = versus.scores_by_task(table)
+    if not scores_by_task:
+        say(f"{versus.bank}: nothing to compare yet; a configuration needs all its learning rates")
+        return
     folder = versus.results_dir / versus.study
     rows = verdict_rows(versus.label, scores_by_task)
-    table = versus.scores()
     figures_folder = make_folder(folder / "figures")
     with drawing():
-        runs = versus.all_runs()
         _draw_curves(versus, runs, table, scores_by_task, figures_folder)
         _draw_scores(versus, runs, scores_by_task, figures_folder)
     configurations = sum(map(len, scores_by_task.values()))
