@@ -87,11 +87,8 @@ def styles(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, Style]
     """Return the colour and marker of each label, a different pair for each of up to 144 labels.
 
     A shipped encoding has the same pair in every figure. Its further variants and all other encodings get a
-    pair that depends on their name and has one of the least used colours.
-
-    Args:
-        labels: of encodings.
-        own: those of encodings that the user wrote, which have the same pair in every figure, too.
+    pair that depends on their name and has one of the least used colours. Encodings of the user (``own``)
+    have the same pair in every figure, too.
     """
     plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
     chosen: dict[str, Style] = {}
@@ -331,12 +328,8 @@ def run_figure(
 ) -> None:
     """Draw the extrapolation curve of a run as PNG: exact match or loss, and token accuracy.
 
-    Args:
-        rows: of ``extrapolation.csv``.
-        label, task, max_length: of the run.
-        path: of the figure.
-        own: whether the encoding is the user's (see `styles`).
-        by_step: rows of ``by_step.csv``, which are drawn as a heatmap of the first metric.
+    The rows are those of ``extrapolation.csv``. Rows of ``by_step.csv`` are drawn as a heatmap of the first
+    metric. ``own`` says whether the encoding is the user's (see `styles`).
     """
     colour, marker = styles([label], [label] if own else ())[label]
     curve = pd.DataFrame(rows)
@@ -413,13 +406,10 @@ def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage
 
 
 def render(template: Path, data: Any = None, own: Collection[str] = (), **values: Any) -> str:
-    """Render a self-contained HTML page.
+    """Render a self-contained HTML page from a template and its variables.
 
-    Args:
-        template: its file.
-        data: becomes JSON that is safe in a script element.
-        own: encodings of the user on the page (see `styles`), whose colours it then defines, too.
-        values: further variables of the template.
+    ``data`` becomes JSON that is safe in a script element. With encodings of the user (``own``, see `styles`)
+    the page defines their colours, too.
     """
     colours = (*COLOURS, *OWN_COLOURS) if own else COLOURS
     json_text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))

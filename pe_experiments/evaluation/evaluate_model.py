@@ -1,7 +1,5 @@
 """Evaluate a trained model on a text or on a task with answers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

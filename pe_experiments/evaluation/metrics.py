@@ -4,8 +4,6 @@
 comparison reads their descriptions from ``result.json``, so that it never imports the user's code.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Summarise a curve over all evaluated lengths in a few metrics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,12 +42,8 @@ def summarise(rows: Sequence[Row], max_length: int, metrics: Sequence[Metric] = 
 
     Metrics based on exact match are None if it was not measured, as for language models. A summary is None if
     the metric is unknown at one of its lengths, such as the loss under greedy decoding. The rows have the
-    columns of ``extrapolation.csv``; a missing ``seen``, ``chance`` or ``answer_tokens`` counts as 0.
-
-    Args:
-        rows: of the curve.
-        max_length: longest training length.
-        metrics: the registry of the run; the user's have the same three summaries.
+    columns of ``extrapolation.csv``; a missing ``seen``, ``chance`` or ``answer_tokens`` counts as 0. Metrics
+    of the user have the same three summaries.
     """
     by_length = {row["content_length"]: row for row in rows}  # requested lengths may coincide
     within = [row for length, row in by_length.items() if length <= max_length]

@@ -3,8 +3,6 @@
 Shapes: B rows, T tokens, M targets.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -26,22 +24,13 @@ END, NOTHING = "E", "-"  # the end mark and a missing symbol in ``predictions.cs
 
 @dataclass
 class Details:
-    """Collect tables and metrics over the examples of each length, for `extrapolation_curve`.
-
-    Args:
-        source: of the examples.
-        metrics: those that are functions of a batch and its answers.
-        save: whether to keep inputs, targets and answers.
-        indexed: lengths at which accuracy by index in the answer is kept.
-
-    Attributes:
-        tables: rows by the name of their CSV file: ``depth``, ``index``, ``predictions``.
-    """
+    """Collect tables and metrics over the examples of each length, for `extrapolation_curve`."""
 
     source: Source
-    metrics: Sequence[Metric] = ()
-    save: bool = False
-    indexed: Collection[int] = ()
+    metrics: Sequence[Metric] = ()  # functions of a batch and its answers
+    save: bool = False  # whether to keep inputs, targets and answers
+    indexed: Collection[int] = ()  # lengths at which accuracy by index in the answer is kept
+    # Rows by the name of their CSV file: ``depth``, ``index``, ``predictions``.
     tables: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def begin(self, length: int) -> None:

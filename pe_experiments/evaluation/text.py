@@ -25,8 +25,6 @@ W - 1. The last s bytes of a context are therefore predicted as at a context len
 Shapes: B stretches, N bytes of a stretch, L bytes of a window, R windows, S scored bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -57,8 +55,7 @@ Kind = tuple[int, str, str, int | None, int | None]  # which bytes were scored, 
 class Scorer:
     """Score bytes with a model; store sums of scores by kind and the largest position id by length.
 
-    Args:
-        window: number of tokens that the model reads of a longer context; None reads all.
+    Of a longer context the model reads only the last ``window`` tokens.
     """
 
     def __init__(
@@ -118,11 +115,6 @@ class Scorer:
             right.append((logits_rSV.argmax(dim=-1) == labels_rS).cpu())
         return torch.cat(losses), torch.cat(right)
 
-    def start(self, length: int, windows: int) -> None:
-        """Start to show the progress of scoring this many windows."""
-        self.windows = 0
-        self.display.start(f"evaluating windows of length {length}", windows)
-
     def cut(self, stretches_BN: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return the scores [B, N - 1] of stretches in windows of ``length`` bytes (or less in the first)."""
         scores = []
@@ -181,25 +173,41 @@ def evaluate_text(
         slices = slices_of(stretches_BN, stride, max_length)
         for length in contents:
             has_copy = length >= 4 * KEY
-            scorer.start(length, count * (-(-(contents[-1] - 1) // (length - 1)) + has_copy))
+            windows = count * (-(-(contents[-1] - 1) // (length - 1)) + has_copy)
+            scorer.windows = 0
+            scorer.display.start(f"evaluating windows of length {length}", windows)
             losses_BS, right_BS = scorer.cut(stretches_BN, length)
             scores = (losses_BS, right_BS, stretches_BN[:, 1:])
             scorer.add((length, "non_overlapping", "all", None, None), *scores)
             for name, mask_Bs in slices.items():
-                kind = (length, "sliding", name, None, None)
+                kind: Kind = (length, "sliding", name, None, None)
                 scorer.add(kind, *(score_BS[:, -stride:][mask_Bs] for score_BS in scores))
-            if length == contents[-1]:
-                _add_by_index(scorer, length, *scores)
+            if length == contents[-1]:  # also by index, in bins of equal width
+                edges = torch.linspace(1, length, min(BINS, length - 1) + 1).round().int().tolist()
+                for first, stop in pairwise(edges):
+                    kind = (length, "non_overlapping", "index", first, stop - 1)
+                    scorer.add(kind, *(score_BS[:, first - 1 : stop - 1] for score_BS in scores))
             if has_copy:
                 windows_BL = with_copy(stretches_BN[:, -length:], keys_BK, starts_B)
                 losses_BS, right_BS = scorer.scores(windows_BL)
                 scores = (losses_BS, right_BS, windows_BL)
                 scorer.add((length, "copy", "all", None, None), *(score[:, -KEY // 2 :] for score in scores))
-    sums = scorer.sums
-    curve = [
-        _curve_row(scorer, sums, length, content_lengths[length], examples, max_length) for length in lengths
-    ]
-    return curve, _text_rows(sums)
+    # Exact match is not informative, because a whole window of text is never predicted correctly.
+    unmeasured = (*EXACT_MATCH.columns, "exact_match_without_end", "bag_ceiling", "input_blind")
+    curve: list[Row] = []
+    for length in lengths:
+        content_length = content_lengths[length]
+        total = scorer.sums[content_length, "non_overlapping", "all", None, None]
+        measured = {"examples": examples, "token_accuracy": total.token_accuracy, "loss": total.loss}
+        row = point(source, length, content_length, max_length, scorer.largest_id[content_length])
+        curve.append(row | measured | dict.fromkeys(unmeasured))
+    text_rows: list[Row] = []
+    for kind, total in scorer.sums.items():
+        text_row: Row = {**dict(zip(COLUMNS, kind, strict=True)), "bytes": total.scored}
+        if total.tokens:
+            text_row |= {"bits_per_byte": total.loss / math.log(2), "accuracy": total.token_accuracy}
+        text_rows.append(text_row)
+    return curve, sorted(text_rows, key=lambda row: row["length"])
 
 
 def slices_of(stretches_BN: Tensor, stride: int, max_length: int) -> dict[str, Tensor]:
@@ -237,33 +245,3 @@ def with_copy(windows_BL: Tensor, keys_BK: Tensor, starts_B: Tensor) -> Tensor:
     copied_BL.scatter_(1, first_B[:, None] + torch.arange(width), keys_BK)
     copied_BL[:, -width:] = keys_BK
     return copied_BL
-
-
-def _add_by_index(scorer: Scorer, length: int, *scores_BS: Tensor) -> None:
-    """Add the bytes of the longest windows by their index, in bins of equal width."""
-    edges = torch.linspace(1, length, min(BINS, length - 1) + 1).round().int().tolist()
-    for first, stop in pairwise(edges):
-        part = slice(first - 1, stop - 1)
-        kind = (length, "non_overlapping", "index", first, stop - 1)
-        scorer.add(kind, *(score_BS[:, part] for score_BS in scores_BS))
-
-
-def _text_rows(sums: dict[Kind, Tally]) -> list[Row]:
-    rows = []
-    for kind, total in sums.items():
-        row: Row = dict(zip(COLUMNS, kind, strict=True)) | {"bytes": total.scored}
-        if total.tokens:
-            row |= {"bits_per_byte": total.loss / math.log(2), "accuracy": total.token_accuracy}
-        rows.append(row)
-    return sorted(rows, key=lambda row: row["length"])
-
-
-def _curve_row(
-    scorer: Scorer, sums: dict[Kind, Tally], length: int, content_length: int, examples: int, max_length: int
-) -> Row:
-    total = sums[content_length, "non_overlapping", "all", None, None]
-    # Exact match is not informative, because a whole window of text is never predicted correctly.
-    unmeasured = (*EXACT_MATCH.columns, "exact_match_without_end", "bag_ceiling", "input_blind")
-    row = point(scorer.source, length, content_length, max_length, scorer.largest_id[content_length])
-    measured = {"examples": examples, "token_accuracy": total.token_accuracy, "loss": total.loss}
-    return row | measured | dict.fromkeys(unmeasured)
