@@ -52,12 +52,9 @@ def explorer_page(
 
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
-    """Return the data that the page shows of an encoding before training.
+    """Return the data that the page shows of an encoding before training, which is not changed.
 
-    Args:
-        name: the name of the encoding on the page.
-        about: a description in one line.
-        encoding: the encoding, which is not changed.
+    ``name`` is its name on the page, and ``about`` a description in one line.
     """
     shape = encoding.shape
     tokens = min(2 * shape.train_length, MAX_POSITIONS)

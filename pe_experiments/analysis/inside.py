@@ -3,8 +3,6 @@
 Shapes: L layers, H heads, T queries, S keys, D distances, M targets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,21 +95,32 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
     batches = [experiment.source.evaluation_block(length, block) for block in blocks]
     batches[-1] = batches[-1].rows(slice(examples - BLOCK_EXAMPLES * blocks[-1]))
     counts_M2 = torch.zeros(task.target_length(length), 2, dtype=torch.double)  # right and all targets
-    by_distance: dict[int, list[int]] = {}
+    distances: list[Tensor] = []  # from each target to the symbol that it repeats, and whether it is right
+    right: list[Tensor] = []
     exact = 0
     mistakes: list[Mistake] = []
     for batch in batches:
-        answers_BT = _answers(trained, batch)
+        if experiment.decoding == "greedy":  # as in the evaluation of the run
+            answers_BT = greedy_answers(trained.model, batch, layout.eos)
+        else:
+            answers_BT, _ = forced_answers(trained.model, batch)
         wrong_BT = (answers_BT != batch.labels_BT) & (batch.labels_BT != IGNORE)
         scored_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != layout.eos)
         exact += int((~wrong_BT.any(dim=1)).sum())
         first = layout.first_target(inputs)
         counts_M2 += counts_by_index(batch, answers_BT, first, len(counts_M2), layout)
-        _count_by_distance(trained, batch, inputs, scored_BT, wrong_BT, by_distance)
+        distances_N = _distances(trained, batch, inputs, scored_BT)
+        if distances_N is not None:
+            distances.append(distances_N)
+            right.append(~wrong_BT[scored_BT])
         for row in wrong_BT.any(dim=1).nonzero()[: MISTAKES - len(mistakes), 0].tolist():
             mistakes.append(_mistake(trained, batch, answers_BT, row, inputs, first))
-    needed = np.array(sorted(by_distance)) if by_distance else None
-    counts_DC = np.array([by_distance[distance] for distance in sorted(by_distance)])
+    needed_D = needed_accuracy_D = needed_count_D = None
+    if distances:
+        needed, inverse_N, counts = torch.cat(distances).unique(return_inverse=True, return_counts=True)
+        right_D = torch.bincount(inverse_N, torch.cat(right).double())
+        needed_D, needed_count_D = needed.numpy(), counts.numpy()
+        needed_accuracy_D = (right_D / counts).numpy()
     distances_D, attention_LHD, attention_LHTS = _attention(trained, batches[0])
     example = batches[0].tokens_BT[0, : int(batches[0].lengths_B[0])]
     return Inside(
@@ -123,37 +132,21 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
         distances_D=distances_D,
         attention_LHD=attention_LHD,
         accuracy_M=(counts_M2[:, 0] / counts_M2[:, 1]).numpy(),
-        needed_D=needed,
-        needed_accuracy_D=counts_DC[:, 0] / counts_DC[:, 1] if by_distance else None,
-        needed_count_D=counts_DC[:, 1] if by_distance else None,
+        needed_D=needed_D,
+        needed_accuracy_D=needed_accuracy_D,
+        needed_count_D=needed_count_D,
         mistakes=mistakes,
     )
 
 
-def _answers(trained: TrainedModel, batch: Batch) -> Tensor:
-    """Return the answers [B, T], decoded as in the evaluation of the run."""
-    if trained.experiment.decoding == "greedy":
-        return greedy_answers(trained.model, batch, trained.experiment.format.eos)
-    return forced_answers(trained.model, batch)[0]
-
-
-def _count_by_distance(
-    trained: TrainedModel, batch: Batch, inputs: int, scored_BT: Tensor, wrong_BT: Tensor,
-    counts: dict[int, list[int]],
-) -> None:  # fmt: skip
-    """Add right and all targets of a batch to ``counts``, by the distance to the needed symbol in tokens."""
+def _distances(trained: TrainedModel, batch: Batch, inputs: int, scored_BT: Tensor) -> Tensor | None:
+    """Return the distance in tokens from each scored target to the needed symbol [N], if the task has one."""
     layout = trained.experiment.format
     needed_BM = trained.experiment.task.needed_indices(layout.inputs(batch.tokens_BT, inputs))
     if needed_BM is None:
-        return
+        return None
     rows_N, columns_N = scored_BT.nonzero(as_tuple=True)
-    needed_N = needed_BM[rows_N, columns_N - layout.first_target(inputs)] + int(layout.causal)
-    distances, inverse = (columns_N - needed_N).unique(return_inverse=True)
-    right = torch.bincount(inverse, (~wrong_BT[rows_N, columns_N]).double())
-    total = torch.bincount(inverse)
-    for distance, *new in zip(distances.tolist(), right.long().tolist(), total.tolist(), strict=True):
-        before = counts.get(distance, [0, 0])
-        counts[distance] = [before[0] + new[0], before[1] + new[1]]
+    return columns_N - needed_BM[rows_N, columns_N - layout.first_target(inputs)] - int(layout.causal)
 
 
 def _attention(trained: TrainedModel, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -176,17 +169,11 @@ def _attention(trained: TrainedModel, batch: Batch) -> tuple[np.ndarray, np.ndar
         weights_LHTS = torch.stack([by_layer[layer][0].double() for layer in sorted(by_layer)])
         if row == 0:
             first = weights_LHTS.numpy()
-        diagonals = [_diagonal_sums(weights_LHTS, int(distance)) for distance in distances_D]
+        # A distance that exceeds the example has an empty diagonal.
+        diagonals = [weights_LHTS.diagonal(-int(distance), 2, 3).sum(-1) for distance in distances_D]
         sums_LHD.append(torch.stack(diagonals, dim=-1).numpy())
         counts_D += (tokens - np.abs(distances_D)).clip(min=0)
     return distances_D, np.sum(sums_LHD, axis=0) / counts_D, first
-
-
-def _diagonal_sums(weights_LHTS: Tensor, distance: int) -> Tensor:
-    """Return the summed weights [L, H] of all keys at a distance; 0 if the example is too short for it."""
-    if abs(distance) >= weights_LHTS.shape[2]:
-        return weights_LHTS.new_zeros(weights_LHTS.shape[:2])
-    return weights_LHTS.diagonal(-distance, 2, 3).sum(-1)
 
 
 def _mistake(

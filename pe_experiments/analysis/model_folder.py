@@ -5,8 +5,6 @@ The folder contains ``model.safetensors``, ``config.json``, ``README.md`` (the m
 the folder: weights in safetensors are numbers, and classes from outside this package need ``trust``.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,11 +40,7 @@ ON_THIS_MACHINE: dict[str, Any] = {"logger": {}, "study": None, "results_dir": "
 def write_model_folder(run: Run, model: Backbone, curve: list[Row], folder: Path) -> None:
     """Write the trained model of a finished run, its configuration, its curve and a model card.
 
-    Args:
-        run: the finished run.
-        model: its trained model.
-        curve: rows of its ``extrapolation.csv``.
-        folder: an existing folder, empty or written by this function.
+    The folder exists and is empty or was written by this function.
 
     Raises:
         UserError: the folder holds other files of these names.

@@ -3,8 +3,6 @@
 Shapes: L hidden states (the embeddings, then one per layer), T tokens, N selected tokens, D d_model.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple

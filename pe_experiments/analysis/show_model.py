@@ -1,7 +1,5 @@
 """Draw what `look_inside` and `probe_positions` measure of a trained model, and write it as a page."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -34,15 +32,7 @@ NAMED_IN_SMALL_PANELS = 16
 def show_inside(inside: Inside, probe: pd.DataFrame, title: str, max_length: int, folder: Path) -> Path:
     """Write ``attention.png``, ``distance.png``, ``accuracy.png``, ``probe.png`` and the page with them.
 
-    Args:
-        inside: what `look_inside` measured.
-        probe: what `probe_positions` measured.
-        title: of the figures, which names the run.
-        max_length: longest training length.
-        folder: an existing folder.
-
-    Returns:
-        The path of the page.
+    The results are those of `look_inside` and `probe_positions`. Returns the path of the page.
     """
     head = f"{title}, trained to {max_length}, input length {inside.length}"
     with drawing():

@@ -1,7 +1,5 @@
 """Load a trained model to look inside: its answers and its attention weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
-from filelock import FileLock, Timeout
 from pydantic import Field
 
 from pe_experiments.configuration.schema import Count, Folder, LoggerSections, Section
@@ -22,11 +21,11 @@ from pe_experiments.pretrained.loss import Loss
 from pe_experiments.pretrained.model import WITHOUT_FACTOR, Block, PretrainedModel, Rope
 from pe_experiments.pretrained.retrieval import Retrieval, spelled
 from pe_experiments.store.csv_files import read_csv, to_csv
-from pe_experiments.store.directory import output_folder
+from pe_experiments.store.directory import RunDirectory, output_folder
 from pe_experiments.store.names import file_digest, safe_name, short_hash
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import InUse, UserError
+from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training.cpu import keep_freed_memory
 
@@ -107,7 +106,7 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
     if settings_file.exists() and read_json(settings_file)["request"] == request:
         say(f"found finished: {folder}")
         return folder
-    with _lock(folder):
+    with RunDirectory(folder).lock(wait=0.0):
         keep_freed_memory()
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -172,14 +171,6 @@ def _digests(text: Text) -> dict[str, str]:
     """Return the digest of each file of a text."""
     files = zip(text.names, text.data_files, strict=True)
     return {name: file_digest(Path(path)) for name, path in files}
-
-
-def _lock(folder: Path) -> Any:
-    """Return a held lock of the folder; raise `InUse` if another process holds it."""
-    try:
-        return FileLock(folder / ".lock").acquire(timeout=0)
-    except Timeout as error:
-        raise InUse(f"{folder} is in use by another process") from error
 
 
 def _cells(model: PretrainedModel, measure: Measure, settings: PretrainedSettings) -> list[Cell]:

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from pe_experiments.configuration.schema import LoggerSections
 from pe_experiments.drawing import GREY, depth_heatmap, drawing, render, styles, text, write_figure
-from pe_experiments.store.csv_files import to_csv
 from pe_experiments.store.tracking import LoggedRun, Loggers
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
@@ -28,16 +27,13 @@ VALUES = {"bits_per_byte": "bits per byte (lower is better)", "accuracy": "accur
 def write(folder: Path, table: pd.DataFrame, by_depth: pd.DataFrame | None, facts: dict[str, Any]) -> None:
     """Write the table as CSV, its figure, and ``report.html`` to the folder.
 
-    Args:
-        folder: the folder of the evaluation.
-        table: a row per rescaling and context length.
-        by_depth: a row per rescaling, context length and depth of the needle.
-        facts: the content of ``settings.json``: request, settings, versions and properties of the model.
+    The table has a row per rescaling and context length, and ``by_depth`` one for each depth of the needle.
+    ``facts`` is the content of ``settings.json``: request, settings, versions and properties of the model.
     """
     value = _value(facts)
-    _write_csv(table, folder / f"{value}.csv")
+    write_atomically(folder / f"{value}.csv", table.to_csv(index=False))
     if by_depth is not None:
-        _write_csv(by_depth, folder / f"{value}_by_depth.csv")
+        write_atomically(folder / f"{value}_by_depth.csv", by_depth.to_csv(index=False))
     figure_path = folder / f"{value}.png"
     _draw(table, by_depth, facts, figure_path)
     page = render(
@@ -53,17 +49,6 @@ def write(folder: Path, table: pd.DataFrame, by_depth: pd.DataFrame | None, fact
 def _value(facts: dict[str, Any]) -> str:
     """Return the column that an evaluation measures, a key of `VALUES`."""
     return "bits_per_byte" if facts["settings"].get("measure", "loss") == "loss" else "accuracy"
-
-
-def _write_csv(table: pd.DataFrame, path: Path) -> None:
-    rows: Any = table.astype(object).where(table.notna(), None).to_dict("records")
-    write_atomically(path, to_csv(list(table.columns), rows))
-
-
-def _by_length(table: pd.DataFrame, value: str) -> dict[Any, dict[str, float]]:
-    """Return the values of each rescaling by context length."""
-    return {length: dict(zip(rows["rope"], rows[value], strict=True))
-            for length, rows in table.groupby("length")}  # fmt: skip
 
 
 def _cells(table: pd.DataFrame, value: str, intervals: bool = False) -> dict[Any, dict[str, str]]:
@@ -147,8 +132,9 @@ def log(
     # In a folder of its own, since a logger's files replace earlier ones and the folder is the user's choice.
     logged_run = LoggedRun(facts["name"], make_folder(folder / "loggers"), results_dir, facts["settings"])
     loggers = Loggers(config, logged_run)
-    for length, values in _by_length(table, value).items():
-        logged = {f"{value}/{rope}": number for rope, number in values.items()}
+    length: Any
+    for length, rows in table.groupby("length"):
+        logged = dict(zip(f"{value}/" + rows["rope"], rows[value], strict=True))
         loggers.log({"length": length, **logged}, length)
     loggers.summary({}, folder / f"{value}.png")
     loggers.close(succeeded=True)

@@ -1,7 +1,5 @@
 """Choose and prepare the device on which a run computes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -259,10 +259,6 @@ class DuringTraining(Callback):
     """Evaluate the lengths every ``evaluation.every`` steps, without any effect on the training.
 
     With several devices the first evaluates, while the others wait for it at the next step.
-
-    Args:
-        experiment: its evaluation lengths are measured.
-        observer: receives the rows of each evaluation.
     """
 
     def __init__(self, experiment: Experiment, observer: Observer):

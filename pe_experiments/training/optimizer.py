@@ -1,7 +1,5 @@
 """The optimizer of a run with its weight decay, and the schedule of the learning rate."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable
@@ -80,16 +78,14 @@ class TrainingOptimizer(optim.Optimizer):
 
     def clip_gradients(self, largest_norm: float | None) -> Tensor:
         """Scale the gradients to a total norm of at most ``largest_norm``; return the norm before scaling."""
-        parameters = [self.flat.whole] if self.flat else self.all_parameters
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        if self.flat:
+            parameters = [self.flat.whole]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if largest_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, largest_norm, norm)
         return norm
-
-    @property
-    def all_parameters(self) -> list[nn.Parameter]:
-        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         if self.flat:
