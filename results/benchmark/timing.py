@@ -46,14 +46,8 @@ def interleave(
 ) -> Seconds:
     """Return the seconds of all cases, timed in turn (A B C, B C A, ...) so that drift affects all equally.
 
-    Each round starts with another case, since the first case pays for memory that the previous one left.
-
-    Args:
-        cases: by name.
-        repeats: number of rounds.
-        display: shows the progress.
-        what: title in the display.
-        warm_up: number of further rounds at the start that are not counted.
+    Each round starts with another case, since the first case pays for memory that the previous one left. The
+    rounds of ``warm_up`` at the start are not counted.
     """
     seconds: Seconds = {name: [] for name in cases}
     turns = deque(cases.items())

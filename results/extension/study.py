@@ -189,11 +189,9 @@ def step_table(bits: pd.DataFrame, tests: pd.DataFrame) -> str:
 def truncated_table(tests: pd.DataFrame) -> str:
     """Return a table of losses minus those of the parents that read only their last `TRAINED` bytes."""
     rows = tests[tests["family"] == "truncated"]
-    cells = pd.Series([test_in_words(row) for row in rows.itertuples()])
-    wide = pd.DataFrame(
-        {length: cells[(rows["length"] == length).to_numpy()].to_list() for length in (EXTENDED, LONGEST)}
-    )
-    lines = [[model, *wide.loc[place]] for place, model in enumerate(rows["model"].unique())]
+    rows = rows.assign(cell=[test_in_words(row) for row in rows.itertuples()])
+    wide = rows.pivot(index="model", columns="length", values="cell")
+    lines = [[model, *wide.loc[model]] for model in rows["model"].unique()]
     return markdown_table(["model", *(f"at {length:,} bytes" for length in wide)], lines)
 
 

@@ -67,7 +67,7 @@ def values(folder: Path) -> dict[str, Any]:
                     "encoding": encoding,
                     "float32": format_mean(pair["float32"]),
                     "bfloat16": format_mean(pair["bfloat16"]),
-                    "mean difference": f"{round(difference.mean(), 3) + 0.0:+.3f}",  # + 0.0: no minus zero
+                    "mean difference": f"{difference.mean():+z.3f}",
                     "largest difference of a seed": f"{np.abs(difference).max():.3f}",
                     "p (equivalence)": f"{equivalence_p(difference):.2g}",
                     "result": verdict(difference),

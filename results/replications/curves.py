@@ -28,7 +28,6 @@ PUBLISHED = ("learned", "rope", "xpos")  # from the lowest to the highest publis
 LEARNED = 0.99  # accuracy at the training length
 CLOSE = 0.1 + 1e-9  # two accuracies that differ by at most this agree
 FEWEST = 6  # lengths that must agree, of seven
-NOT_LEARNED = "not learned"
 
 Pair = tuple[pd.DataFrame, pd.DataFrame]  # theirs and ours: exact match [encoding and run, length]
 
@@ -86,21 +85,17 @@ def scan_values() -> dict[str, Any]:
     }
 
 
-def value_verdicts(printed: pd.DataFrame, ours: pd.DataFrame) -> dict[str, str]:
-    """Return by encoding whether at least `FEWEST` of our accuracies are close to the printed ones."""
-    verdicts = {}
+def gu_values() -> dict[str, str]:
+    """Return whether at least `FEWEST` of our accuracies of each encoding are close to the printed ones."""
+    printed, ours = induction()
+    verdicts = []
     for encoding in PUBLISHED:
         differences = ours.loc[encoding].to_numpy(float) - printed.loc[encoding].to_numpy(float)
         count = int((np.abs(differences) <= CLOSE).sum())
         agrees = f"{'agrees' if count >= FEWEST else 'does not'} ({count} of {ours.shape[1]} lengths)"
         learned = ours.loc[encoding][GU_TRAINED].item() >= LEARNED
-        verdicts[encoding] = agrees if learned else NOT_LEARNED
-    return verdicts
-
-
-def gu_values() -> dict[str, str]:
-    verdicts = value_verdicts(*induction())
-    return {"gu": "; ".join(f"`{encoding}` {verdict}" for encoding, verdict in verdicts.items())}
+        verdicts.append(f"`{encoding}` {agrees if learned else 'not learned'}")
+    return {"gu": "; ".join(verdicts)}
 
 
 def draw(folder: Path) -> None:

@@ -79,12 +79,7 @@ def judge(ledger: pd.DataFrame, ours: Values) -> pd.DataFrame:
 
 
 def _verdict(column: pd.DataFrame, row: Any) -> str:
-    """Return the verdict on one published value.
-
-    Args:
-        column: all rows with the same paper, task and setting.
-        row: the row of the value.
-    """
+    """Return the verdict on the published value of a row; ``column`` has its paper, task and setting."""
     unit = UNITS[row.arxiv]
     if unit == ERROR:
         if column[["published", "mean"]].to_numpy().max() <= TIED[unit]:

@@ -159,11 +159,6 @@ def loss_table(groups: dict[str, pd.DataFrame], tests: dict[str, Any]) -> str:
     return table(pd.DataFrame(lines))
 
 
-def mean_rises(groups: dict[str, pd.DataFrame]) -> dict[str, float]:
-    """Return how far the mean loss of each encoding rises from `TRAINED` to `LONGEST`."""
-    return {label: (rows[LONGEST] - rows[TRAINED]).mean() for label, rows in groups.items()}
-
-
 def rescaled_table(groups: dict[str, pd.DataFrame]) -> str:
     """Return the rises of rescaled RoPEs, and where they differ from RoPE's and ALiBi's.
 
@@ -183,10 +178,7 @@ def rescaled_table(groups: dict[str, pd.DataFrame]) -> str:
     lines = []
     for label in ("rope", *RESCALED, "alibi"):
         line = {"encoding": f"`{label}`", f"at {TRAINED}": f"{groups[label][TRAINED].mean():.2f}"}
-        line |= {
-            f"rise to {length:,}": f"{round(rise(label, length).mean(), 2) + 0.0:+.2f}"
-            for length in LENGTHS[1:]
-        }
+        line |= {f"rise to {length:,}": f"{rise(label, length).mean():+z.2f}" for length in LENGTHS[1:]}
         below = above = "–"
         if label in RESCALED:
             below = ", ".join(f"{n:,}" for n in LENGTHS[1:] if by_key[label, n, "rope"][0].high < 0)
@@ -203,8 +195,9 @@ def further_table(groups: dict[str, pd.DataFrame]) -> str:
     for label in studies["prose"]:
         line = {"encoding": f"`{label}`"}
         for words, study in studies.items():
-            line[f"{words}, at {TRAINED}"] = f"{study[label][TRAINED].mean():.2f}"
-            line[f"{words}, rise"] = f"{round(mean_rises(study)[label], 2) + 0.0:+.2f}"  # no -0.00
+            rows = study[label]
+            line[f"{words}, at {TRAINED}"] = f"{rows[TRAINED].mean():.2f}"
+            line[f"{words}, rise"] = f"{(rows[LONGEST] - rows[TRAINED]).mean():+z.2f}"
         lines.append(line)
     return table(pd.DataFrame(lines))
 

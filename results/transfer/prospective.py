@@ -128,8 +128,7 @@ def prediction_table(rows: pd.DataFrame) -> str:
         "at 256 bytes": rows["trained"].map("{:.2f}".format).to_list(),
         "score in the bank": rows["score"].map("{:.2f}".format).to_list(),
         "rise on text (range of three seeds)": [
-            f"{row.rise:+.2f} [{row.low:+.2f}, {row.high:+.2f}]"
-            for row in (rows[["rise", "low", "high"]].round(2) + 0.0).itertuples()  # no -0.00
+            f"{row.rise:+z.2f} [{row.low:+z.2f}, {row.high:+z.2f}]" for row in rows.itertuples()
         ],
         "place by class": rows["place_by_class"].map("{:g}".format).to_list(),
         "by the bank": rows["place_by_bank"].map("{:g}".format).to_list(),

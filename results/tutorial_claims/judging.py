@@ -1,11 +1,14 @@
-"""Judge claims of tutorials about trained models, by exact match.
+"""Judge claims of tutorials: by the conditions in ``claims.csv``, and about trained models by exact match.
 
 Tasks are those of the bank that need order, with a row per configuration, and precedence, with one per seed.
 """
 
 import math
+import operator
+import re
 from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,14 +25,50 @@ from pe_experiments.comparison.statistics import (
 from pe_experiments.evaluation.summary import SOLVED
 from pe_experiments.studies import format_mean, with_settings
 
-from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, Finding
+from .audits import NOISE
 
+HOLDS, FAILS, DEPENDS = "holds", "does not hold", "depends"
+UNSUPPORTED, UNTESTED = "not supported", "not tested"
+SIGNS = {"<": operator.lt, ">": operator.gt, "=": operator.eq}
 IN_DISTRIBUTION, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation"
 WORDS = {IN_DISTRIBUTION: "in distribution", TWICE: "at 2x", PAST: "past training"}
 WIDTH = 64
 PRECEDENCE = "precedence"
 
 Tasks = Mapping[str, pd.DataFrame]  # runs by task, with the column ``learned``
+Finding = tuple[str, str]  # what was measured, and the verdict
+
+
+class Value(float):
+    """A measured value; printed as ``below 1e-09`` if it is 0 after rounding."""
+
+    def __str__(self) -> str:
+        return f"{float(self):.3g}" if self else f"below {NOISE:g}"
+
+    def __format__(self, style: str) -> str:
+        if style == "crash":
+            return "crashes" if self else "works"
+        return super().__format__(style)
+
+
+def judge_untrained(claims: pd.DataFrame, audits: pd.DataFrame) -> dict[str, Finding]:
+    """Return the finding on each claim: it holds if all its conditions are met, depends if some are.
+
+    A condition is ``QUANTITY < BOUND``, also with > and =; the bound is a number or a quantity.
+    """
+    values: dict[str, Any] = dict(zip(audits["quantity"], map(Value, audits["value"]), strict=True))
+    findings = {}
+    for row in claims[claims["holds_if"] != ""].to_dict("records"):
+        met = []
+        for condition in row["holds_if"].split("; "):
+            quantity, sign, bound = re.split(r" ([<>=]) ", condition)
+            limit = float(bound) if bound[0] in "-0123456789" else values[bound]
+            met.append(SIGNS[sign](values[quantity], limit))
+        verdict = FAILS
+        if any(met):
+            verdict = HOLDS if all(met) else DEPENDS
+        findings[row["claim"]] = row["measured"].format_map(values), verdict
+    return findings
 
 
 def judge_trained(runs: Runs, bank: pd.DataFrame) -> dict[str, Finding]:
@@ -128,7 +167,7 @@ def judge_pair(tasks: Tasks, metrics: Sequence[str], first: str, second: str) ->
     adjusted = dict(zip(means, holm(ps), strict=True))
     tested = {key: p for key, p in adjusted.items() if not np.isnan(p)}
     parts = [
-        f"{task}, {WORDS[metric]} {round(means[task, metric], 2) + 0.0:+.2f} (p {p:.2g})"
+        f"{task}, {WORDS[metric]} {means[task, metric]:+z.2f} (p {p:.2g})"
         for (task, metric), p in tested.items()
     ]
     if len(tested) < len(means):

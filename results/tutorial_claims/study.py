@@ -1,8 +1,4 @@
-"""Judge the claims of tutorials on sinusoidal encodings.
-
-Claims about vectors and code are judged in `untrained` by the conditions in ``claims.csv``, and claims about
-trained models in `trained`.
-"""
+"""Judge the claims of tutorials on sinusoidal encodings."""
 
 from pathlib import Path
 from typing import Any
@@ -14,8 +10,15 @@ from pe_experiments.studies import Study, read_archive, read_table, table
 from results.bank.study import early_scores
 
 from .audits import audit_all
-from .trained import judge_trained
-from .untrained import DEPENDS, FAILS, HOLDS, UNSUPPORTED, UNTESTED, judge_untrained
+from .judging import (
+    DEPENDS,
+    FAILS,
+    HOLDS,
+    UNSUPPORTED,
+    UNTESTED,
+    judge_trained,
+    judge_untrained,
+)
 
 HERE = Path(__file__).parent
 BANK = HERE.parent / "bank"
