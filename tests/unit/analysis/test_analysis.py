@@ -1,7 +1,5 @@
 """Test the audit of encodings, order blindness, and recorded attention weights."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """Test that exported encodings compute what the originals compute."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

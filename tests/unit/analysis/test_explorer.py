@@ -1,7 +1,5 @@
 """Test the data of the explorer and how its page holds them."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

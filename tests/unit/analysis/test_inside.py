@@ -1,7 +1,5 @@
 """`look_inside` agrees with the evaluation and with loops, and `show_model.py` draws it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

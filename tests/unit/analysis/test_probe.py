@@ -1,7 +1,5 @@
 """`probe_positions` agrees with NumPy on single examples, and finds what is known to be there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from pe_experiments.analysis.probe import (
     INSIDE,
     POSITION,
     RIDGE,
-    fit_linear,
     probe_positions,
 )
 from pe_experiments.analysis.trained_model import TrainedModel
@@ -40,14 +37,6 @@ def least_squares(states: np.ndarray, values: np.ndarray) -> np.ndarray:
     penalty = np.hstack([np.sqrt(RIDGE) * np.eye(size), np.zeros((size, 1))])
     rows = np.vstack([np.hstack([states, np.ones((len(states), 1))]), penalty])
     return np.linalg.lstsq(rows, np.append(values, np.zeros(size)), rcond=None)[0]
-
-
-def test_the_map_agrees_with_numpy() -> None:
-    generator = np.random.default_rng(0)
-    states = generator.normal(3.0, 2.0, (200, 7))
-    values = states @ generator.normal(size=7) + generator.normal(size=200)
-    weights, constant = fit_linear(torch.tensor(states), torch.tensor(values))
-    assert np.allclose([*weights, constant], least_squares(states, values), atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -142,11 +131,6 @@ def test_it_reads_only_inputs_and_needs_a_longer_one(tiny: Tiny) -> None:
     single = probe_positions(untrained(tiny, "task=first", "pe=none"))
     assert value(single, DISTANCE, "layer 0", INSIDE, "tokens") > 0
     assert np.isnan(value(single, DISTANCE, "layer 0", BEYOND, "error"))  # answers are not longer
-
-
-def test_text_has_no_mark(tiny: Tiny) -> None:
-    table = probe_positions(untrained(tiny, "task=text", "pe=none"), examples=10)
-    assert set(table["quantity"]) == {POSITION}
 
 
 def test_the_command_prints_the_table(tiny: Tiny, script: Script, results: Path) -> None:

@@ -1,7 +1,5 @@
 """Test facts about encodings of distances and contents that need no training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Test comparisons of run directories: grouping, labels, tests, and what is left out."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import shutil
@@ -18,9 +16,7 @@ from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.latex import printed_name
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
-from pe_experiments.comparison.sentences import caveats
 from pe_experiments.comparison.statistics import seeds_needed
-from pe_experiments.comparison.table import encoding_table, summary_of
 from pe_experiments.configuration.component import shipped
 from pe_experiments.store.manifest import write_manifest
 from pe_experiments.store.record import Record
@@ -58,16 +54,8 @@ def _without_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(module, "draw_all", lambda *_: [])
 
 
-def table_of(folder: Path) -> pd.DataFrame:
-    protocols = protocols_of(read_runs(folder))
-    return encoding_table(protocols, summary_of(protocols, None))
-
-
-def caveats_of(folder: Path) -> str:
-    table = table_of(folder)
-    rows = {protocol: group.to_dict("records") for protocol, group in table.groupby("protocol")}
-    protocols = protocols_of(read_runs(folder))
-    return " ".join(note for protocol in protocols for note in caveats(protocol, rows[protocol.hash]))
+def notes_of(folder: Path) -> str:
+    return " ".join(compare(folder).notes)
 
 
 def by_encoding(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -111,7 +99,7 @@ def test_an_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path
     with_rope = pairs[(pairs["encoding"] == "rope") | (pairs["other"] == "rope")]
     assert set(with_rope["not_tested"]) == {"rope did not learn the task"}
     assert with_rope["p"].isna().all()
-    assert "Most seeds did not learn the training lengths: rope." in caveats_of(folder)
+    assert "Most seeds did not learn the training lengths: rope." in notes_of(folder)
     in_distribution = compare(folder, metric="exact_match_in_distribution").pairs
     assert in_distribution["p"].notna().all()
 
@@ -174,7 +162,7 @@ def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
     saved = yaml.safe_load(run.config.read_text()) | {"identity": identity.hashed | {"hash": identity.hash}}
     run.config.write_text(yaml.safe_dump(saved))
     run.result.write_text(json.dumps(json.loads(run.result.read_text()) | {"run": identity.hash}))
-    assert table_of(folder)["section"].nunique() == 2
+    assert compare(folder).table["section"].nunique() == 2
     assert [protocol.slug for protocol in protocols_of(read_runs(folder))] == [
         "copy-decoder-code1",
         "copy-decoder-code2",
@@ -194,10 +182,10 @@ def test_two_encodings_under_one_label_get_different_labels(folder: Path, tiny: 
 
 
 def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -> None:
-    before = by_encoding(table_of(folder))["alibi"]
+    before = by_encoding(compare(folder).table)["alibi"]
     grid = "evaluation.lengths=[3,6,9,12,24,48]"
     write_run(tiny("pe=alibi", "seed=3", grid), fading(1, 0), "diverged", {"reason": "step 3"})
-    after = by_encoding(table_of(folder))["alibi"]
+    after = by_encoding(compare(folder).table)["alibi"]
     assert (after["seeds"], after["diverged"], after["solved"]) == (4, 1, 3)
     for column in (
         "exact_match_in_distribution",
@@ -222,7 +210,7 @@ def test_under_three_seeds_no_interval_or_test_is_printed(tiny: Tiny, seeds: int
     ends = [column for column in comparison.table if column.endswith(("_low", "_high"))]
     assert comparison.table[ends].isna().all().all()
     assert comparison.pairs["p"].isna().all()
-    assert "No intervals or tests, because of fewer than three seeds: every encoding." in caveats_of(folder)
+    assert "No intervals or tests, because of fewer than three seeds: every encoding." in notes_of(folder)
     page = (folder / "comparison" / PAGE).read_text()
     texts = {name: (folder / "comparison" / name).read_text() for name in ("table.tex", "references.bib")}
     texts["methods"] = page.partition("<summary>Methods")[2].partition("BibTeX")[0]
@@ -233,18 +221,18 @@ def test_under_three_seeds_no_interval_or_test_is_printed(tiny: Tiny, seeds: int
 
 def test_areas_cover_the_lengths_that_all_runs_share(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "evaluation.lengths=[3,6,12,100]"), fading(1, 0.02))
-    row = by_encoding(table_of(folder))["alibi"]
+    row = by_encoding(compare(folder).table)["alibi"]
     assert row["exact_match_extrapolation"] == pytest.approx(row["exact_match@12"])
     in_summary = load_runs(folder).curves.groupby("content_length")["in_summary"].all()
     assert in_summary.to_dict() == {3: True, 6: True, 9: False, 12: True, 24: False, 48: False, 100: False}
-    assert "Summaries exclude lengths that some runs lack: 9, 24, 48 and 100." in caveats_of(folder)
+    assert "Summaries exclude lengths that some runs lack: 9, 24, 48 and 100." in notes_of(folder)
 
 
 @pytest.mark.usefixtures("with_figures")
 def test_runs_without_a_common_length_have_no_area(folder: Path, tiny: Tiny) -> None:
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     assert compare(folder).table["exact_match_extrapolation"].isna().all()
-    assert "share no evaluated length" in caveats_of(folder)
+    assert "share no evaluated length" in notes_of(folder)
 
 
 @pytest.mark.slow
@@ -286,7 +274,7 @@ def test_every_shipped_encoding_has_a_name_for_papers(group: str) -> None:
 
 
 def test_a_copied_run_counts_once(folder: Path) -> None:
-    table = table_of(folder).to_csv()
+    table = compare(folder).table.to_csv()
     run = min((folder / "runs").iterdir())
     shutil.copytree(run, run.with_name("a-copy"))
     comparison = write_compared(folder)
@@ -294,11 +282,11 @@ def test_a_copied_run_counts_once(folder: Path) -> None:
     assert comparison.table.to_csv() == table
     assert "a duplicate of" in (folder / "comparison" / "report.html").read_text()
     shutil.rmtree(run)
-    assert table_of(folder).to_csv() == table
+    assert compare(folder).table.to_csv() == table
 
 
 def test_runs_of_the_latest_numerics_count(folder: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = set(table_of(folder)["encoding"])
+    before = set(compare(folder).table["encoding"])
     monkeypatch.setattr("pe_experiments.store.identity.NUMERICS", NUMERICS + 1)
     write_study(tiny)
     comparison = write_compared(folder)

@@ -1,7 +1,5 @@
 """Test exact match by length and depth: in a run and a comparison."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

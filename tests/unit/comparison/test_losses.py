@@ -1,7 +1,5 @@
 """Test comparisons in the loss, of language models and of other runs on request."""
 
-from __future__ import annotations
-
 import filecmp
 import math
 from collections.abc import Callable

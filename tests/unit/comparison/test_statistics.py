@@ -1,7 +1,5 @@
 """Test the statistics against other implementations and against simulated studies."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Test that an encoding looks the same in every figure, and that encodings look different."""
 
-from __future__ import annotations
-
 from pe_experiments.configuration.component import shipped
 from pe_experiments.drawing import COLOURS, OWN_COLOURS, STYLES, style_indices, styles
 

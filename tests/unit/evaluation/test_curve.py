@@ -1,7 +1,5 @@
 """The metrics of a curve, how answers are counted, and the batches of training and evaluation."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Predictions, own metrics and accuracy by index agree with the curve, and do not change a run's identity."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

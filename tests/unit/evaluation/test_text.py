@@ -1,7 +1,5 @@
 """Evaluation of language models over context lengths, which all score the same bytes."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

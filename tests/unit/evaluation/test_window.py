@@ -1,7 +1,5 @@
 """``evaluation.window``: a model that reads only the last tokens, against loops over single predictions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Save tiny models of transformers with a byte-level tokenizer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

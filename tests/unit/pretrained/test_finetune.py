@@ -1,7 +1,5 @@
 """Test the fine-tuning of pretrained models against a plain loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test the evaluation of pretrained models: against slow loops, resumption and error messages."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Test retrieval by pretrained models with hand-made models that read or say nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

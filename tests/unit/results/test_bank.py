@@ -1,7 +1,5 @@
 """Test the page of the bank with independent code, and the limits of truncation with simulated predictors."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

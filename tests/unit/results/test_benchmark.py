@@ -1,7 +1,5 @@
 """Test the benchmark: equal shapes, the same work on both sides."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Test the published numbers of the study of extension with independent code and tests of scipy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

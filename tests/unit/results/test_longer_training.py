@@ -1,7 +1,5 @@
 """Test the study of longer trainings: its counts are recomputed from the CSVs by the words of its plan."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Test the predictions of losses on text: the outcome with independent code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 

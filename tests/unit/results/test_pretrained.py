@@ -1,7 +1,5 @@
 """Test the page of the pretrained model against its CSVs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

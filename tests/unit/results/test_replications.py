@@ -1,7 +1,5 @@
 """Test the page of replications: curves of papers beside ours, with independent code."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

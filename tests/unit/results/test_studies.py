@@ -1,7 +1,5 @@
 """Test published studies: their pages follow from their CSVs, and the README repeats them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

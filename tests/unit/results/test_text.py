@@ -1,7 +1,5 @@
 """Test the study of text: the extensions of RoPE with tests of scipy."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

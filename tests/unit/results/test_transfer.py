@@ -1,7 +1,5 @@
 """Test the study of transfer to text: its statistics and its page against scipy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

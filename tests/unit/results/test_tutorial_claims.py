@@ -1,7 +1,5 @@
 """Test that the audits of the study of tutorials are those of its code."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Test scores, differences and verdicts over paired configurations."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The lengths are evaluated during the training without any effect on it, killed and resumed, too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """How a CPU trains: by the processor's vendor, or as measured where that is clearly faster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Limits of values, of output folders and of messages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training: learning rates, weight decay, early stopping, reproducibility and micro-batches."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

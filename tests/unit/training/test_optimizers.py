@@ -1,7 +1,5 @@
 """Optimizers: their steps, their part in the identity of a run, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The settings of ``trainer``: what they change, what is refused, and that runs resume with each."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any, ClassVar
