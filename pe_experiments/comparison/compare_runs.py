@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pe_experiments.comparison.sentences as sentences
-from pe_experiments.comparison.citations import cite
+from pe_experiments.comparison.citations import Spread, cite, table_latex
 from pe_experiments.comparison.figures import draw_all
-from pe_experiments.comparison.latex import Spread, table_latex
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import DIFFERENCE, Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs, read_runs

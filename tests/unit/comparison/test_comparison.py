@@ -13,11 +13,11 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
-from pe_experiments.comparison.latex import printed_name
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.configuration.component import shipped
+from pe_experiments.drawing import printed_name
 from pe_experiments.store.manifest import write_manifest
 from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError
