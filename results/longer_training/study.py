@@ -68,14 +68,6 @@ def can_fall(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["before"] > CHANGE]
 
 
-def answer(able: pd.DataFrame) -> str:
-    """Return the planned answer: whether the runs that can fall do so."""
-    fallen = (able["verdict"] == "falls").sum()
-    if fallen > len(able) / 2:
-        return "yes"
-    return "no" if fallen <= len(able) / 10 else "in some runs"
-
-
 def counts(rows: pd.DataFrame) -> pd.DataFrame:
     """Count the verdicts over all runs, by task and by encoding."""
     groups = {"all": rows}
@@ -131,11 +123,15 @@ def values(folder: Path) -> dict[str, Any]:
     rows = by_run(folder)
     able = can_fall(rows)
     from_bank = rows[rows["bank"] > CHANGE]
+    fallen = (able["verdict"] == "falls").sum()
+    answer = "no" if fallen <= len(able) / 10 else "in some runs"
+    if fallen > len(able) / 2:
+        answer = "yes"
     return {
         "counts": table(counts(rows)),
         "changes": table(change_table(rows)),
-        "answer": answer(able),
-        "fallen": (able["verdict"] == "falls").sum(),
+        "answer": answer,
+        "fallen": fallen,
         "able": len(able),
         "risen": (able["verdict"] == "rises").sum(),
         "learned": rows["learned"].notna().sum(),

@@ -49,18 +49,13 @@ def pairs(runs: Runs, metric: str) -> pd.DataFrame:
     return wide.assign(difference=wide["bfloat16"] - wide["float32"])
 
 
-def can_change(pair: pd.DataFrame) -> bool:
-    """Return whether the values are neither all 0 nor all 1."""
-    return set(pair[["float32", "bfloat16"]].to_numpy().ravel()) not in ({0.0}, {1.0})
-
-
 def values(folder: Path) -> dict[str, Any]:
     """Return the table of the tasks and encodings that can change, and the numbers in the text."""
     runs = read_archive(folder)
     rows = []
     for (task, encoding), pair in pairs(runs, "exact_match_extrapolation").groupby(["task", "label"]):
         difference = pair["difference"].to_numpy()
-        if can_change(pair):
+        if set(pair[["float32", "bfloat16"]].to_numpy().ravel()) not in ({0.0}, {1.0}):
             rows.append(
                 {
                     "task": task,

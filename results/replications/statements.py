@@ -1,6 +1,5 @@
 """Test statements of papers that one encoding is better than another."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,13 @@ LEARNED = 0.5  # smallest share of seeds that solve the training lengths
 WITHIN = "exact_match_in_distribution"
 
 
-def published() -> pd.DataFrame:
-    """Return the published runs of all studies, with titles."""
+def runs_with_titles() -> pd.DataFrame:
+    """Return the published runs of all studies, with titles such as ``copy of 10 symbols to 20, 2 layers``.
+
+    The titles of reversal also name the steps.
+    """
     columns = {"layers": "model.num_layers", "symbols": "task.vocab_size", "steps": "training.steps"}
-    return pd.concat([with_titles(with_settings(read_archive(HERE / name), **columns)) for name in STUDIES])
-
-
-def with_titles(runs: pd.DataFrame) -> pd.DataFrame:
-    """Add a column ``title`` such as ``copy of 10 symbols to 20, 2 layers``; of reversal also the steps."""
+    runs = pd.concat([with_settings(read_archive(HERE / name), **columns) for name in STUDIES])
     titles = []
     for run in runs.itertuples():
         symbols = f" of {run.symbols:g} symbols" if run.task == "copy" else ""
@@ -35,9 +33,14 @@ def with_titles(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(title=titles)
 
 
-def judge(statements: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Add the means, ``p`` (corrected by Holm within a statement) and the ``verdict`` of each pair."""
-    pairs = pd.DataFrame([_judge_pair(row, runs) for row in statements.to_dict("records")])
+def judged_pairs() -> pd.DataFrame:
+    """Return each pair of ``statements.csv`` with its means, its verdict and ``p``.
+
+    Holm's method corrects ``p`` within a statement.
+    """
+    runs = runs_with_titles()
+    rows = read_table(HERE / "statements.csv", *TEXT).to_dict("records")
+    pairs = pd.DataFrame([_judge_pair(row, runs) for row in rows])
     for _, statement in pairs.groupby(["arxiv", "task"]):
         pairs.loc[statement.index, "p"] = holm(statement["p"].tolist())
     insignificant = pairs["verdict"].isin([AGREES, CONTRARY]) & ~(pairs["p"] <= ALPHA)
@@ -62,25 +65,20 @@ def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
     return row | {"verdict": AGREES if row["mean"] > row["mean_2"] else CONTRARY}
 
 
-def verdict_on_statement(verdicts: Collection[str]) -> str:
-    """Return the verdict on a statement about several pairs; it agrees only if all pairs agree."""
-    if CONTRARY in verdicts:
-        return CONTRARY
-    return OPEN if len(set(verdicts)) > 1 else next(iter(verdicts))
-
-
-def judged_pairs() -> pd.DataFrame:
-    """Return each pair of ``statements.csv`` with its means and its verdict."""
-    return judge(read_table(HERE / "statements.csv", *TEXT), published())
-
-
 def verdicts() -> dict[str, str]:
-    """Return the verdicts on the statements of each paper, by the first word of its name."""
+    """Return the verdicts on the statements of each paper, by the first word of its name.
+
+    A statement about several pairs agrees only if all pairs agree.
+    """
     words: dict[str, str] = {}
     for paper, pairs in judged_pairs().groupby("paper"):
-        by_task = pairs.groupby("task")["verdict"].agg(lambda rows: verdict_on_statement(set(rows)))
-        several = {f"{str(task).rpartition(', ')[2]}: {verdict}" for task, verdict in by_task.items()}
-        words[str(paper).split()[0].lower()] = (
-            "; ".join(sorted(several)) if len(by_task) > 1 else by_task.iloc[0]
-        )
+        by_task: dict[str, str] = {}
+        for task, of_pairs in pairs.groupby("task")["verdict"]:
+            by_task[str(task)] = OPEN if of_pairs.nunique() > 1 else of_pairs.iloc[0]
+            if (of_pairs == CONTRARY).any():
+                by_task[str(task)] = CONTRARY
+        texts = list(by_task.values())
+        if len(texts) > 1:
+            texts = sorted({f"{task.rpartition(', ')[2]}: {verdict}" for task, verdict in by_task.items()})
+        words[str(paper).split()[0].lower()] = "; ".join(texts)
     return words

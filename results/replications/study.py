@@ -63,13 +63,12 @@ def our_values() -> Values:
 
 
 def judge_ledger() -> pd.DataFrame:
-    """Return the published values of ``ledger.csv`` with ours and the verdicts."""
+    """Return the published values of ``ledger.csv`` with ours and the verdicts.
+
+    Columns are added: our values by seed, their mean, our mean in the first setting listed, and the verdict.
+    """
     ledger = read_table(HERE / "ledger.csv", "arxiv", "table", "setting", "command", "paper")
-    return judge(ledger, our_values())
-
-
-def judge(ledger: pd.DataFrame, ours: Values) -> pd.DataFrame:
-    """Add columns: our values by seed, their mean, our mean in the first setting listed, and the verdict."""
+    ours = our_values()
     seeds: Any = [ours[key] for key in ledger[KEYS].itertuples(index=False, name=None)]
     rows = ledger.assign(seeds=seeds, mean=[values.mean() for values in seeds])
     rows["trained"] = rows.groupby(["arxiv", "task", "encoding"])["mean"].transform("first")

@@ -45,19 +45,18 @@ def judge(folder: Path) -> pd.DataFrame:
 
 
 def values(claims: pd.DataFrame) -> dict[str, Any]:
-    """Return the table of the claims that do not hold as written, and the number of claims by verdict."""
+    """Return the table of the claims that do not hold as written, and the number of claims by verdict.
+
+    Claims about vectors and about trained models are counted separately.
+    """
     shown = [claims[claims["verdict"] == verdict] for verdict in NOT_AS_WRITTEN]
-    return counts(claims) | {"claims": table(pd.concat(shown)[["claim", "measured", "verdict"]])}
-
-
-def counts(claims: pd.DataFrame) -> dict[str, int]:
-    """Return the number of claims by verdict, about vectors and about trained models."""
+    values: dict[str, Any] = {"claims": table(pd.concat(shown)[["claim", "measured", "verdict"]])}
     groups = {"vectors": claims[claims["holds_if"] != ""], "trained": claims[claims["holds_if"] == ""]}
-    totals = {group: len(rows) for group, rows in groups.items()}
     for group, rows in groups.items():
+        values[group] = len(rows)
         for name, verdict in VERDICTS.items():
-            totals[f"{group}_{name}"] = (rows["verdict"] == verdict).sum()
-    return totals
+            values[f"{group}_{name}"] = (rows["verdict"] == verdict).sum()
+    return values
 
 
 STUDY = Study(
