@@ -239,7 +239,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         return _Run(directory, row, unmeasured, saved, examples, validation_loss)
     curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
     run = _Run(directory, row, curve, saved, examples, validation_loss)
-    run.metrics |= result.get("metrics") or {}
+    run.metrics |= _described(result)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
@@ -307,7 +307,13 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     for length, point in points.items():  # the run's own values come first; further metrics are added
         run.curve[length] = {**point, **run.curve.get(length, {})}
     run.evaluations.append(later)
-    run.metrics = (result.get("metrics") or {}) | run.metrics
+    run.metrics = _described(result) | run.metrics
+
+
+def _described(result: Row) -> dict[str, Any]:
+    """Return the descriptions of the user's metrics that a result records, by name."""
+    metrics = result.get("metrics")
+    return dict(metrics) if isinstance(metrics, Mapping) else {}
 
 
 def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:

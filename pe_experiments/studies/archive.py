@@ -20,20 +20,26 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from pe_experiments.comparison.compare_runs import RECORDED, runs_csv
 from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.configuration.experiment import trained_sections
-from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TUNING, read_table, valid_study
+from pe_experiments.store.csv_files import bounded_columns
+from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TEXTS, TUNING, read_table, valid_study
 from pe_experiments.store.record import Record
-from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.errors import UserError, few, is_formula
 from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 FILES = (RUNS, CURVES, "training.csv", PROVENANCE)
 OPTIONAL = ("text", "depth", "by_step")  # attributes of `Runs`, written to NAME.csv if they have rows
 FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
+NUMBERS = {  # columns that must have numbers only
+    "runs.csv": ("seed", "max_length", "parameters"),
+    "curves.csv": ("length", "content_length", "loss", *bounded_columns()),
+}
 LOSS_DECIMALS = 6  # decimal places of a recorded loss
 
 
@@ -157,10 +163,14 @@ def read_archive(folder: Path) -> Runs:
 
 
 def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
-    """Raise a ValueError if tables have different runs, or a run is repeated or lacks a length."""
+    """Raise a ValueError if tables have different runs, or a value is missing, repeated or out of range."""
     for file in ("runs.csv", PROVENANCE):
         if not tables[file]["name"].is_unique:
             raise ValueError(f"{file} lists a run twice")
+    for file, columns in NUMBERS.items():
+        for column in columns:
+            if not is_numeric_dtype(tables[file][column]):
+                raise ValueError(f"{file}: column {column} must have numbers only")
     expected_names = set(tables["runs.csv"]["name"])
     for file, table in tables.items():
         names = set(table["name"]) if len(table) else set()
@@ -170,9 +180,16 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
             differing |= expected_names - names
         if differing:
             raise ValueError(f"runs.csv and {file} disagree on {few(sorted(differing))}")
+    for file, table in tables.items():
+        for column in set(TEXTS) & set(table.columns):
+            if table[column].map(is_formula).any():
+                raise ValueError(f"{file}: a value of {column} would be a formula in a spreadsheet")
     curves = tables["curves.csv"]
     if not (curves["in_summary"] == at_shared_lengths(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
+    for column, (low, high) in bounded_columns().items():
+        if not curves[column].dropna().between(low, high).all():
+            raise ValueError(f"curves.csv has a value of {column} outside {low:g} to {high:g}")
 
 
 def _choices(grid: pd.DataFrame) -> list[Choice]:

@@ -1,5 +1,7 @@
 """Test what all pages of studies say about how far their runs are."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 
@@ -42,6 +44,11 @@ def largest_models_are_as_the_page_says() -> bool:
     cases = {(row["task"], row["seed"]) for row in rows if float(row["parameters"]) > 5e6}
     tasks = [task for task, _ in cases]
     return tasks.count("copy") == 0 and tasks.count("flip_flop") == 1
+
+
+def test_a_stale_sentence_is_seen_and_a_generated_one_is_not() -> None:
+    assert stale_sentences("Good. Two of three seeds are finished, none of the larger.") != []
+    assert stale_sentences("This study has <!-- {progress} -->3 of 9 runs finished<!-- end -->.") == []
 
 
 def test_pages_are_short() -> None:
