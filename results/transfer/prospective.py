@@ -100,7 +100,8 @@ def values(
     share, pairs, p = within_classes(rises, scores, classes)
     classes_rho, classes_p = rank_correlation(classes, rises)
     bank_rho, bank_p = rank_correlation(scores, rises)
-    _, bank_p_with_ties = rank_correlation(scores, np.where(rises < SAME_RISE, 0.0, rises))
+    tied_rises = np.where(rises < SAME_RISE, 0.0, rises)
+    tied_bank_rho, bank_p_with_ties = rank_correlation(scores, tied_rises)
     all_rises = np.concatenate([rises, earlier_rises_C])
     return {
         "predictions": prediction_table(rows),
@@ -114,6 +115,8 @@ def values(
         "bank_rho": bank_rho,
         "bank_p": bank_p,
         "bank_p_with_ties": bank_p_with_ties,
+        "bank_rho_with_ties": tied_bank_rho,
+        "classes_rho_with_ties": rank_correlation(classes, tied_rises)[0],
         "both_bank_rho": rank_correlation(np.concatenate([scores, earlier_scores_C]), all_rises)[0],
         "both_classes_rho": rank_correlation(np.concatenate([classes, earlier_classes_C]), all_rises)[0],
     }

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from pe_experiments.drawing import save
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.studies import Study, read_archive
-from pe_experiments.studies.ranking import over_tasks
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
 from results.text import study as text_study
@@ -200,7 +199,9 @@ def values(folder: Path) -> dict[str, Any]:
         task: correlate(np.delete(past, index, axis=1), rises, resamples=RESAMPLES // 10).low
         for index, task in enumerate(TASKS)
     }
-    four_tasks = over_tasks(bank.early_scores(), [*bank.TASKS]).mean()
+    early = bank.early_scores()
+    learned = early[early["task"].isin(bank.TASKS) & early["learned"]]  # as the predicted scores are means
+    four_tasks = learned.groupby(["label", "task"])[SCORE].mean().unstack().mean(axis=1)
     prospective_values = prospective.values(
         four_tasks[[*ENCODINGS]].to_numpy(), -rises[:, 0].mean(axis=1), CLASSES.ravel()
     )
