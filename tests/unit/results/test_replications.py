@@ -78,3 +78,27 @@ def test_independent_code_finds_the_verdicts_on_induction() -> None:
         assert f"`{name}` {verdict if replicated[name, 256] >= 99 else 'not learned'}" in verdicts
     assert replicated["rope", 256] < 99  # "the published order could not be judged"
     assert min(replicated[name, 4096] for name in ("kerple_log", "fox")) >= 99
+
+
+def test_what_the_page_says_of_the_verdicts_stands_in_the_judged_values() -> None:
+    rows = recomputation.read_csv(curves.HERE / "judged_values.csv")
+    of_verdict = {
+        word: [row for row in rows if row["verdict"].startswith(word)]
+        for word in ("value", "no:", "not judged")
+    }
+    # "The three are errors near 0 of PaTH, and four of the five are RoPE against no encoding."
+    assert {row["encoding"] for row in of_verdict["value"]} == {"path"}
+    assert max(float(row["ours"]) for row in of_verdict["value"]) < 1
+    against = [(row["encoding"], row["verdict"].split()[-1]) for row in of_verdict["no:"]]
+    assert (len(against), sum(pair in {("rope", "none"), ("none", "rope")} for pair in against)) == (5, 4)
+    # "Of the other 17, nine belong to encodings that did not learn PaTH's task, and eight could not fail."
+    others = of_verdict["not judged"]
+    assert len(others) == 17
+    assert sum("not learned" in row["verdict"] and row["task"] == "flip-flop" for row in others) == 9
+    assert sum("could not fail" in row["verdict"] for row in others) == 8
+
+
+def test_alibi_and_t5_change_places_on_scan() -> None:
+    released, ours = (table.groupby("encoding").mean().mean(axis="columns") for table in curves.scan())
+    assert released["t5"] > released["alibi"]
+    assert ours["t5"] < ours["alibi"]
