@@ -28,15 +28,13 @@ from pe_experiments.configuration.hydra_errors import (
     canonical,
     explain_error,
     key_of,
-    refuse_ignored,
-    refuse_repeated,
-    refuse_unknown_flags,
+    refuse_mistyped,
 )
 from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.configuration.schema import Folder, Section
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
-from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
+from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
@@ -56,20 +54,9 @@ class RunSettings(Section):
         """Return the directory of the run, given by its path or by its name in ``results_dir/runs``."""
         from pe_experiments.store.directory import find_run  # imports torch
 
-        folders = [Path(), Path(self.results_dir, "runs")]
-        if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
-            if Path(self.run).name != self.run:
-                how = "is a path; results_dir is where a NAME alone is looked for"
-                raise UserError(f"run={shown(self.run)} {how}")
-            folders = folders[1:]
-        return find_run("run", self.run, folders)
+        return find_run("run", self.run, [Path(), Path(self.results_dir, "runs")])
 
 
-# What commands look up in results_dir.
-LOOKED_UP = dict.fromkeys(("train", "compare", "evaluate", "export", "show_model"), "runs") | {
-    "results": "studies"
-}
-CHECKOUT_RESULTS = CONFIG_DIR.parent / "results"
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
 
 
@@ -131,16 +118,9 @@ def command(
             others = [text for text in arguments if text not in flags]
             for index, text in enumerate(others):
                 is_choice = (CONFIG_DIR / f"{text.replace('=', '/')}.yaml").exists()
-                if not is_choice and OVERRIDE.fullmatch(text):
+                if OVERRIDE.fullmatch(text) and not is_choice:
                     others[index] = canonical(text, primary)
             sys.argv[1:] = flags + others
-            is_elsewhere = Path("results").resolve() != CHECKOUT_RESULTS
-            is_chosen = any(text.startswith(("results_dir=", "--")) for text in arguments)
-            looked_up = LOOKED_UP.get(name)
-            checkout = CHECKOUT_RESULTS / ("" if looked_up == "studies" else "runs")
-            if looked_up and is_elsewhere and not is_chosen and checkout.is_dir():
-                where = f"{folder}/results, not in {CHECKOUT_RESULTS}"
-                say(f"{looked_up} are looked up in {where} (results_dir=FOLDER)")
             has_preset = any(re.match(r"sweep=(?!null$)\S", text) for text in arguments)
             if has_preset and not any(text.startswith("hydra.mode=") for text in arguments):
                 sys.argv.append("hydra.mode=MULTIRUN")  # Hydra 1.4 reads its mode before it reads the preset
@@ -165,13 +145,7 @@ def _exit_code(
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
-        if any(text.startswith("-") for text in sys.argv[1:]):
-            refuse_unknown_flags(sys.argv[1:])
-        if any("=[" in text or text.startswith("hydra.") for text in sys.argv):
-            refuse_ignored(sys.argv[1:])
-        keys = [text.partition("=")[0] for text in sys.argv]
-        if len(set(keys)) < len(keys):
-            refuse_repeated(sys.argv[1:])
+        refuse_mistyped(sys.argv[1:])
         application()
         if errors:
             raise errors[0]

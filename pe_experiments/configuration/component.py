@@ -21,7 +21,6 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import nn, optim
 
-from pe_experiments.configuration.compose import FROM_PYTHON, is_importable
 from pe_experiments.configuration.config_groups import ALIASES, OURS
 from pe_experiments.configuration.hints import nearest, nearest_choice
 from pe_experiments.configuration.schema import complaint
@@ -35,6 +34,7 @@ from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, error_place, is_library
 from pe_experiments.terminal.files import CONFIG_DIR
 
+FROM_PYTHON: dict[str, Any] = {}  # classes and functions by their name in ``_target_`` and ``metrics``
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
 KINDS: dict[str, type] = {
     "pe": PositionalEncoding,
@@ -183,7 +183,12 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
     target = section.get("_target_")
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
-    kind = KINDS.get(group) or _callback_class()
+    if group == CALLBACKS:
+        from pytorch_lightning import Callback  # imported late, because this takes two seconds
+
+        kind: type = Callback
+    else:
+        kind = KINDS[group]
     cls = _imported(
         f"{group}._target_={target}",
         target,
@@ -240,6 +245,12 @@ def same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and repr(value) == repr(other)  # -0.0 equals 0.0, but has another text
 
 
+def is_importable(value: Any) -> bool:
+    """Return whether a class or function is at the top level of a module that is no script or notebook."""
+    name = getattr(value, "__qualname__", "")
+    return value.__module__ != "__main__" and getattr(sys.modules.get(value.__module__), name, None) is value
+
+
 def _is_known(cls: type) -> bool:
     """Return whether a class is of `KNOWN_PACKAGES` or Python, whose names user files may have, as it was."""
     package = cls.__module__.partition(".")[0]
@@ -289,12 +300,13 @@ def load_function(option: str, target: str) -> Callable[..., Any]:
     Raises:
         UserError: the module cannot be imported or has no such function.
     """
-    return _imported(f"{option}={target}", target, "function", is_metric)
-
-
-def is_metric(value: Any) -> bool:
-    """Return whether a value is a function or a `Metric`, whose module imports this one."""
-    return inspect.isfunction(value) or inspect.isfunction(getattr(value, "of", None))
+    # A `Metric`, whose module imports this one, has its function in ``of``.
+    return _imported(
+        f"{option}={target}",
+        target,
+        "function",
+        lambda value: inspect.isfunction(getattr(value, "of", value)),
+    )
 
 
 def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> Any:
@@ -325,12 +337,6 @@ def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> 
             raise UserError(f"{key}: {name} is a module, not a PositionalEncoding; {how}")
         raise UserError(f"{key}: {module_name} has no {kind} of that name.{nearest(name, members)}")
     return members[name]
-
-
-def _callback_class() -> type:
-    from pytorch_lightning import Callback  # imported late, because this takes two seconds
-
-    return Callback
 
 
 @dataclass(frozen=True)

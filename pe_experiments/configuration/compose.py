@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 from types import FunctionType
@@ -13,15 +12,15 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_experiments.configuration.component import FROM_PYTHON, is_importable
 from pe_experiments.configuration.config_groups import COMPONENT_GROUPS, groups_of
-from pe_experiments.configuration.hydra_errors import canonical, explain_error, refuse_ignored
+from pe_experiments.configuration.hydra_errors import canonical, explain_error, refuse_mistyped
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import MODEL_SIZES
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 
 DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are computed, not configured
-FROM_PYTHON: dict[str, Any] = {}  # classes and functions by their name in ``_target_`` and ``metrics``
 
 
 def compose_config(
@@ -38,7 +37,7 @@ def compose_config(
         UserError: Hydra cannot compose the configuration.
     """
     overrides = [canonical(text, name) for text in overrides]
-    refuse_ignored(overrides)
+    refuse_mistyped(overrides)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None
     try:
@@ -116,9 +115,3 @@ def _plain(value: Any, functions: bool, given: dict[str, Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, functions, given) for item in value]
     return fspath(value) if isinstance(value, PathLike) else value
-
-
-def is_importable(value: Any) -> bool:
-    """Return whether a class or function is at the top level of a module that is no script or notebook."""
-    name = getattr(value, "__qualname__", "")
-    return value.__module__ != "__main__" and getattr(sys.modules.get(value.__module__), name, None) is value

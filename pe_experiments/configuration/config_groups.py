@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml
+from pe_experiments.terminal.files import CONFIG_DIR
 
 # Groups whose choices are classes with arguments.
 COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
@@ -39,11 +39,6 @@ def groups_of(name: str) -> dict[str, str | None]:
             for key, choice in entry.items():
                 groups[str(key).split()[-1]] = choice  # without a prefix such as ``optional``
     return groups
-
-
-def encodings_in_catalogue() -> dict[str, dict[str, Any]]:
-    """Return the facts in ``catalogue.yaml`` on each shipped encoding, such as its printed name."""
-    return read_yaml(CATALOGUE)["encodings"]
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:

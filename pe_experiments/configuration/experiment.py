@@ -129,7 +129,12 @@ class Experiment:
         )
         window = config.evaluation.window
         if window is not None:
-            _refuse_window(config, self.positions)
+            if not config.model.causal:
+                problem = "an encoder reads the whole input; allowed: a decoder, or null"
+                raise NotApplicable(f"evaluation.window={window}: {problem}")
+            if self.positions.task_ids:
+                problem = "position ids of the task do not begin anew; allowed: null"
+                raise NotApplicable(f"evaluation.window={window}: {problem}")
         self.longest_ids_1P: Tensor | None = None
         if not self.positions.task_ids:
             with user_errors("positions"):  # too few ids would be found only after the training
@@ -246,15 +251,6 @@ def _may_change_training(callback: Component) -> bool:
     cls = callback.cls
     only_watches = cls.__module__.startswith("pytorch_lightning.") and cls.__name__ in WATCHING_CALLBACKS
     return getattr(cls, "trains", True) and not only_watches
-
-
-def _refuse_window(config: Config, positions: PositionPolicy) -> None:
-    """Raise an error if the model or its position ids cannot have the window of the evaluation."""
-    window = f"evaluation.window={config.evaluation.window}"
-    if not config.model.causal:
-        raise NotApplicable(f"{window}: an encoder reads the whole input; allowed: a decoder, or null")
-    if positions.task_ids:
-        raise NotApplicable(f"{window}: position ids of the task do not begin anew; allowed: null")
 
 
 def _metrics(evaluation: EvaluationConfig, task: Task) -> dict[str, Callable[..., Any]]:

@@ -42,7 +42,6 @@ RESUMES = "an interrupted run resumes from its last checkpoint when its command 
 PARALLEL = "a sweep trains hydra.launcher.jobs=N runs at a time, by default one per core"
 # What takes the place of keys that users of other Hydra and Lightning projects try first.
 HINTS = {
-    "experiment": "a prepared sweep is chosen with sweep=NAME",
     "ckpt_path": RESUMES,
     "resume": RESUMES,
     "ckpt": RESUMES,

@@ -6,7 +6,7 @@ What is wrong follows from the attributes of the exception, not from the wording
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,10 @@ from pe_experiments.configuration.config_groups import (
     COMPONENT_GROUPS,
     choices_in_folders,
     choices_of,
-    encodings_in_catalogue,
     groups_of,
     read_choice,
 )
-from pe_experiments.configuration.hints import ALSO_CALLED, keys_of, nearest_choice, unknown_key
+from pe_experiments.configuration.hints import keys_of, nearest_choice, unknown_key
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
 
 # Options of Hydra that change nothing here, unless one of these others is given, too.
@@ -43,22 +42,7 @@ WITHOUT_EFFECT = {
     "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
 }
 
-
 OVERRIDE = re.compile(r"([+~]*)([\w/]+)=([\w.,-]*)")  # with one choice or several
-RANGE = re.compile(r"([\w.]+)=(\d+)\.\.(\d+)")  # as in a shell
-EXAMPLES = {
-    "config": "pe=sinusoidal or training.steps=500",
-    "benchmark": "parts=quick",
-    "check_encoding": "pe=rope against=rope",
-    "check_task": "task=copy",
-    "compare": "results_dir=results or study=NAME",
-    "evaluate": "run=NAME",
-    "evaluate_pretrained": "model=FOLDER",
-    "export": "run=NAME",
-    "results": "publish=NAME",
-    "show_encoding": "pe=rope",
-    "show_model": "run=NAME",
-}
 
 
 def explain_error(
@@ -77,14 +61,10 @@ def explain_error(
     if isinstance(error, RecursionError):
         return UserError("the defaults list of a config file is circular")
     if isinstance(error, OverrideParseException):
-        return UserError(_unreadable(str(error.override), overrides, command))
+        return UserError(_unreadable(str(error.override)))
     for text in overrides:
         if text.startswith("="):
-            return UserError(_unreadable(text, overrides, command))
-        if (numbers := RANGE.fullmatch(text)) and isinstance(error, UserError):
-            key, first, last = numbers.groups()
-            several = ",".join(map(str, range(int(first), min(int(last), int(first) + 9) + 1)))
-            return UserError(f"{text}: several values need a sweep: train.py -m {key}={several}")
+            return UserError(_unreadable(text))
     multirun = not {"-m", "--multirun", "hydra.mode=MULTIRUN"}.isdisjoint(overrides)
     for text in overrides:
         if "=" in text and not text.startswith("-") and (problem := _mistake(error, text, command, multirun)):
@@ -98,66 +78,49 @@ def explain_error(
 
 
 def canonical(text: str, command: str = "config") -> str:
-    """Return an override with the choices of its group spelled as the files are: ``pe=rope`` for ``pe=RoPE``.
+    """Return an override with its choices in the case of the files: ``pe=rope`` for ``pe=RoPE``.
 
-    Upper and lower case do not matter, encodings may have their printed name where only one has it, and
-    rescalings of RoPE their own (``yarn``). A file of the user in ``configs/`` keeps its name.
+    A file of the user in ``configs/`` keeps its name.
     """
     override = OVERRIDE.fullmatch(text)
     if not override or override[2] not in groups_of(command):
         return text
     prefix, group, values = override.groups()
-    names = choices_of(group)
-    if set(values.split(",")) <= set(names):
-        return text
-    by_spelling = {name.lower(): name for name in names}
-    if group == "pe":
-        by_spelling |= {name.removeprefix("rope_"): name for name in names if name.startswith("rope_")}
-        printed = [str(facts["printed"]).lower() for facts in encodings_in_catalogue().values()]
-        for name, facts in encodings_in_catalogue().items():
-            words = str(facts["printed"]).lower()
-            if printed.count(words) == 1:
-                by_spelling.setdefault(words, name)
-        by_spelling |= ALIASES | {name: name for name in names}
-
-    def spelled(value: str) -> str:
-        if value in names or "." in value or Path("configs", group, f"{value}.yaml").exists():
-            return value
-        return by_spelling.get(value.lower().replace("-", "_"), value)
-
-    return f"{prefix}{group}={','.join(map(spelled, values.split(',')))}"
+    files = {name.lower(): name for name in choices_of(group)}
+    choices = []
+    for value in values.split(","):
+        is_users = "." in value or Path("configs", group, f"{value}.yaml").exists()
+        name = value.lower().replace("-", "_")
+        if group == "pe":
+            name = ALIASES.get(name, name)
+        choices.append(value if is_users else files.get(name, value))
+    return f"{prefix}{group}={','.join(choices)}"
 
 
-def refuse_unknown_flags(arguments: Sequence[str]) -> None:
-    """Raise an error for a flag that Hydra does not have; its own message is preceded by a page of usage."""
+def refuse_mistyped(arguments: Sequence[str]) -> None:
+    """Raise an error for arguments that Hydra would ignore, and for unknown flags.
+
+    Hydra ignores all choices of a list or of a repeated group but one, and options without effect. Its own
+    message for an unknown flag is preceded by a page of usage.
+    """
     flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
     if flags:
         how = "options are typed as key=value, such as seed=1; --help shows them"
         raise UserError(f"{flags[0]} is not a flag of this command; {how}")
-
-
-def refuse_ignored(overrides: Iterable[str]) -> None:
-    """Raise an error for what Hydra would ignore: all choices of a list but one, options without effect."""
-    values = {key_of(text): text for text in overrides}
-    for key, text in values.items():
-        if key in COMPONENT_GROUPS and text.partition("=")[2].startswith("["):
-            raise UserError(_takes_one_choice(text))
-        others = WITHOUT_EFFECT.get(key, ())
-        if others and values.keys().isdisjoint(others):
-            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
-            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
-
-
-def refuse_repeated(overrides: Iterable[str]) -> None:
-    """Raise an error for a group that is chosen twice, of which Hydra would ignore the first."""
     values: dict[str, str] = {}
-    for text in overrides:
-        key, equals, value = text.partition("=")
-        if key in values and key in COMPONENT_GROUPS:
+    for text in arguments:
+        key, _, value = text.lstrip("+~").partition("=")
+        if key in COMPONENT_GROUPS and value.startswith("["):
+            how = f"{key} takes one choice; for several runs write -m {key}={value.strip('[]')}"
+            raise UserError(f"{shown(text)}: {how}.{nearest_choice('', choices_of(key))}")
+        if key in COMPONENT_GROUPS and key in values:
             how = f"is given twice; two runs are -m {key}={values[key]},{value}"
             raise UserError(f"{key}={shown(values[key])} {shown(text)}: {key} {how}")
-        if equals:
-            values[key] = value
+        values[key] = value
+    for key, others in WITHOUT_EFFECT.items():
+        if key in values and values.keys().isdisjoint(others):
+            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
 
 
 def key_of(text: str) -> str:
@@ -189,21 +152,9 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
         return unknown_key(key, known - {"defaults", "application", "local"})
     with suppress(HydraException):
         if not multirun and OverridesParser.create().parse_override(text).is_sweep_override():
-            is_list = re.fullmatch(r"[\w.,+-]+", value)  # not range(5) or choice(a,b)
-            as_list = f"; a list is written '{key}=[{shown(value)}]'" if is_list else ""
-            if command != "config":
-                return f"{shown(text)}: this command takes one value{as_list}"
-            sweep = f"{ALSO_CALLED.get(key, key)}={shown(value)}"
-            how = f"train.py -m {sweep}" if is_list else f"train.py -m '{sweep}'"
-            return f"{shown(text)}: several values need a sweep: {how}{as_list}"
+            how = f"several values need brackets, '{key}=[{shown(value)}]', or a sweep of train.py"
+            return f"{shown(text)}: {how}, -m '{shown(text)}'"
     return ""
-
-
-def _takes_one_choice(text: str) -> str:
-    """Return the error for a list, or for nothing, as the choice of a group."""
-    group, _, value = text.partition("=")
-    how = f"{group} takes one choice; for several runs write -m {group}={value.strip('[]')}"
-    return f"{shown(text)}: {how}.{nearest_choice('', choices_of(group))}"
 
 
 def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
@@ -231,21 +182,11 @@ def _unknown_key(text: str, error: ConfigKeyError | ConfigAttributeError) -> str
     return problem
 
 
-def _unreadable(text: str, overrides: Sequence[str], command: str) -> str:
+def _unreadable(text: str) -> str:
     """Return the error for a text that Hydra cannot parse as an override."""
     key, equals, value = text.partition("=")
     if not equals or not key:
-        return f"{shown(text)!r} is not key=value; for example {EXAMPLES.get(command, EXAMPLES['config'])}"
-    if value[:1] in ("[", "{") and text in overrides:
-        end = {"[": "]", "{": "}"}[value[0]]
-        rest = list(overrides[overrides.index(text) :])
-        ends = [index for index, part in enumerate(rest) if part.endswith(end)]
-        if ends and ends[0]:
-            whole = "".join(rest[: ends[0] + 1])
-            return f"{shown(text)!r} ends within a list; write it without spaces: {shown(whole)!r}"
-    if value.endswith(",") and text in overrides:
-        whole = "".join(overrides[overrides.index(text) :][:2])
-        return f"{shown(text)!r} ends with a comma; write several values without spaces: {shown(whole)}"
+        return f"{shown(text)!r} is not key=value; --help lists the options"
     quoted = f"""'{key}="{value}"'"""
-    how = f"quote special characters, as in {shown(quoted)}, and write several values without spaces"
-    return f"{shown(text)!r} cannot be read; {how}"
+    how = "write lists and several values without spaces, and quote special characters, as in"
+    return f"{shown(text)!r} cannot be read; {how} {shown(quoted)}"

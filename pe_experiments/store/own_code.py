@@ -21,8 +21,7 @@ from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from pe_experiments.configuration.component import KNOWN_PACKAGES, same
-from pe_experiments.configuration.compose import is_importable
+from pe_experiments.configuration.component import KNOWN_PACKAGES, is_importable, same
 from pe_experiments.store.names import bytes_digest
 from pe_experiments.terminal.errors import UserError, is_library
 
@@ -203,9 +202,10 @@ def _is_unchanged(body: list[ast.stmt], namespace: Mapping[str, Any], files: _Fi
     Names that are computed or bound several times cannot be compared, nor can None and empty containers,
     which a module may fill itself.
     """
-    bindings = Counter(_bound_names(body))
-    for name, node in _definitions(body):
-        is_bound_again = bindings[name] > 1 or name in files.attributes
+    bindings = list(_bindings(body))
+    times_bound = Counter(name for name, _ in bindings)
+    for name, node in bindings:
+        is_bound_again = times_bound[name] > 1 or name in files.attributes
         if is_bound_again or name not in namespace:  # as a private name, which is another in its class
             continue
         value = namespace[name]
@@ -225,44 +225,40 @@ def _is_unchanged(body: list[ast.stmt], namespace: Mapping[str, Any], files: _Fi
             source = next((alias.name for alias in node.names if alias.asname == name), name)
             same_value = sys.modules.get(source, value) is value
         else:
-            same_value = _is_literal(value, node)
+            same_value = node is None or _is_literal(value, node)
         if not same_value:
             return False
     return True
 
 
-def _definitions(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that statements bind, with the definition, the import or the expression of each."""
+def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST | None]]:
+    """Yield every name that statements bind, with its definition, import or expression if there is one.
+
+    That includes names that functions declare ``global``.
+    """
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name, node
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((alias.asname or alias.name, node) for alias in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((alias.asname or alias.name.partition(".")[0], node) for alias in node.names)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            yield getattr(node, "name", ""), node
+            for part in ast.walk(node):
+                if isinstance(part, ast.Global):
+                    yield from ((name, None) for name in part.names)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (((alias.asname or alias.name).partition(".")[0], node) for alias in node.names)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 pairs = [(target, node.value)]
                 if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                     pairs = list(zip(target.elts, node.value.elts, strict=False))
-                yield from ((to.id, value) for to, value in pairs if isinstance(to, ast.Name))
-        elif not isinstance(node, ast.AsyncFunctionDef | ast.expr):
-            yield from _definitions(ast.iter_child_nodes(node))  # if, try, with
-
-
-def _bound_names(body: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield a name for each statement that binds it, including ``global`` in functions."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield getattr(node, "name", "")
-            for part in ast.walk(node):
-                yield from part.names if isinstance(part, ast.Global) else ()
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
+                for to, value in pairs:
+                    if isinstance(to, ast.Name):
+                        yield to.id, value
+                    else:
+                        yield from _bindings([to])
+            yield from _bindings([node.value])
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id, None
         else:
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                yield node.id
-            yield from _bound_names(ast.iter_child_nodes(node))
+            yield from _bindings(ast.iter_child_nodes(node))
 
 
 def _is_literal(value: Any, expression: ast.AST) -> bool:

@@ -135,11 +135,6 @@ def nearest(word: str, options: Iterable[str]) -> str:
     if not similar and len(word) > 2:
         similar = [option for option in options if option.startswith(word[:3]) or word in option][:2]
     hint = f" Did you mean {allowed(similar)}?" if similar else ""
-    return hint + listed(options)
-
-
-def listed(options: Sequence[str]) -> str:
-    """Return the options for the end of a message, as `` Allowed: a, b or c.``; at most `LISTED` of them."""
     if len(options) > LISTED:
         options = [*options[:LISTED], f"one of {len(options) - LISTED} more"]
-    return f" Allowed: {allowed(options)}."
+    return f"{hint} Allowed: {allowed(options)}."

@@ -28,7 +28,7 @@ MISTAKES = {
     "-m hydra/launcher=dask": ["hydra/launcher=dask is not a choice", "hydra-dask-launcher"],
     "experiment=mine": ["experiment=mine is not a choice", "bank/s0"],
     "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
-    "-m pe=none, rope": ["'pe=none,' ends with a comma", "without spaces: pe=none,rope"],
+    "-m pe=none, rope": ["'pe=none,' cannot be read", "several values without spaces"],
     "+pe=rope": ["+pe=rope: pe is a setting already; write pe=rope"],
     "+training.steps=5": ["training.steps is a setting already; write training.steps=5"],
     "pe._target_=mine": ["pe._target_=mine: expected the module and the name", "my_module.NAME"],
@@ -45,9 +45,8 @@ MISTAKES = {
     "nonsense": ["nonsense", "key=value"],
     "-x seed=1": ["-x is not a flag of this command", "key=value"],
     "=3": ["'=3' is not key=value"],
-    "seed=0..4": ["seed=0..4", "train.py -m seed=0,1,2,3,4"],
+    "seed=0..4": ["seed=0..4: expected a whole number"],
     "pe=rope pe=alibi": ["pe=rope pe=alibi: pe is given twice", "-m pe=rope,alibi"],
-    "training.batch_size=99999999999999999999": ["training.batch_size=99999999999999999999", "at most"],
     "init_from=x results_dir=2026": ["results_dir=2026: expected text"],
     "study=runs": ["study=runs", "reserved"],
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
@@ -78,9 +77,9 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "show_encoding -m pe=rope,alibi": ["-m is for train.py"],
     "results check=true reproduce=text": ["check=true and reproduce", "cannot be combined"],
     "evaluate evaluation.lengths=[5]": ["run is missing"],
-    "compare foo": ["'foo' is not key=value; for example results_dir=results"],
+    "compare foo": ["'foo' is not key=value; --help lists the options"],
     "evaluate +run=foo": ["run=foo", "no run"],
-    "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
+    "evaluate run=a/b results_dir=c": ["run=a/b: there is no run", "or c/runs/a/b/config.yaml"],
     "export run=results/nothing out=x": ["nothing", "no run"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
 }
@@ -248,19 +247,14 @@ def test_a_dry_run_prints_the_configuration_and_writes_nothing(script: Script, r
     assert not results.exists()
 
 
-def test_flags_and_case_do_not_matter_and_other_results_are_named(
+def test_the_order_of_flags_and_the_case_of_choices_do_not_matter(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "checkout" / "runs").mkdir(parents=True)
-    monkeypatch.setattr("pe_experiments.commands.command_line.CHECKOUT_RESULTS", tmp_path / "checkout")
     monkeypatch.chdir(tmp_path)
-    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,yarn").succeeded()
+    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,rope-yarn").succeeded()
     assert "2 runs: 2 new" in out
     assert "copy-decoder-rope_yarn" in out
-    train = script("train", *TINY, "dry_run=true").succeeded()
-    assert train.startswith(f"runs are looked up in {tmp_path}/results, not in {tmp_path}/checkout ")
     studies = script("results", "reproduce=bank")
-    assert studies.out.startswith(f"studies are looked up in {tmp_path}/results, not in {tmp_path}/checkout ")
     assert "reproduce=bank is not a published study. There is none in results." in studies.err
 
 

@@ -14,19 +14,19 @@ from tests.conftest import Tiny
 
 CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {
-    "pe=a,b": "pe=a,b: several values need a sweep",
+    "pe=a,b": "pe=a,b: several values need brackets, .*, or a sweep of train.py, -m 'pe=a,b'$",
     "pe=rope +pe.base=3": "pe.base is a setting already; write pe.base=3",
     "pe=mine.X pe.slope=1": r"is written \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
     "logger=null": "logger needs a choice",
     "pe=null": "pe needs a choice; without an encoding it is pe=none",
     "pe=KERPLE": r"Did you mean kerple_log or kerple_power\?.*train.py --help shows all",
-    "evaluation.lengths=[20, 40]": r"ends within a list; .* 'evaluation.lengths=\[20,40\]'",
-    "seed=range(5)": r"several values need a sweep: train.py -m 'seed=range\(5\)'$",
+    "evaluation.lengths=[20, 40]": r"'evaluation.lengths=\[20,' cannot be read; write lists .* without",
+    "seed=range(5)": r"or a sweep of train.py, -m 'seed=range\(5\)'$",
     "training.batch_size=99999999999999999999": "expected at most 2147483647",
     "pe=torch.nn.LayerNorm": "LayerNorm is a module, not a PositionalEncoding; wrap it",
     "positional_encoding=alibi": r"Did you mean pe\?",
-    "results_dir=~/x": r"cannot be read; quote special characters, as in 'results_dir=\"~/x\"'",
+    "results_dir=~/x": r"cannot be read; .*quote special characters, as in 'results_dir=\"~/x\"'",
     "logger=[wandb,nope]": "logger=nope is not a choice",
     "wandb.project=foo": "options of Weights & Biases are logger.wandb.mode",
     "logger=wandb logger.wandb.mdoe=online": r"logger.wandb.mdoe is not a setting. Did you mean mode\?",
@@ -56,14 +56,13 @@ MISTAKES = {
             ["pe=NoPE", "task=Majority", "positions=Random_Offset"],
             ["pe=none", "task=majority", "positions=random_offset"],
         ),
-        (["pe=YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
-        (["pe=yarn", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
+        (["pe=Rope_YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
         (["pe=learned-relative"], ["pe=learned_relative"]),
         (["pe=FoX", "model=Decoder"], ["pe=fox", "model=decoder"]),
         (["pe=by_head", "pe.encodings=[ALiBi,NoPE]"], ["pe=by_head", "pe.encodings=[alibi,none]"]),
     ],
 )
-def test_case_and_printed_names_do_not_matter(typed: list[str], spelled: list[str], tiny: Tiny) -> None:
+def test_case_does_not_matter(typed: list[str], spelled: list[str], tiny: Tiny) -> None:
     assert tiny(*typed).label == tiny(*spelled).label
     assert trained_sections(tiny(*typed).full_config) == trained_sections(tiny(*spelled).full_config)
 
