@@ -28,11 +28,10 @@ from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate_model import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
 from pe_experiments.store.cached_run import Run
-from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
 from pe_experiments.store.environment import code_versions, environment_changes
-from pe_experiments.store.finished import finished_run, trained_model
+from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.identity import untracked
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.parent import copy_parent_weights, inherited
@@ -284,13 +283,8 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
     changes = environment_changes(run.directory.read_environment(), code_versions())
     if changes:
         display.say(f"{run.name}: trained with {few(changes)}; rerun=true trains again")
-    with suppress(UserError, KeyError, TypeError):  # a finished run does not need its config.yaml
-        devices = run.directory.read_config()["trainer"]["devices"]
-        if run.config.trainer.devices != devices:
-            remark = f"trained with trainer.devices={devices}, which does not change a run"
-            display.say(f"{run.name}: {remark}; rerun=true trains again")
     directory = run.evaluation_directory
-    with suppress(UserError, AttributeError):
+    with suppress(UserError, AttributeError):  # a finished run does not need its config.yaml
         logged = {name for name, section in directory.read_config()["logger"].items() if section}
         if unused := used_loggers(run.config.logger).keys() - logged:
             remark = "it has finished before, so nothing is logged to"

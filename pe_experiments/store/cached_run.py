@@ -15,7 +15,6 @@ from pe_experiments.store.directory import (
     State,
     link_error,
     run_directory,
-    runs_with_same_label,
 )
 from pe_experiments.store.identity import Identity, evaluation_key, identify
 from pe_experiments.store.names import differences, full_hash, jsonable, short_hash
@@ -64,10 +63,7 @@ class Run:
         same_curve = (full_hash(self.evaluation), full_hash(self.evaluation | {"save": True}))
         if full_hash(jsonable(earlier)) in same_curve:
             return self.directory
-        directory = self.directory.evaluation(short_hash(self.evaluation))
-        result = directory.read_result()
-        is_another = result is not None and full_hash(result["evaluation"]) != full_hash(self.evaluation)
-        return self.directory.evaluation(full_hash(self.evaluation)) if is_another else directory
+        return self.directory.evaluation(short_hash(self.evaluation))
 
     @property
     def state(self) -> State:
@@ -122,12 +118,14 @@ class Run:
     def difference_to_cached_run(self) -> str:
         """Return the differences from the most similar run with the same label, or an empty string."""
         changes_by_run: dict[str, list[str]] = {}
-        for candidate in runs_with_same_label(Path(self.config.results_dir, "runs", self.identity.name)):
+        for path in Path(self.config.results_dir, "runs").glob(f"{self.identity.stem}-*"):
             try:
-                earlier = Record.read(candidate).identity
-                changes_by_run[candidate.name] = differences(self.identity.hashed, earlier.hashed)
+                earlier = Record.read(RunDirectory(path)).identity
+                changes = differences(self.identity.hashed, earlier.hashed)
             except (UserError, KeyError, TypeError, ValueError):  # damaged
                 continue
+            if changes:  # else it is this run, killed at its start
+                changes_by_run[path.name] = changes
         if not changes_by_run:
             return ""
         nearest = min(changes_by_run, key=lambda name: (len(changes_by_run[name]), name))

@@ -328,17 +328,6 @@ def find_run(key: str, text: str, folders: Iterable[str | Path]) -> RunDirectory
     raise UserError(f"{key}={shown(text)}: there is no run; looked for {missing}")
 
 
-def runs_with_same_label(run: Path) -> list[RunDirectory]:
-    """Return the other runs whose names differ from this one only in the hash."""
-    runs = run.parent
-    if not runs.is_dir():
-        return []
-    names = _names_by_hash(runs, runs.stat().st_mtime_ns).values()
-    stem = run.name.rpartition("-")[0]
-    similar = [name for name in names if name.rpartition("-")[0] == stem and name != run.name]
-    return [RunDirectory(runs / name) for name in similar]
-
-
 @lru_cache(maxsize=8)
 def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
     """Return the names of all runs by seed and hash, cached until the folder changes."""

@@ -1,10 +1,16 @@
-"""Open a finished run, for another evaluation, a child or a look inside, and read its model."""
+"""Open a finished run, for another evaluation, a child or a look inside, and read its model.
+
+A run may come from a stranger, so neither its configuration nor its checkpoint is trusted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
 from pe_experiments.configuration.experiment import Experiment
@@ -13,12 +19,14 @@ from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved, validated
 from pe_experiments.models import Backbone
 from pe_experiments.store.cached_run import Run
-from pe_experiments.store.checkpoint import load_weights, read_checkpoint
 from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import CALL, Identity, identify
 from pe_experiments.store.names import file_digest, full_hash, leaves
 from pe_experiments.store.record import Record
-from pe_experiments.terminal.errors import UserError, few, shown
+from pe_experiments.terminal.errors import UserError, few, one_line, shown
+from pe_experiments.terminal.files import require_file
+
+MOST_BYTES = 16 << 30  # of a checkpoint: a billion parameters and the state of their optimizer
 
 
 def finished_run(
@@ -41,9 +49,18 @@ def finished_run(
     changes = _with_sections(changes or {}, saved)
     refuse_foreign(option, saved, changes, trust)
     record = Record.read(directory, saved)
-    _refuse_other_arithmetic(saved["trainer"], changes)
+    trained, requested = saved["trainer"], changes.get("trainer", {})
+    for name in TRAINER_OPTIONS_IN_IDENTITY:
+        if name in trained and requested.get(name, trained[name]) != trained[name]:
+            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
     other_task = changes.pop("task", None)
-    experiment = Experiment(validated(Config, _requested_config(saved, changes, directory)), other_task)
+    # Loggers and devices are those of the user, not of the run.
+    logger = saved.get("logger")
+    had_none = isinstance(logger, Mapping) and not any(logger.values())
+    here = resolved(compose_config(["logger=none"] if had_none else []))
+    config = with_settings({key: value for key, value in saved.items() if key not in DERIVED}, here)
+    config |= {"study": None, "results_dir": str(directory.results_dir)}  # the folder may have been moved
+    experiment = Experiment(validated(Config, config | changes), other_task)
     run = Run(experiment.config, experiment, record.identity, directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
@@ -69,30 +86,6 @@ def _with_sections(changes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict
             chosen = resolved(compose_config([f"{group}={sections[group]}"]))
             sections[group] = with_settings(saved, chosen, [group])[group]
     return sections
-
-
-def _requested_config(
-    saved: Mapping[str, Any], changes: Mapping[str, Any], directory: RunDirectory
-) -> dict[str, Any]:
-    """Return the configuration in which a trained run is evaluated on this machine.
-
-    Loggers and devices are those of the user, not of the run, which may come from a stranger.
-    """
-    config = {key: value for key, value in saved.items() if key not in DERIVED}
-    logger = saved.get("logger")
-    had_none = isinstance(logger, Mapping) and not any(logger.values())
-    here = resolved(compose_config(["logger=none"] if had_none else []))
-    # The folder may have been moved since.
-    place = {"study": None, "results_dir": str(directory.results_dir)}
-    return with_settings(config, here) | place | dict(changes)
-
-
-def _refuse_other_arithmetic(trained: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Raise an error for changes of ``trainer`` that belong to the identity of the run."""
-    requested = changes.get("trainer", trained)
-    for name in TRAINER_OPTIONS_IN_IDENTITY:
-        if name in trained and requested.get(name, trained[name]) != trained[name]:
-            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
 
 
 def _refuse_edited_code(
@@ -132,3 +125,47 @@ def trained_model(run: Run) -> Backbone:
     mismatch += "; only encodings with the same parameters can use its weights"
     load_weights(model, checkpoint, directory.checkpoint, mismatch)
     return model
+
+
+def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any]:
+    """Return the checkpoint.
+
+    Args:
+        path: of the checkpoint.
+        run_hash: the hash of the run that must have written it (`Identity.hash`).
+
+    Raises:
+        UserError: the checkpoint is damaged or was not written by this run.
+    """
+    try:
+        require_file(path, MOST_BYTES)
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        required = {"state_dict", "finished"}
+        if type(checkpoint["global_step"]) is not int or not required <= checkpoint.keys():
+            raise ValueError("weights or step are missing")
+        if checkpoint.get("run") != run_hash:
+            raise ValueError("it was written by another run")
+    except Exception as error:
+        why = one_line(str(error)) if type(error) is ValueError else type(error).__name__
+        raise _damaged(path, why) from error
+    return checkpoint
+
+
+def load_weights(model: nn.Module, checkpoint: dict[str, Any], path: Path, mismatch: str) -> None:
+    """Load the weights of a checkpoint into an untrained model.
+
+    Raises:
+        UserError: the weights do not fit the model (with the message ``mismatch``) or are not finite.
+    """
+    try:
+        weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
+        model.load_state_dict(weights)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise UserError(mismatch) from error
+    if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        raise _damaged(path, "its weights are NaN or infinite")
+
+
+def _damaged(path: Path, why: str) -> UserError:
+    cure = "delete it to train this run from the start, or add rerun=true"
+    return UserError(f"{path} is damaged ({why}); {cure}")

@@ -105,7 +105,11 @@ def copy_parent_weights(model: nn.Module, experiment: Experiment) -> str:
                 new_weights.append(name)
             elif parent_weight.shape == weight.shape:
                 weight.copy_(parent_weight)
-            elif attribute in getattr(module, "grown_tables", ()) and _is_longer(weight, parent_weight):
+            elif (
+                attribute in getattr(module, "grown_tables", ())
+                and weight.shape[1:] == parent_weight.shape[1:]
+                and len(weight) > len(parent_weight)
+            ):
                 weight[: len(parent_weight)] = parent_weight
                 new_weights.append(f"rows {len(parent_weight)} to {len(weight) - 1} of {name}")
             elif in_encoding:
@@ -178,7 +182,3 @@ def _same_classes(model: nn.Module, parent: nn.Module, module_name: str) -> bool
     names = module_name.split(".")
     paths = [".".join(names[:depth]) for depth in range(2, len(names) + 1)]  # from an encoding, encodings.0
     return all(type(model.get_submodule(path)) is type(parent.get_submodule(path)) for path in paths)
-
-
-def _is_longer(table: torch.Tensor, parent_table: torch.Tensor) -> bool:
-    return table.shape[1:] == parent_table.shape[1:] and len(table) > len(parent_table)

@@ -11,7 +11,7 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -130,7 +130,10 @@ class Loggers:
                         if row.get(metric.name) is not None:
                             values[f"{BY_STEP}/{metric.name}/length_{row['length']}"] = row[metric.name]
             for logger in self.loggers:
-                _define_steps(logger, values)
+                if _has_axes(logger):
+                    define = logger.experiment.define_metric  # type: ignore[attr-defined]
+                    for name in values.keys() - {"training/step"}:
+                        define(name, step_metric="training/step", summary="none")
             self.log(values, step)
 
     def log(self, values: dict[str, Any], step: int) -> None:
@@ -259,14 +262,6 @@ def _define_axes(logger: Any, measured: Sequence[str]) -> None:
     for key in ("length", *measured):
         define(f"{CURVE}/{key}", step_metric=f"{CURVE}/length", summary="none", hidden=key == "length")
     define("text/*", step_metric=f"{CURVE}/length", summary="none")
-
-
-def _define_steps(logger: Any, names: Iterable[str]) -> None:
-    """Show curves of the training over its steps."""
-    if _has_axes(logger):
-        for name in names:
-            if name != "training/step":
-                logger.experiment.define_metric(name, step_metric="training/step", summary="none")
 
 
 def _log_image(logger: Any, key: str, path: Path) -> None:
