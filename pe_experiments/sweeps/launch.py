@@ -124,9 +124,10 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
     """Compose each run once and read its state; an error in one run affects only that run."""
     from pe_experiments.store.cached_run import Run
     from pe_experiments.store.identity import untracked  # imports torch
+    from pe_experiments.store.published import published_keys
 
     loader = launcher.hydra_context.config_loader
-    published = cache(_published_keys)
+    published = cache(published_keys)
     flags = _config_flags(launcher.config)
     jobs: list[Job] = []
     display.start("looking up runs", len(job_overrides))
@@ -162,12 +163,12 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     return config
 
 
-def _read_state(job: Job, run: Run, published: Callable[[str, str], Published]) -> None:
+def _read_state(job: Job, run: Run, published: Callable[[Path], Published]) -> None:
     """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
-    lengths = published(run.config.results_dir, run.config.study or "").get(run.identity.key)
+    lengths = published(Path(run.config.results_dir, run.config.study or "")).get(run.identity.key)
     requested = [(length, run.config.evaluation.examples) for length in run.experiment.evaluation_lengths]
     if lengths is None or run.identity.classes or not OTHER_EVALUATIONS.isdisjoint(run.evaluation):
         is_published = False
@@ -180,15 +181,6 @@ def _read_state(job: Job, run: Run, published: Callable[[str, str], Published]) 
 
         try_out(run)
         job.reason = job.reason or run.remark
-
-
-def _published_keys(results_dir: str, study: str) -> Published:
-    """Return the evaluated lengths and numbers of examples of the published runs of a study by key."""
-    if not (study and Path(results_dir, study, "provenance.csv").exists()):
-        return {}
-    from pe_experiments.store.published import published_keys  # imports pandas
-
-    return published_keys(Path(results_dir, study))
 
 
 def _config_flags(config: DictConfig) -> list[str]:
@@ -219,7 +211,10 @@ def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Seque
                 _record(job, futures.pop(job))
             if ended:
                 for report in reports:
-                    _report(report)
+                    try:
+                        report.after_run(LAUNCHED)
+                    except Exception as error:  # such as a full disk, which must not stop the runs
+                        complain(f"the report failed ({sentence(error)})")
             if not futures or time.monotonic() - last_read >= PROGRESS_SECONDS:
                 last_read = time.monotonic()
                 states = Counter("done" if job.done else str(job.state) for job in jobs if job not in futures)
@@ -229,14 +224,6 @@ def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Seque
     finally:
         display.stop()
         executor.stop()
-
-
-def _report(callback: Any) -> None:
-    """Let a callback report on the runs so far; an error in it, such as a full disk, stops no run."""
-    try:
-        callback.after_run(LAUNCHED)
-    except Exception as error:
-        complain(f"the report failed ({sentence(error)})")
 
 
 def _record(job: Job, future: Any) -> None:
