@@ -25,7 +25,7 @@ from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import file_digest
 from pe_experiments.studies.reproduce import compare_runs, reproduce
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, printable
 from pe_experiments.terminal.files import consistent_files, inside, read_yaml, replace_together
 from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
@@ -70,6 +70,14 @@ def test_a_table_that_the_result_does_not_name_is_not_found_and_not_compared(spo
     runs = load_runs(run.path.parents[1])
     assert list(runs.saved) == [other.name]
     assert run.name in runs.left_out
+
+
+def test_a_run_without_digests_has_the_lengths_of_its_result(tiny: Tiny) -> None:
+    run = write_run(tiny(), fading(1, 0.02))
+    assert len(read_run_curve(run, run.read_result() or {})) == 3
+    edit(run.curve, without_last_row)
+    with pytest.raises(UserError, match="its lengths differ from result"):
+        run_experiment(tiny().config)
 
 
 def test_a_cut_table_is_left_out_and_the_run_is_compared(tiny: Tiny) -> None:
@@ -323,3 +331,10 @@ def test_a_published_study_of_a_stranger_is_not_trained(
     monkeypatch.setattr("pe_experiments.studies.reproduce.read_archive", lambda _: Published([6], trained))
     with pytest.raises(UserError, match=r"reproduce=stranger: its configuration names .*trust=true"):
         reproduce("stranger", 1, tmp_path, Display())
+
+
+def test_errors_are_printed_without_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    from pe_experiments.terminal.console import complain
+
+    complain("\x1b[31mred")
+    assert capsys.readouterr().err == f"error: {printable(chr(27))}[31mred\n"
