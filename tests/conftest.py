@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # tests of modules that need no PyTorch do not wait for its i
     from pe_experiments.configuration.experiment import Experiment
 
 ROOT = Path(__file__).parents[1]
+TRAIN = ROOT / "scripts" / "train.py"
 # Two layers of 16 columns on inputs of up to 6 symbols: a run takes a second or two.
 TINY = (
     "model.d_model=16",
@@ -63,7 +64,7 @@ def results(tmp_path: Path) -> Path:
 
 @cache
 def composed(overrides: tuple[str, ...], folder: str) -> dict[str, Any]:
-    """Return the configuration of a tiny run, which Hydra takes a tenth of a second to compose.
+    """Return a configuration, which Hydra takes a tenth of a second to compose.
 
     Args:
         overrides: of the configuration.
@@ -72,14 +73,14 @@ def composed(overrides: tuple[str, ...], folder: str) -> dict[str, Any]:
     from pe_experiments.configuration.compose import compose_config
     from pe_experiments.configuration.schema import resolved
 
-    return resolved(compose_config([*TINY, *overrides]))
+    return resolved(compose_config(overrides))
 
 
 Tiny = Callable[..., "Experiment"]
 
 
-def tiny_in(results: Path) -> Tiny:
-    """Return a function that resolves a tiny experiment with overrides on top.
+def tiny_in(results: Path, sizes: tuple[str, ...] = TINY) -> Tiny:
+    """Return a function that resolves an experiment of these sizes with overrides on top.
 
     Experiments that differ in their seed, results directory and shipped encoding alone are composed once.
     """
@@ -92,7 +93,7 @@ def tiny_in(results: Path) -> Tiny:
         if not any("pe." in text for text in overrides):
             plain += [text for text in overrides if text.startswith("pe=") and text[3:] in shipped("pe")]
         others = tuple(text for text in overrides if text not in plain)
-        config = copy.deepcopy(composed(others, os.getcwd()))
+        config = copy.deepcopy(composed((*sizes, *others), os.getcwd()))
         values: dict[str, Any] = dict(text.split("=") for text in plain)
         if not any(text.startswith("results_dir=") for text in overrides):
             values["results_dir"] = str(results)

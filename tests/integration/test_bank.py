@@ -18,7 +18,7 @@ from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.studies.archive import write_archive
 from tests import conftest
-from tests.conftest import ROOT, Script
+from tests.conftest import ROOT, TRAIN, Script
 from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
@@ -94,7 +94,7 @@ def test_an_encoding_is_compared_with_each_published_baseline(
 def test_an_edited_and_a_relabelled_encoding_get_separate_verdicts(bank: Path, tmp_path: Path) -> None:
     results = shutil.copytree(bank, tmp_path / "results")
     text = (ROOT / "tests" / "integration" / "user_encodings.py").read_text()
-    command = [str(ROOT / "scripts" / "train.py"), "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
+    command = [TRAIN, "sweep=versus", "pe=mine.Recency", *TINY, "task=kth"]
     command += ["experiment=bank/s0", "hydra.launcher.jobs=1", f"results_dir={results}"]
     for source in (text, text.replace("return -self.slope", "return 2 * -self.slope")):
         (tmp_path / "mine.py").write_text(source)

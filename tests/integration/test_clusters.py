@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.store.directory import RunDirectory
-from tests.conftest import ROOT, TINY
-from tests.integration.test_sweeps import TRAIN, everything
+from tests.conftest import ROOT, TINY, TRAIN
+from tests.integration.test_sweeps import everything
 from tests.processes import Started, run_script, wait_for
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of the sweep without an engine."""
     results = tmp_path_factory.mktemp("local")
-    run_script(*TRAIN, *SWEEP, f"results_dir={results}", cwd=ROOT, forks=True)
+    run_script(TRAIN, *SWEEP, f"results_dir={results}", cwd=ROOT, forks=True)
     tables = everything(results)
     assert len(tables) == 2 * 2 + 2
     return tables
@@ -95,7 +95,7 @@ def test_ray_gives_the_same_results(engine: str, tmp_path: Path, local: dict[str
 @pytest.mark.parametrize("engine", ["submitit_local"], indirect=True)
 def test_local_submitit_jobs_end_with_their_launcher(engine: str, tmp_path: Path) -> None:
     arguments = ["-m", *TINY, "training.steps=1000000", f"results_dir={tmp_path}"]
-    running = Started(*TRAIN, *arguments, f"hydra/launcher={engine}", cwd=ROOT)
+    running = Started(TRAIN, *arguments, f"hydra/launcher={engine}", cwd=ROOT)
     wait_for(lambda: list(tmp_path.glob("runs/*/metrics.csv")), running)
     (run,) = map(RunDirectory, tmp_path.glob("runs/*"))
     assert run.in_use
@@ -113,7 +113,7 @@ def test_a_slurm_job_at_its_time_limit_is_requeued_and_resumes(
     slow.touch()
     results = [f"results_dir={tmp_path}", f"hydra/launcher={engine}", "hydra.launcher.parameters.mem_gb=2"]
     running = Started(
-        *TRAIN, *SWEEP, *results, cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(slow)}
+        TRAIN, *SWEEP, *results, cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(slow)}
     )
     wait_for(lambda: list(tmp_path.glob("runs/*Slow*/checkpoints/last.ckpt")), running)
     (submission,) = tmp_path.glob(".launched/*/*_submission.sh")

@@ -17,7 +17,7 @@ import yaml
 from pe_experiments.configuration.config_groups import choices_of, groups_of
 from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import read_csv
-from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
+from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny, assert_one_sentence
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed
 MISTAKES = {
@@ -323,7 +323,7 @@ def test_a_mistake_in_a_users_file_is_one_sentence(
 @pytest.mark.slow
 def test_no_library_warns_on_the_way(tmp_path: Path) -> None:
     """In a process of its own, with Python's and the libraries' default filters."""
-    command = [sys.executable, ROOT / "scripts" / "train.py", *TINY, "logger=wandb", "results_dir=r"]
+    command = [sys.executable, TRAIN, *TINY, "logger=wandb", "results_dir=r"]
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("WANDB", "PYTHONWARN"))
     }
@@ -371,7 +371,7 @@ def test_the_encoding_of_the_readme_is_the_one_tested() -> None:
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    words = shlex.join([sys.executable, str(ROOT / "scripts" / "train.py"), "--help"])
+    words = shlex.join([sys.executable, str(TRAIN), "--help"])
     command = ["bash", "-c", f"set -o pipefail; {words} | true"]
     ended = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

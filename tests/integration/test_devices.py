@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,36 +14,26 @@ from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.device import prepare_device
-from tests.conftest import ROOT, TINY, Script, Tiny, assert_one_sentence
+from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny, assert_one_sentence
 from tests.integration.test_sweeps import alive, descendants_of
 from tests.integration.test_tracking import check_mirror, run_record
-from tests.processes import PATIENCE, wait_for
+from tests.processes import Started, wait_for
 
 pytestmark = pytest.mark.slow
 TWO = ("trainer=ddp", "trainer.accelerator=cpu")  # and two devices
 EXACT = ("training.steps=30", "trainer.precision=64-true")
 
 
-def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def started(*arguments: str, launcher: tuple[str | Path, ...] = ()) -> Started:
     """Start train.py, which starts the processes of its other devices itself, unless a launcher does."""
-    return subprocess.Popen(
-        [sys.executable, *launcher, str(ROOT / "scripts" / "train.py"), *TINY, *arguments],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        # background processes of a shell, as in CI, ignore SIGINT
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = (*launcher, TRAIN, *TINY, *arguments)
+    return Started(*command, cwd=ROOT, path=[ROOT], environment=environment)
 
 
-def trained(results: Path, *arguments: str, launcher: tuple[str, ...] = ()) -> RunDirectory:
+def trained(results: Path, *arguments: str, launcher: tuple[str | Path, ...] = ()) -> RunDirectory:
     """Return the only run in a results directory after train.py with these arguments."""
-    process = started(*arguments, f"results_dir={results}", launcher=launcher)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, out + err
+    started(*arguments, f"results_dir={results}", launcher=launcher).end(code=0)
     (path,) = results.glob("runs/*")
     return RunDirectory(path)
 
@@ -75,8 +63,9 @@ def test_several_devices_train_what_one_trains(script: Script, tmp_path: Path) -
 
 
 def test_torchrun_may_start_the_processes_and_they_are_one_wandb_run(tmp_path: Path) -> None:
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    run = trained(tmp_path, *TWO, "logger=wandb", launcher=torchrun)
+    torchrun = tmp_path / "torchrun.py"
+    torchrun.write_text("from torch.distributed.run import main\nmain()\n")
+    run = trained(tmp_path, *TWO, "logger=wandb", launcher=(torchrun, "--standalone", "--nproc_per_node=2"))
     assert len(list(run.path.glob("wandb/offline-run-*"))) == 1
     check_mirror(run)
     assert run_record(run).run_id == run.name
@@ -98,11 +87,11 @@ def test_an_ended_process_ends_the_others_and_the_run_resumes(how: str, tmp_path
         else:
             os.kill(others[0], signal.SIGKILL)
         killed_at = time.monotonic()
-        _, err = process.communicate(timeout=PATIENCE)
+        ended = process.end()
     assert time.monotonic() - killed_at < 120  # not gloo's half an hour
-    assert process.returncode != 0
+    assert ended.returncode != 0
     if how == "Ctrl-C":
-        assert "error: interrupted; the same command resumes from the last checkpoint\n" in err
+        assert "error: interrupted; the same command resumes from the last checkpoint\n" in ended.stderr
     wait_for(lambda: not any(map(alive, others)))
     if how == "Ctrl-C":
         resumed = trained(tmp_path, *options)
@@ -116,8 +105,7 @@ def test_a_diverging_loss_ends_all_processes(tmp_path: Path) -> None:
     process = started(*TWO, *diverging, f"results_dir={tmp_path}")
     wait_for(lambda: descendants_of(process.pid), process)
     others = descendants_of(process.pid)
-    out, _ = process.communicate(timeout=PATIENCE)
-    assert ": diverged (" in out
+    assert ": diverged (" in process.end().stdout
     wait_for(lambda: not any(map(alive, others)))
 
 

@@ -17,6 +17,7 @@ from PIL import Image, ImageChops
 
 from pe_experiments.configuration.component import shipped
 from tests.conftest import ROOT, Script
+from tests.processes import run_script
 
 DOCS = ROOT / "docs"
 EXAMPLES = [  # file and index of every ```bash block, of which each runs by itself
@@ -85,12 +86,17 @@ def notebook_code(name: str) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
+STRICT = """
+import warnings
+import matplotlib
+matplotlib.use("Agg")
+warnings.simplefilter("error")
+"""
+
+
 def run_as_script(code: str, folder: Path) -> None:
-    (folder / "notebook.py").write_text(code)
-    environment = os.environ | {"MPLBACKEND": "Agg", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", "notebook.py"]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    (folder / "notebook.py").write_text(STRICT + code)
+    run_script(folder / "notebook.py", cwd=folder, path=[ROOT])
 
 
 @pytest.mark.slow

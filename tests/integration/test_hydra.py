@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY, Script, assert_one_sentence
-from tests.processes import Started
-
-TRAIN = str(ROOT / "scripts" / "train.py")
+from tests.conftest import TINY, TRAIN, Script, assert_one_sentence
+from tests.processes import run_script
 
 
-def train_in(cwd: Path, *arguments: str, code: int = 0, **options: Any) -> str:
+def train_in(cwd: Path, *arguments: str, path: Sequence[Path] = ()) -> str:
     """Run train.py in a process of its own with this working directory, and return its output."""
-    done = Started(TRAIN, *arguments, cwd=cwd, forks=True, **options).end(code)
+    done = run_script(TRAIN, *arguments, cwd=cwd, path=path, forks=True)
     return done.stdout + done.stderr
 
 
@@ -35,10 +32,13 @@ def test_hydras_flags_answer(script: Script, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hydra_leaves_no_output_directory_unless_asked(tmp_path: Path) -> None:
-    train_in(tmp_path, *TINY, "pe=none")
+def test_hydra_leaves_no_output_directory_unless_asked(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script("train", *TINY, "pe=none").succeeded()
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
-    train_in(tmp_path, *TINY, "pe=none", "hydra.output_subdir=.hydra", "hydra.run.dir=mine")
+    script("train", *TINY, "pe=none", "hydra.output_subdir=.hydra", "hydra.run.dir=mine").succeeded()
     assert (tmp_path / "mine" / ".hydra" / "overrides.yaml").exists()
 
 
@@ -52,15 +52,18 @@ def test_an_option_of_hydra_without_effect_is_refused(option: str, script: Scrip
 
 @pytest.mark.slow
 @pytest.mark.parametrize("many", [[], ["-m", "hydra.launcher.jobs=1"]], ids=["run", "sweep"])
-def test_hydra_full_error_prints_the_traceback(many: list[str], script: Script, tmp_path: Path) -> None:
-    arguments = [*many, *TINY, "pe=tests.integration.user_encodings.Fails", "evaluation.lengths=[4]"]
-    plain = script("train", *arguments, f"results_dir={tmp_path}")
+def test_hydra_full_error_prints_the_traceback(
+    many: list[str], script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*many, *TINY, "pe=tests.integration.user_encodings.Fails", f"results_dir={tmp_path}"]
+    plain = script("train", *arguments)
     assert plain.code == 1
     assert "Traceback" not in plain.out + plain.err
-    environment = os.environ | {"HYDRA_FULL_ERROR": "1"}
-    full = train_in(tmp_path, *arguments, code=1, path=[ROOT], environment=environment)
-    assert "Traceback" in full
-    assert "user_encodings.py" in full
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    full = script("train", *arguments)
+    assert full.code == 1
+    assert "Traceback" in full.out + full.err
+    assert "user_encodings.py" in full.out + full.err
 
 
 SEARCH = '''

@@ -13,7 +13,7 @@ from pe_experiments.checking.own_classes import check_own_classes
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import ROOT, TINY, Script, Tiny
+from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny
 from tests.integration import user_encodings
 from tests.processes import Started, wait_for
 
@@ -103,7 +103,7 @@ def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, re
 def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> None:
     """The encoding takes nearly all of the time, so the signal arrives in it."""
     running = Started(
-        ROOT / "scripts" / "train.py", *TINY, "training.steps=2000", f"results_dir={results}",
+        TRAIN, *TINY, "training.steps=2000", f"results_dir={results}",
         f"pe={USER_ENCODINGS}.Slow",
         cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)},
     )  # fmt: skip

@@ -116,12 +116,12 @@ if __name__ == "__main__":
 def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
     (tmp_path / "command.py").write_text(COMMAND)
 
-    def start(kind: str, results: Path) -> Started:
+    def start(kind: str, results: Path, **options: Any) -> Started:
         run = next((path for path in results.glob("runs/*learned*") if "-to-" not in path.name), None)
         words = [word.format(run=run) for word in COMMANDS[kind]]
         if kind != "evaluation":
             words.append(f"results_dir={results}")
-        return Started(tmp_path / "command.py", *words, cwd=ROOT, path=[ROOT])
+        return Started(tmp_path / "command.py", *words, cwd=ROOT, path=[ROOT], **options)
 
     moments = random.Random(0)
     for number, kind in enumerate(COMMANDS):
@@ -134,7 +134,7 @@ def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
             with suppress(ProcessLookupError):  # it has ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.end()
-        start(kind, tmp_path / "killed").end(code=0)
+        start(kind, tmp_path / "killed", forks=True).end(code=0)
         assert written(tmp_path / "killed") == written(tmp_path / "whole"), kind
 
 

@@ -13,11 +13,10 @@ import pandas as pd
 import pytest
 
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
-from tests.conftest import ROOT, TINY, Script, Tiny
+from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny
 from tests.processes import Started, wait_for
 from tests.synthetic import fading, write_run
 
-TRAIN = [ROOT / "scripts" / "train.py"]
 THREE = ("pe=learned", "positions=consecutive,random_offset,random_subset", "study=s")
 
 
@@ -46,7 +45,7 @@ def descendants_of(pid: int) -> list[int]:
 @pytest.mark.slow
 def test_ctrl_c_ends_every_process_and_leaves_runs_that_resume(results: Path, script: Script) -> None:
     arguments = ["-m", *TINY, "training.steps=20000", *THREE, f"results_dir={results}"]
-    process = Started(*TRAIN, *arguments, cwd=ROOT)
+    process = Started(TRAIN, *arguments, cwd=ROOT)
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), process)
     workers = descendants_of(process.pid)
     assert workers
@@ -64,7 +63,7 @@ def test_ctrl_c_ends_every_process_and_leaves_runs_that_resume(results: Path, sc
 @pytest.mark.slow
 def test_two_sweeps_at_once_train_each_run_once(results: Path) -> None:
     arguments = ["-m", *TINY, "training.steps=60", *THREE, "hydra.launcher.jobs=1", f"results_dir={results}"]
-    both = [Started(*TRAIN, *arguments, cwd=ROOT, forks=True) for _ in range(2)]
+    both = [Started(TRAIN, *arguments, cwd=ROOT, forks=True) for _ in range(2)]
     for process in both:
         process.end(code=0)
     environments = [path.read_text() for path in results.glob("runs/*/environment.json")]
@@ -124,7 +123,7 @@ def test_a_combination_that_does_not_apply_is_listed_and_is_no_failure(results: 
 @pytest.mark.slow
 def test_workers_end_with_a_killed_launching_process(results: Path) -> None:
     arguments = ["-m", *TINY, "training.steps=100000", "pe=none", f"results_dir={results}"]
-    process = Started(*TRAIN, *arguments, cwd=ROOT)
+    process = Started(TRAIN, *arguments, cwd=ROOT)
     wait_for(lambda: list(results.glob("runs/*/metrics.csv")), process)
     workers = descendants_of(process.pid)
     assert any(map(alive, workers))
