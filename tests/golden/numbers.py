@@ -23,15 +23,14 @@ import torch
 
 from pe_experiments import NUMERICS
 from pe_experiments.configuration.component import load_component, shipped
-from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.evaluation.evaluate_model import evaluate_model
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.training.loop import fit
 from pe_experiments.training.optimizer import split_parameters
 from pe_experiments.training.progress import Observer
+from tests.conftest import tiny_in
 
 FILE = Path(__file__).with_name("numbers.json")
 WIDER = 3.0  # times the usual initial weights: attention is far from uniform
@@ -40,8 +39,8 @@ SMALL = (
     "model.d_model=32", "model.num_heads=4", "training.max_length=6", "training.batch_size=4",
     "training.steps=3", "training.warmup_steps=1", "training.clip_norm=0.01", "training.learning_rate=0.02",
     "training.check_every=2", "training.check_examples=4", "evaluation.examples=4", "logger=none",
-    "results_dir=unused",
 )  # fmt: skip
+make_experiment = tiny_in(Path("unused"), SMALL)
 LENGTHS = "evaluation.lengths=[5,9]"  # one of training, one beyond
 SLOWER = "training.learning_rate=0.002"
 # At .02 these amplify a change of the initial weights in their last bit to 1e-8 and more within three steps.
@@ -87,7 +86,7 @@ def combinations(corpus: Path) -> dict[str, list[str]]:
     runs["decoding greedy"] = ["evaluation.decoding=greedy", LENGTHS]
     for name in UNSTABLE:
         runs[name].append(SLOWER)
-    return {name: [*SMALL, *overrides] for name, overrides in runs.items() if name != "model custom"}
+    return runs
 
 
 @contextmanager
@@ -102,7 +101,7 @@ def golden_corpus() -> Iterator[Path]:
 
 def measured(overrides: list[str]) -> Numbers:
     """Return the numbers of one small run; `NotApplicable` where the parts do not go together."""
-    experiment = Experiment(validated(Config, compose_config(overrides)))
+    experiment = make_experiment(*overrides)
     numbers = {"losses": [], "evaluated": []} | exact_numbers(experiment)
     with float64(), TemporaryDirectory() as scratch:
         model = experiment.untrained_model()
