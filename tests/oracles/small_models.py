@@ -30,6 +30,7 @@ SIZES = {
     "floor_scale": 7, "attention_chunk_size": 8,
     "o_groups": 2, "o_lora_rank": 8, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 4, "hc_mult": 2,
     "linear_num_heads": 2, "linear_head_dim": 8, "ffn_hidden_size": 32, "num_experts_per_token": 2,
+    "mamba_n_heads": 8, "mamba_d_ssm": 64, "mamba_d_state": 16, "mamba_chunk_size": 16,
 }  # fmt: skip
 # Lengths that replace those of a file, so that they matter within a few tokens.
 LENGTHS = {
