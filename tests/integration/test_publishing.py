@@ -1,12 +1,10 @@
-"""A study is published from finished runs of committed code; published runs are never lost."""
+"""A study is published from finished runs of committed code; published runs are never lost and repeatable."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pe_experiments.comparison import compare
+from pe_experiments.comparison import Runs, compare
+from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity
 from pe_experiments.store.manifest import list_in_study, write_manifest
@@ -22,9 +21,12 @@ from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
 from pe_experiments.studies import Study, pages, read_archive
 from pe_experiments.studies.publish import publish
+from pe_experiments.studies.reproduce import compare_runs, published_config, reproduce_run
+from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import READY
 from tests.conftest import ROOT, tiny_in
+from tests.processes import run_script
 from tests.synthetic import write_study
 
 pytestmark = pytest.mark.slow
@@ -232,6 +234,33 @@ def test_the_script_finds_the_studies_though_its_folder_has_another_results(tmp_
     shutil.copytree(
         ROOT / "results" / "implementations", folder, ignore=shutil.ignore_patterns("__pycache__")
     )
-    command = [sys.executable, str(ROOT / "scripts" / "results.py"), "check=true", f"results_dir={tmp_path}"]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    run_script(ROOT / "scripts" / "results.py", "check=true", f"results_dir={tmp_path}", cwd=tmp_path)
+
+
+@pytest.fixture(scope="module")
+def claims() -> Runs:
+    """A published study of short runs."""
+    return read_archive(ROOT / "results" / "tutorial_claims")
+
+
+@pytest.fixture(scope="module")
+def shortest(claims: Runs) -> str:
+    """The name of the run with the shortest training."""
+    steps = claims.training.groupby("name")["step"].max()
+    cost = claims.runs.set_index("name")["seconds_per_step"] * steps
+    return str(cost.idxmin())
+
+
+def test_the_shortest_published_run_is_reproduced(
+    claims: Runs, shortest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce_run(claims, shortest, Display()), capsys.readouterr().out
+
+
+def test_a_different_training_is_reported(claims: Runs, shortest: str, tmp_path: Path) -> None:
+    config = published_config(claims, shortest)
+    config["training"] |= {"learning_rate": 0.01, "steps": 200}
+    again = run_experiment(config | {"results_dir": str(tmp_path), "logger": "none"})
+    words, agrees = compare_runs(claims, shortest, again)
+    assert not agrees
+    assert words.startswith("cannot be compared: only one of the two trainings has a result at step")
