@@ -52,7 +52,7 @@ class _Context(ForkServerContext):
 
 
 KILLED = 77  # exit code
-PATIENCE = 600  # seconds, enough on a busy machine
+PATIENCE = 1200  # seconds, enough on a busy machine
 # Replaces ``multiprocessing.get_context("spawn")``.
 CONTEXT = _Context()
 CONTEXT.set_forkserver_preload(LIBRARIES)
@@ -97,10 +97,10 @@ class Started:
 
     def end(self, code: int | None = None) -> subprocess.CompletedProcess[str]:
         """Wait for the end of the process and return its exit code, which may be stated, and output."""
-        self._process.join()
+        self._process.join(PATIENCE)
         out, err = (output.read_text() for output in self._outputs)
         shutil.rmtree(self._folder)
-        assert self._process.exitcode is not None
+        assert self._process.exitcode is not None, f"timeout: {out}{err}"
         assert code in (None, self._process.exitcode), out + err
         return subprocess.CompletedProcess(self.args, self._process.exitcode, out, err)
 
@@ -110,7 +110,7 @@ def run_script(*command: str | Path, cwd: Path, **options: Any) -> subprocess.Co
     return Started(*command, cwd=cwd, **options).end(code=0)
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | Started | None = None) -> None:
+def wait_for(condition: Callable[[], object], process: Started | None = None) -> None:
     """Wait until a condition holds; the process must not end before."""
     deadline = time.monotonic() + PATIENCE
     while not condition():

@@ -12,13 +12,11 @@ import pandas as pd
 import pytest
 
 from pe_experiments.comparison.runs import read_runs
-from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.studies.archive import write_archive
 from tests import conftest
-from tests.conftest import ROOT, TRAIN, Script
+from tests.conftest import ROOT, TRAIN, Script, tiny_in
 from tests.processes import run_script
 from tests.synthetic import fading, write_run
 
@@ -34,11 +32,9 @@ USER_ENCODING = ("pe=custom", "pe._target_=tests.integration.user_encodings.Rece
 
 def experiments(results: Path, *encoding: str) -> Iterator[Experiment]:
     """Every run of an encoding in the small bank, task by task."""
+    make = tiny_in(results, TINY)
     for task, setting, rate in product(TASKS, SETTINGS, RATES):
-        varied = (f"task={task}", f"experiment={setting}", f"training.learning_rate={rate}")
-        yield Experiment(
-            validated(Config, compose_config([*TINY, *varied, *encoding, f"results_dir={results}"]))
-        )
+        yield make(f"task={task}", f"experiment={setting}", f"training.learning_rate={rate}", *encoding)
 
 
 @pytest.fixture(scope="module")

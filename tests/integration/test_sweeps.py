@@ -44,8 +44,10 @@ def descendants_of(pid: int) -> list[int]:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_every_process_and_leaves_runs_that_resume(results: Path, script: Script) -> None:
-    arguments = ["-m", *TINY, "training.steps=20000", *THREE, f"results_dir={results}"]
-    process = Started(TRAIN, *arguments, cwd=ROOT)
+    """Of an encoding that waits: until there is a checkpoint, runs take time and not the processor."""
+    slow = "pe=tests.integration.user_encodings.Slow"
+    arguments = ["-m", *TINY, "training.steps=2000", slow, *THREE[1:], f"results_dir={results}"]
+    process = Started(TRAIN, *arguments, cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)})
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), process)
     workers = descendants_of(process.pid)
     assert workers
