@@ -162,11 +162,6 @@ def test_a_finished_run_says_what_is_not_logged_and_an_hour_task_what_to_try_fir
     assert "nothing is logged" not in script(*arguments).out
 
 
-def test_a_difference_is_finite(script: Script, results: Path) -> None:
-    refusal = script("compare", f"results_dir={results}", "difference=inf")
-    assert_one_sentence(refusal, "difference=inf: expected a finite number")
-
-
 @pytest.mark.slow
 def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path) -> None:
     script("train", *TINY, f"results_dir={results}")

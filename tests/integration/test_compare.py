@@ -51,6 +51,7 @@ def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> No
         ("pe=[alibi,alib]", ["pe=alib: no finished run", "Did you mean alibi"]),
         ("pe=rope,alibi", ["this command takes one value", "encodings=[rope,alibi]"]),
         ("baseline=none", ["baseline=none is not a compared encoding", "allowed: alibi"]),
+        ("difference=inf", ["difference=inf: expected a finite number"]),
     ],
 )
 def test_a_mistake_is_one_sentence(
