@@ -37,6 +37,11 @@ TINY = (
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run slow tests first: most wait for processes, while the other workers compute."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_runtest_setup() -> None:
     """Use one PyTorch thread, fork processes (`tests.processes`), and poll workers often."""
     if "torch" in sys.modules:
