@@ -17,12 +17,7 @@ from pe_experiments.checking.checked_encoding import (
     compare_difference,
 )
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.half_precision import (
-    cast,
-    describe_loss,
-    half_precision_losses,
-    takes_large_ids,
-)
+from pe_experiments.checking.half_precision import cast, half_precision_loss, takes_large_ids
 from pe_experiments.checking.random_inputs import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
@@ -131,7 +126,7 @@ def half_precision(subject: Subject) -> Measurement:
     encoding = _first_layer_encoding(subject)
     if not takes_large_ids(encoding):
         return None, "it takes no ids from 4,000 on"
-    return describe_loss(half_precision_losses(encoding, encoding))
+    return half_precision_loss(encoding, encoding)
 
 
 @check(

@@ -3,39 +3,23 @@
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
+import torch
+from torch import Tensor
+
 EXCHANGED = "the two channels of each pair exchanged (it rotates the other way)"
 NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"
 COSINES_FIRST = "the two channels of each pair exchanged (cosines before sines)"
 HALVES = "pairs of channels halves apart where ours are neighbours"
 LAST = "the last channels rotate where ours are the first"
 
-
-def _exchange_halves(order: list[int]) -> list[int]:
-    half = len(order) // 2
-    return order[half:] + order[:half]
-
-
-def _exchange_neighbours(order: list[int]) -> list[int]:
-    return [channel for pair in zip(order[1::2], order[::2], strict=True) for channel in pair]
-
-
-def _interleave_halves(order: list[int]) -> list[int]:
-    half = len(order) // 2
-    return [channel for pair in zip(order[:half], order[half:], strict=True) for channel in pair]
-
-
-def _split_pairs(order: list[int]) -> list[int]:
-    return order[::2] + order[1::2]
-
-
 # Permutations of the rotating channels, of pairs that are halves apart in ours or are neighbours.
-OF_HALVES: dict[str, Callable[[list[int]], list[int]]] = {
-    EXCHANGED: _exchange_halves,
-    NEIGHBOURS: _interleave_halves,
+OF_HALVES: dict[str, Callable[[Tensor], Tensor]] = {
+    EXCHANGED: lambda order: order.roll(len(order) // 2),
+    NEIGHBOURS: lambda order: order.view(2, -1).T.flatten(),
 }
-OF_NEIGHBOURS: dict[str, Callable[[list[int]], list[int]]] = {
-    COSINES_FIRST: _exchange_neighbours,
-    HALVES: _split_pairs,
+OF_NEIGHBOURS: dict[str, Callable[[Tensor], Tensor]] = {
+    COSINES_FIRST: lambda order: order.view(-1, 2).flip(1).flatten(),
+    HALVES: lambda order: order.view(-1, 2).T.flatten(),
 }
 PERMUTATIONS = {**OF_HALVES, **OF_NEIGHBOURS}
 # A layout is a sequence of permutations of one of the two, and of `LAST`.
@@ -57,9 +41,10 @@ def channel_order(layout: Sequence[str], channels: int, pairs: int | None) -> li
         pairs: number of pairs of channels that rotate; None if all do.
     """
     num_rotating = 2 * (channels // 2 if pairs is None else pairs)
-    rotating = list(range(num_rotating))
-    unrotated = list(range(num_rotating, channels))
+    rotating = torch.arange(num_rotating)
+    unrotated = torch.arange(num_rotating, channels)
     for name in layout:
         if name != LAST:
             rotating = PERMUTATIONS[name](rotating)
-    return unrotated + rotating if LAST in layout else rotating + unrotated
+    parts = (unrotated, rotating) if LAST in layout else (rotating, unrotated)
+    return torch.cat(parts).tolist()

@@ -1,12 +1,16 @@
 """Define checks of the contracts of encodings and tasks, run them, and print their results."""
 
 import os
+import pickle
+import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from pe_experiments.terminal import process
@@ -15,6 +19,15 @@ from pe_experiments.terminal.errors import NotApplicable, error_place, sentence
 
 Measurement = tuple[bool | None, str]  # whether a promise holds (None: not applicable), and the measurement
 OUTCOMES = {True: "holds", False: "FAILS", None: "-"}
+UNLIKELY_SEED = 881_723  # unlikely to be used by modules that seed a generator
+GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {  # how states are read and set
+    "torch's global generator": (
+        lambda: torch.get_rng_state().numpy(),  # the pickles of two equal tensors may differ
+        lambda state: torch.set_rng_state(torch.from_numpy(state)),
+    ),
+    "numpy.random": (np.random.get_state, np.random.set_state),
+    "Python's random": (random.getstate, random.setstate),
+}
 Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
 
 
@@ -110,3 +123,22 @@ def say_failure(check: Check, name: str, result: Result) -> None:
     where = f" in the {name}" if name else ""
     say(f"\nFAILS{where}: {check.promise}")
     say(f"  measured: {result.measured}\n  usually: {check.usual_cause}")
+
+
+@contextmanager
+def watch_global_generators() -> Iterator[list[str]]:
+    """Name the global generators that the block draws from or seeds, in the yielded list, after the block.
+
+    Their states are restored on exit.
+    """
+    original = {name: read_state() for name, (read_state, _) in GENERATORS.items()}
+    for seed in (torch.manual_seed, np.random.seed, random.seed):
+        seed(UNLIKELY_SEED)
+    before = {name: pickle.dumps(read_state()) for name, (read_state, _) in GENERATORS.items()}
+    sources: list[str] = []
+    try:
+        yield sources
+        sources += [name for name, (read, _) in GENERATORS.items() if pickle.dumps(read()) != before[name]]
+    finally:
+        for name, (_, set_state) in GENERATORS.items():
+            set_state(original[name])

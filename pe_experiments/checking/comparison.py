@@ -17,7 +17,6 @@ from pe_experiments.checking.candidate_and_reference import (
     Sizes,
     model_shape,
 )
-from pe_experiments.checking.channel_layouts import LAYOUTS
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.random_inputs import build
@@ -138,7 +137,7 @@ class Comparison:
         """Return the comparison with another of our encodings, in the forms in which it exists."""
         return replace(self, reference=reference, forms=common_forms(reference, self.forms))
 
-    def layouts(self, layouts: Sequence[Sequence[str]] = LAYOUTS) -> Iterator[Comparison]:
+    def layouts(self, layouts: Sequence[Sequence[str]]) -> Iterator[Comparison]:
         """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
         encoding = build(self.reference.build, model_shape(MODEL_SIZES[0], self.forms[0]))
         rotates = type(encoding).rotate is not PositionalEncoding.rotate

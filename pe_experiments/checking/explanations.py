@@ -7,9 +7,10 @@ verifies by comparing once more with the encoding so changed, or it returns None
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from pe_experiments.checking.candidate_and_reference import (
 from pe_experiments.checking.channel_layouts import LAYOUTS, OF_NEIGHBOURS, USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.known_mistakes import generic_mistakes
+from pe_experiments.checking.known_mistakes.generic import generic_mistakes
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.known_mistakes.reported import REPORTED
 from pe_experiments.checking.other_arguments import (
@@ -50,7 +51,7 @@ from pe_experiments.checking.stages import (
     SHARING,
     differs_in,
 )
-from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -88,11 +89,11 @@ def equal(comparison: Comparison) -> Explanation | None:
     return None
 
 
-def channel_layout(comparison: Comparison) -> Explanation | None:
+def channel_layout(comparison: Comparison, layouts: Sequence[Sequence[str]] = LAYOUTS) -> Explanation | None:
     """It is our encoding with channels in another order."""
     if comparison.same_nearby or not comparison.shares_parameters:
         return None
-    return next(filter(None, map(equal, comparison.layouts())), None)
+    return next(filter(None, map(equal, comparison.layouts(layouts))), None)
 
 
 def half_precision(comparison: Comparison) -> Explanation | None:
@@ -107,10 +108,12 @@ def other_arguments(comparison: Comparison) -> Explanation | None:
     """It is our encoding with other arguments: those of released models, or some that it ignores."""
     if comparison.same_nearby and [outcome.stage for outcome in comparison.differences] == [OTHER_ARGUMENTS]:
         return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
-    explanations = list(islice(_with_other_arguments(comparison), 1))
-    if explanations and explanations[0].comparison.remarks:  # another may agree at far positions, too
-        explanations = list(_with_other_arguments(comparison))
-    return min(explanations, key=lambda entry: bool(entry.comparison.remarks), default=None)
+    first = None
+    for explanation in _with_other_arguments(comparison):
+        if not explanation.comparison.remarks:
+            return explanation
+        first = first or explanation  # another may agree at far positions, too
+    return first
 
 
 def _with_other_arguments(comparison: Comparison) -> Iterator[Explanation]:
@@ -138,10 +141,7 @@ def _with_other_arguments(comparison: Comparison) -> Iterator[Explanation]:
 
 
 def _equal_in_usual_layout(comparison: Comparison) -> Explanation | None:
-    found = equal(comparison)
-    if found is not None or comparison.same_nearby or not comparison.shares_parameters:
-        return found
-    return next(filter(None, map(equal, comparison.layouts(USUAL_LAYOUTS[1:]))), None)
+    return equal(comparison) or channel_layout(comparison, USUAL_LAYOUTS[1:])
 
 
 def _is_convention(comparison: Comparison, variant: Comparison) -> bool:
@@ -251,10 +251,8 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
         @torch.no_grad()
         def measure_in(shape: ModelShape) -> Relation | None:
             # If the two differ, the assignment of parameters with the least difference need not be right.
-            source, target = (
-                perturbed(build(comparison.make_reference, shape)),
-                build(comparison.candidate, shape),
-            )
+            source = perturbed(build(comparison.make_reference, shape))
+            target = build(comparison.candidate, shape)
             pairs = (Pair(target, source, comparison.layout, each) for each in assignments(source, target))
             return next(filter(None, map(measure, pairs)), None)
 
@@ -285,18 +283,15 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
         kind = Kind.MISTAKE if found[shape].mistake or reasons else Kind.NEW
         return Explanation(kind, "\n".join(lines), changed)
 
-    rule.__name__ = measure.__name__
     return rule
 
 
 def frequencies(comparison: Comparison) -> Explanation | None:
     """It is our encoding with other frequencies, in one of the usual layouts."""
-    measured = relation(relations.frequencies)
     if comparison.same_nearby:
         return None
-    return measured(comparison) or next(
-        filter(None, map(measured, comparison.layouts(USUAL_LAYOUTS[1:]))), None
-    )
+    in_layouts = (comparison, *comparison.layouts(USUAL_LAYOUTS[1:]))
+    return next(filter(None, map(relation(relations.frequencies), in_layouts)), None)
 
 
 def other_encoding(comparison: Comparison) -> Explanation | None:
@@ -340,12 +335,9 @@ def no_reference(comparison: Comparison) -> Explanation | None:
         (_normalises, "It normalises queries or keys (their lengths have no effect)"),
         (_has_sinks, "Its attention weights do not sum to 1, as with sinks or another softmax"),
     ):
-        try:
-            recognised = recognises(encoding)
-        except Exception:  # raised by the implementation
-            continue
-        if recognised:
-            return Explanation(Kind.NEW, f"{text}. There is no reference for that here.", comparison)
+        with suppress(Exception):  # raised by the implementation
+            if recognises(encoding):
+                return Explanation(Kind.NEW, f"{text}. There is no reference for that here.", comparison)
     return None
 
 
@@ -378,10 +370,8 @@ def _all_equal(matrices: Sequence[Tensor]) -> bool:
 
 @torch.no_grad()
 def _normalises(encoding: PositionalEncoding) -> bool:
-    """Return whether queries three times as long are rotated to the same."""
-    inputs = Pair(encoding, encoding).inputs_below(DENSE)
-    at = inputs.context(encoding.shape.causal)
-    q, k = inputs.q_BHTK, inputs.k_BHTK
+    """Return whether queries or keys three times as long are rotated to the same."""
+    q, k, at = _queries_and_keys(encoding)
     once, thrice = (encoding.for_layer(0).rotate(by * q, by * k, at) for by in (1, 3))
     return any(torch.allclose(a, b, atol=1e-3) for a, b in zip(once, thrice, strict=True))
 
@@ -389,10 +379,13 @@ def _normalises(encoding: PositionalEncoding) -> bool:
 @torch.no_grad()
 def _has_sinks(encoding: PositionalEncoding) -> bool:
     """Return whether attention weights are positive and those of some query sum to less than 1."""
-    inputs = Pair(encoding, encoding).inputs_below(DENSE)
-    at = inputs.context(encoding.shape.causal)
-    weights = encoding.for_layer(0).weights(inputs.q_BHTK, inputs.k_BHTK, at)
+    weights = encoding.for_layer(0).weights(*_queries_and_keys(encoding))
     return bool((weights.sum(-1) < 1 - 1e-3).any() and (weights >= 0).all())
+
+
+def _queries_and_keys(encoding: PositionalEncoding) -> tuple[Tensor, Tensor, AttentionContext]:
+    inputs = Pair(encoding, encoding).inputs_below(DENSE)
+    return inputs.q_BHTK, inputs.k_BHTK, inputs.context(encoding.shape.causal)
 
 
 def own_parameters(comparison: Comparison) -> Explanation | None:

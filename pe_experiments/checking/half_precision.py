@@ -1,6 +1,5 @@
 """Measure what an encoding loses on inputs in half precision at large position ids."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -38,14 +37,13 @@ def takes_large_ids(encoding: PositionalEncoding) -> bool:
 
 
 @torch.no_grad()
-def half_precision_losses(
-    encoding: PositionalEncoding, reference: PositionalEncoding
-) -> Iterator[tuple[torch.dtype, float]]:
-    """Yield each dtype and a difference of embeddings or weights, relative to the largest value.
+def half_precision_loss(encoding: PositionalEncoding, reference: PositionalEncoding) -> tuple[bool, str]:
+    """Return whether rounding explains what ``encoding`` loses on inputs in half precision, and the loss.
 
-    The difference is between ``encoding`` on inputs of this dtype and ``reference`` on the same numbers in
-    float32.
+    The loss in each dtype is the largest difference of embeddings or weights, relative to the largest value,
+    from ``reference`` on the same numbers in float32.
     """
+    worst = dict.fromkeys(DTYPES, 0.0)
     for dtype, ids in product(DTYPES, LARGE_IDS):
         ids_BT = torch.tensor([ids])
         scenario = Scenario(ids_BT, torch.zeros_like(ids_BT))
@@ -54,14 +52,9 @@ def half_precision_losses(
         exact = outputs(reference, scenario, cast(half, torch.float32))
         with torch.autocast("cpu", dtype=dtype):
             results = [result.float() for result in outputs(encoding, scenario, half)]
-        yield dtype, worst_difference(results, exact)
-
-
-def describe_loss(losses: Iterator[tuple[torch.dtype, float]]) -> tuple[bool, str]:
-    """Return whether no loss is larger than rounding explains, and the largest loss in each dtype."""
-    worst = dict.fromkeys(DTYPES, 0.0)
-    for dtype, loss in losses:
-        worst[dtype] = max(worst[dtype], loss)
+        worst[dtype] = max(worst[dtype], worst_difference(results, exact))
     holds = all(loss <= MOST_ROUNDINGS * torch.finfo(dtype).eps for dtype, loss in worst.items())
-    measured = " and ".join(f"{worst[dtype]:.1e} in {str(dtype).removeprefix('torch.')}" for dtype in DTYPES)
+    measured = " and ".join(
+        f"{loss:.1e} in {str(dtype).removeprefix('torch.')}" for dtype, loss in worst.items()
+    )
     return holds, f"at ids up to 4,094 they differ by {measured}"

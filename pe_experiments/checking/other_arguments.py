@@ -72,10 +72,8 @@ def rotates_equally(comparison: Comparison) -> bool:
     """Return whether both rotate by the same angles in a step, in any layout of channels."""
     for size in MODEL_SIZES:
         shape = model_shape(size, comparison.forms[0])
-        steps = [
-            step_angles(build(make, shape)) for make in (comparison.candidate, comparison.make_reference)
-        ]
-        theirs, ours = steps
+        theirs = step_angles(build(comparison.candidate, shape))
+        ours = step_angles(build(comparison.make_reference, shape))
         if theirs is None or ours is None or theirs.shape != ours.shape:
             return False
         if not torch.allclose(theirs, ours, rtol=TOLERANCE, atol=0.0):

@@ -72,13 +72,20 @@ def _check_model(experiment: Experiment) -> None:
         (False, row, f"at evaluation length {longest}"),
     ):
         with user_errors("pe", f"fails {where}"), torch.no_grad():
-            _require_finite(model.train(training), examples, where)
+            logits_BTV = _logits(model.train(training), examples)
+            real_BT = torch.arange(logits_BTV.shape[1]) < examples.lengths_B[:, None]  # without padding
+            if not logits_BTV[real_BT].isfinite().all():
+                raise ValueError(f"its outputs {where} are NaN or infinite before any training")
     with user_errors("pe", "fails in evaluation"), torch.no_grad():
         rows = batch.rows(torch.arange(ROWS) % len(batch.tokens_BT))
         # At initialisation attention adds little to the logits, and a gate may be closed.
         initialise_backbone(model, "pytorch", model.shape.num_layers, source.seed)
         perturbed(model.encodings, by=0.1)
-        _refuse_random_results(model.eval(), rows)
+        if not torch.equal(_logits(model.eval(), rows), _logits(model, rows)):
+            names = allowed(dict.fromkeys(type(part).__name__ for part in model.encodings))
+            raise ValueError(
+                f"{names}: two equal calls give different results; draw while self.training alone"
+            )
         _refuse_looking_ahead(model, rows, source)
 
 
@@ -123,20 +130,6 @@ def _check_task(task: Task, lengths: Sequence[int]) -> None:
                 mistake = "two calls with the same generator give different examples; draw from it alone"
             if mistake:
                 raise ValueError(f"{type(task).__name__} at length {length}: {mistake}")
-
-
-def _require_finite(model: Backbone, batch: Batch, where: str) -> None:
-    """Raise an error if the logits of a token are NaN or infinite; padding is ignored."""
-    real_BT = torch.arange(batch.tokens_BT.shape[1]) < batch.lengths_B[:, None]
-    if not _logits(model, batch)[real_BT].isfinite().all():
-        raise ValueError(f"its outputs {where} are NaN or infinite before any training")
-
-
-def _refuse_random_results(model: Backbone, batch: Batch) -> None:
-    """Raise an error if a model in evaluation draws random numbers, which no later evaluation repeats."""
-    if not torch.equal(_logits(model, batch), _logits(model, batch)):
-        names = allowed(dict.fromkeys(type(part).__name__ for part in model.encodings))
-        raise ValueError(f"{names}: two equal calls give different results; draw while self.training alone")
 
 
 def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None:

@@ -14,20 +14,10 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.candidate_and_reference import DENSE, TOLERANCE, Pair, scores_of
-from pe_experiments.checking.known_mistakes.generic import (
-    at_every_hook,
-    layer_encodings,
-)
-from pe_experiments.checking.known_mistakes.mistake import (
-    Change,
-    change_method,
-    replace_method,
-)
-from pe_experiments.checking.random_inputs import masked_difference, unmasked, vectors_at
-from pe_experiments.checking.stages import (
-    format_numbers,
-    spread_ids,
-)
+from pe_experiments.checking.known_mistakes.generic import at_every_hook, layer_encodings
+from pe_experiments.checking.known_mistakes.mistake import Change, change_method, replace_method
+from pe_experiments.checking.random_inputs import embed, masked_difference, unmasked, vectors_at
+from pe_experiments.checking.stages import format_numbers, spread_ids
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope import Rope
@@ -35,7 +25,6 @@ from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import MASKED, is_masked
 from pe_experiments.models.attention import makes_weights
 
-FAR_IDS = 200
 STILL = 1e-12  # smaller angles of a step are rounding
 ROUNDED = 2.0**-7  # factors nearer to 1 are rounding to half precision
 
@@ -318,12 +307,7 @@ def shifted_ids(pair: Pair) -> Relation | None:
         shifted = copy.deepcopy(pair.reference)
         change.apply(shifted)
         try:
-            if at_embedding:
-                values = shifted.embed_sequence(
-                    inputs.x_BTD[..., shifted.position_width :], inputs.positions_BT, None
-                )
-            else:
-                values = scores_of(shifted, inputs, False, 0)
+            values = embed(shifted, inputs) if at_embedding else scores_of(shifted, inputs, False, 0)
         except Exception:  # the encoding rejects such ids
             continue
         if _equal(values, result):

@@ -99,7 +99,9 @@ def outputs(
         visible_BTS = visible_BTS.tril()
     boundaries = [0, *range(tokens - 3, tokens), tokens] if scenario.decoding else [0, tokens]
     calls = list(pairwise(boundaries))
-    if scenario.decoding and _embeds_any_tokens(encoding):
+    reads_sequence = type(encoding).embed_sequence is not PositionalEncoding.embed_sequence
+    if scenario.decoding and not reads_sequence and not encoding.reads_row:
+        # A step with cached keys embeds its tokens without those before them.
         embedded = [encoding.embed(x_BTD[:, start:stop], ids_BT[:, start:stop]) for start, stop in calls]
     else:
         ids_BP, lengths_B = ids_BT, None
@@ -122,12 +124,6 @@ def outputs(
         for parts in (weights, read):
             results.append(torch.cat(parts, dim=2).masked_fill(is_padding_BT[:, None, :, None], 0.0))
     return results
-
-
-def _embeds_any_tokens(encoding: PositionalEncoding) -> bool:
-    """Return whether tokens can be embedded without those before them, as in a step with cached keys."""
-    reads_sequence = type(encoding).embed_sequence is not PositionalEncoding.embed_sequence
-    return not reads_sequence and not encoding.reads_row
 
 
 def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> float:

@@ -24,7 +24,7 @@ from pe_experiments.checking.candidate_and_reference import (
     logits_of_one_query,
     scores_of,
 )
-from pe_experiments.checking.half_precision import describe_loss, half_precision_losses
+from pe_experiments.checking.half_precision import half_precision_loss
 from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
 from pe_experiments.checking.random_inputs import masked_difference, relative_difference, trainable, unmasked
 from pe_experiments.checking.scenarios import Scenario, scenario_results, worst_difference
@@ -32,7 +32,7 @@ from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.models.attention_scores import Inputs
-from pe_experiments.terminal.errors import sentence
+from pe_experiments.terminal.errors import join_names, sentence
 
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
@@ -131,20 +131,16 @@ def _far(models: Models, pair: Pair, causal: bool) -> Outcome:
         return Outcome(FAR_STAGE, causal)  # `_difference_at_distances` compares every distance
     try:
         difference = pair.difference_below(FAR)
-    except Exception as error:  # raised by the implementation, e.g. for the end of a table
-        return Outcome(FAR_STAGE, causal, torch.nan, remark=_far_error(pair, error))
+    except Exception as error:  # raised by one of both, e.g. for the end of a table
+        remark = f"it raises {sentence(error)}"
+        try:
+            scores_of(pair.reference, pair.inputs_below(FAR), pair.compares_weights, 0)
+        except Exception as reference_error:
+            remark = f"ours raises {sentence(reference_error)}"
+        return Outcome(FAR_STAGE, causal, torch.nan, remark=remark)
     # Angles in float32 are off by less than 2 * TOLERANCE, angles in half precision by more.
     place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * TOLERANCE else ""
     return Outcome(FAR_STAGE, causal, difference, place)
-
-
-def _far_error(pair: Pair, error: Exception) -> str:
-    """Return which of both encodings rejects far positions, and its error."""
-    try:
-        scores_of(pair.reference, pair.inputs_below(FAR), pair.compares_weights, 0)
-    except Exception as reference_error:
-        return f"ours raises {sentence(reference_error)}"
-    return f"it raises {sentence(error)}"
 
 
 def _only_adds_distance_bias(encoding: PositionalEncoding) -> bool:
@@ -268,7 +264,10 @@ def _difference_around_lengths(models: Models, causal: bool) -> str:
     for size in MODEL_SIZES:
         pair = models.pair(size, causal)
         assert pair is not None
-        for length in _original_lengths(pair.reference):
+        # The lengths to which an encoding or its parts compare that of a row.
+        original_lengths = {getattr(part, "original_length", None) for part in pair.reference.modules()}
+        lengths = {length for length in original_lengths if isinstance(length, int)}
+        for length in sorted({pair.shape.train_length, *lengths}):
             if length >= NEAR and not models.defined_far(pair):
                 continue
             for where, tokens in {
@@ -287,12 +286,6 @@ def _difference_around_lengths(models: Models, causal: bool) -> str:
                 if masked_difference(result, expected) > TOLERANCE:
                     return f"in a row of {tokens:,} tokens, {where} the original length, logits differ"
     return ""
-
-
-def _original_lengths(encoding: PositionalEncoding) -> list[int]:
-    """Return the lengths to which an encoding or its parts compare that of a row, smallest first."""
-    lengths = {getattr(part, "original_length", None) for part in encoding.modules()}
-    return sorted({encoding.shape.train_length, *(length for length in lengths if isinstance(length, int))})
 
 
 def _row_of_length(pair: Pair, tokens: int) -> Inputs:
@@ -351,7 +344,9 @@ def _difference_at_far_ids(models: Models, causal: bool) -> str:
     pair = models.pair(SMALL, causal)
     if pair is None or not models.defined_far(pair):
         return ""
-    for ids_T in (ids_around_table_ends(), spread_ids(DENSE)):
+    ends = torch.tensor(TABLE_ENDS)
+    around_ends = torch.cat([ends - 1, ends, ends + 1]).unique()
+    for ids_T in (around_ends, spread_ids(DENSE)):
         embeddings, scores = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
         place = "" if pair.layout else _place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
         if place:
@@ -366,7 +361,7 @@ def _difference_in_half_precision(models: Models, causal: bool) -> str:
     pair = models.pair(SMALL, causal)
     if pair is None or pair.layout or not models.defined_far(pair):
         return ""
-    holds, measured = describe_loss(half_precision_losses(pair.candidate, pair.reference))
+    holds, measured = half_precision_loss(pair.candidate, pair.reference)
     return "" if holds else measured
 
 
@@ -410,12 +405,6 @@ def differs_in(stage: str, models: Models, causal: bool) -> bool:
     return stage in OTHER_STAGES and bool(OTHER_STAGES[stage](models, causal))
 
 
-def ids_around_table_ends() -> Tensor:
-    """Return the ids next to the usual ends of tables, sorted."""
-    ends = torch.tensor(TABLE_ENDS)
-    return torch.cat([ends - 1, ends, ends + 1]).unique()
-
-
 def spread_ids(number: int) -> Tensor:
     """Return random ids below `FARTHEST`, sorted."""
     ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
@@ -424,9 +413,7 @@ def spread_ids(number: int) -> Tensor:
 
 def format_numbers(word: str, numbers: Sequence[int]) -> str:
     """Return a text such as ``layer 3`` or ``layers 3, 7 and 11``."""
-    if len(numbers) == 1:
-        return f"{word} {numbers[0]:,}"
     shown = [f"{number:,}" for number in numbers[:MOST_NUMBERS]]
     if len(numbers) > MOST_NUMBERS:
-        return f"{word}s {', '.join(shown)} and {len(numbers) - MOST_NUMBERS} more"
-    return f"{word}s {', '.join(shown[:-1])} and {shown[-1]}"
+        shown.append(f"{len(numbers) - MOST_NUMBERS} more")
+    return f"{word if len(numbers) == 1 else f'{word}s'} {join_names(shown)}"

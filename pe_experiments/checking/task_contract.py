@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.random_draws import watch_random_draws
+from pe_experiments.checking.checks import Checks, Measurement, watch_global_generators
 from pe_experiments.data.formats import FORMATS, format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.errors import UserError, allowed
@@ -56,7 +55,7 @@ def lengths_to_check(task: Task, lengths: Iterable[int] = LENGTHS) -> list[int]:
 
 def differing_builds(build: Callable[[], Task]) -> str:
     """Describe how two tasks built in the same way differ in their examples; return "" if they agree."""
-    with watch_random_draws(None) as sources:
+    with watch_global_generators() as sources:
         first, second = build(), build()
     if sources:
         return f"building it draws from or seeds {allowed(sources)}"
@@ -138,7 +137,7 @@ def lengths_are_ordered(task: Task) -> Measurement:
 @check("generator", "the generator decides", "torch.randint without generator=, or something kept on self")
 def generator_decides(task: Task) -> Measurement:
     length = lengths_to_check(task)[-1]
-    with watch_random_draws(task) as sources:
+    with watch_global_generators() as sources:
         first = draw_examples(task, length, 50, 3)
         for another_length in lengths_to_check(task):
             draw_examples(task, another_length, 7, another_length)

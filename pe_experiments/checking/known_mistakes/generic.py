@@ -7,17 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pe_experiments.checking.candidate_and_reference import SMALL, model_shape
+from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes.mistake import (
     Change,
     ChangeIds,
     PositionIds,
-    change_attribute,
     change_method,
     change_result,
     replace_method,
     reported_in,
     with_ids,
 )
+from pe_experiments.checking.random_inputs import build
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import acts_at_embedding
@@ -119,7 +121,7 @@ WRONG_CACHED_IDS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "it has the id of the longest row": lambda i, j, first: i.amax(0, keepdim=True).expand_as(i),
     "the offset of the first row serves all rows": lambda i, j, first: i[:1],
 }
-REPORTED = {
+REPORTED_CACHED_IDS = {
     "it is counted from 0": "x-transformers, candle #899",
     "the offset of the first row serves all rows": "mlx #3494",
 }
@@ -159,7 +161,7 @@ def mistakes_while_decoding() -> Iterator[tuple[str, Change]]:
     for is_cached in CACHED:
         for description, query_ids in WRONG_CACHED_IDS.items():
             change = _cached_ids(query_ids, is_cached)
-            projects = REPORTED.get(description, "")
+            projects = REPORTED_CACHED_IDS.get(description, "")
             yield f"the query of a cached step: {description}", reported_in(projects, change)
         yield "it has no effect on a cached step", Change(partial(_no_effect, is_cached))
 
@@ -288,24 +290,36 @@ OUTPUTS: dict[str, Change] = {
 }
 
 
-def _number_plus(name: str, by: int, encoding: PositionalEncoding) -> int:
-    return int(getattr(encoding, name)) + by
+def _add(name: str, by: int, encoding: PositionalEncoding) -> None:
+    setattr(encoding, name, getattr(encoding, name) + by)
 
 
-def generic_changes(encoding: PositionalEncoding) -> dict[str, Change]:
-    """Return the mistakes that this encoding can have, by description."""
+def generic_mistakes(
+    component: SizedComponent, causal: bool, at_table_ends: bool
+) -> list[tuple[str, Change]]:
+    """Return the mistakes that this encoding can have, with their descriptions.
+
+    With ``at_table_ends`` these include wrapped and clipped ids, at all usual sizes of tables.
+    """
+    encoding = build(component.build, model_shape(SMALL, causal))
+    hooks = {hook for part in layer_encodings(encoding) for hook in attention_hooks(part)}
     changes = dict(GENERIC)
     if isinstance(encoding, Rope):
         changes |= ROUNDED_ROTATIONS
     if isinstance(encoding, AbsoluteEncoding):
         changes |= ROUNDED_VECTORS
-    if any("bias" in attention_hooks(part) for part in layer_encodings(encoding)):
+    if "bias" in hooks:
         changes |= ROUNDED_BIASES
     if type(encoding).outputs is not PositionalEncoding.outputs:
         changes |= OUTPUTS
     for name, value in vars(encoding).items():
         is_number = type(value) is int and value > 0  # at 0, an option is off
         if is_number and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):
-            for size, by in {"large": 1, "small": -1}.items():
-                changes[f"{name} is one too {size}"] = change_attribute(name, partial(_number_plus, name, by))
-    return changes
+            changes[f"{name} is one too large"] = Change(partial(_add, name, 1))
+            changes[f"{name} is one too small"] = Change(partial(_add, name, -1))
+    mistakes = [*changes.items()]
+    if hooks:
+        mistakes += mistakes_while_decoding()
+    if at_table_ends:
+        mistakes += mistakes_at_table_ends()
+    return mistakes

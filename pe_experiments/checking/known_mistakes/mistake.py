@@ -95,12 +95,3 @@ def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:
     context = at.query_rows(0, at.q_positions_BT.shape[1])
     context.q_positions_BT, context.k_positions_BS = change_ids(at.q_positions_BT, at.k_positions_BS)
     return context
-
-
-def change_positions(name: str, change_ids: ChangeIds) -> Change:
-    """Return a change of the position ids in the context, which is the last argument of the method."""
-
-    def with_changed_ids(encoding, original, *arguments):
-        return original(*arguments[:-1], with_ids(arguments[-1], change_ids))
-
-    return change_method(name, with_changed_ids)

@@ -10,7 +10,6 @@ from pe_experiments.checking.known_mistakes.mistake import (
     as_convention,
     change_attribute,
     change_method,
-    change_positions,
     change_result,
     reported_in,
     with_ids,
@@ -81,6 +80,10 @@ def change_slopes(slopes_of):
 def leave_later_units(encoding, original, inputs, at):
     """Zero the logits of keys that the query does not see, but not the hidden units that read them."""
     return encoding.mlp(inputs.masked_fill(~at.visible_BTS[:, None], 0))
+
+
+def shift_by_one_more(encoding, original, q, at):
+    return original(q, with_ids(at, lambda i, j: (i + 1, j)))
 
 
 def shift_as_in_decoder(encoding, original, q, k, at):
@@ -171,7 +174,7 @@ REPORTED: dict[str, dict[str, Change]] = {
     },
     "transformer_xl": {
         "the relative shift is off by one": reported_in(
-            "labml #185", change_positions("_split", lambda i, j: (i + 1, j))
+            "labml #185", change_method("_split", shift_by_one_more)
         ),
         "the relative shift of a decoder in encoders": reported_in(
             "espnet #2684", change_method("bias", shift_as_in_decoder)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.check_task import remarks_on
-from pe_experiments.checking.random_draws import watch_random_draws
 from pe_experiments.checking.task_contract import CHECKS, differing_builds
 from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.copying import Copy
@@ -54,34 +51,24 @@ def test_a_task_wrong_at_a_single_length_is_found(wrong_length: int) -> None:
     assert f"length {wrong_length}: " in CHECKS["rule"](WrongAtOneLength()).measured
 
 
-class OwnGenerators(Copy):
-    """Draws from a generator of its own and in each call from a new one, none of which is seeded."""
+class NumpyInputs(Copy):
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
+        inputs = torch.from_numpy(np.random.randint(self.vocab_size, size=(batch_size, length)))
+        return inputs, inputs.clone()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = random.Random()
+
+class OwnGenerator(Copy):
+    """Draws from a new generator without a seed in every call."""
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> Examples:
-        self.generator.random()
-        np.random.default_rng().random()
-        return super().sample(length, batch_size, generator)
+        drawn = np.random.default_rng().integers(self.vocab_size, size=(batch_size, length))
+        inputs = torch.from_numpy(drawn)
+        return inputs, inputs.clone()
 
 
-def test_sources_of_random_numbers_are_named() -> None:
-    measured = CHECKS["generator"](OwnGenerators()).measured
-    assert "numpy.random.default_rng() without a seed" in measured
-    assert "the generator self.generator" in measured
-
-
-def test_draws_of_other_threads_do_not_count() -> None:
-    with watch_random_draws(Copy()) as sources:
-        thread = threading.Thread(target=lambda: (os.urandom(4), random.Random()))
-        thread.start()
-        thread.join()
-    assert sources == []
-    with watch_random_draws(Copy()) as sources:
-        os.urandom(4)
-    assert sources == ["os.urandom"]
+def test_other_sources_of_random_numbers_are_found() -> None:
+    assert CHECKS["generator"](NumpyInputs()).measured == "it draws from or seeds numpy.random"
+    assert CHECKS["generator"](OwnGenerator()).measured == "the same generator gave other examples"
 
 
 class OwnPermutation(Copy):
@@ -97,7 +84,5 @@ class OwnPermutation(Copy):
 
 
 def test_a_task_that_differs_between_instances_is_found() -> None:
-    assert "building it draws from or seeds random.Random() without a seed" in differing_builds(
-        OwnPermutation
-    )
+    assert "two instances draw other examples" in differing_builds(OwnPermutation)
     assert differing_builds(Copy) == ""
