@@ -17,7 +17,6 @@ from pe_experiments.checking.checked_encoding import (
     compare_difference,
 )
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.half_precision import cast, half_precision_loss, takes_large_ids
 from pe_experiments.checking.random_inputs import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
@@ -25,8 +24,11 @@ from pe_experiments.checking.scenarios import (
     SCENARIOS,
     TOKENS,
     Scenario,
+    cast,
     difference_from_alone,
+    half_precision_loss,
     outputs,
+    takes_large_ids,
     worst_difference,
 )
 from pe_experiments.encodings import PositionalEncoding

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {  # how
     "numpy.random": (np.random.get_state, np.random.set_state),
     "Python's random": (random.getstate, random.setstate),
 }
-Measure = TypeVar("Measure", bound=Callable[[Any], Measurement])
+Measure = Callable[[Any], Measurement]  # of a subject: an encoding or a task
 
 
 class Result(NamedTuple):
@@ -51,7 +51,7 @@ class Check(NamedTuple):
 
     name: str
     promise: str
-    measure: Callable[[Any], Measurement]
+    measure: Measure
     usual_cause: str
 
     def __call__(self, subject: Any) -> Result:

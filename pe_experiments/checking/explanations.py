@@ -311,17 +311,15 @@ def decoder_alone(comparison: Comparison) -> Explanation | None:
     if len(comparison.forms) < 2:
         return None
     decoder = replace(comparison, forms=[True], named=False)
-    for rule in (equal, channel_layout, other_arguments):
-        same = rule(decoder)
-        if same is None or same.kind is not Kind.RIGHT:
-            continue
-        encoder = replace(same.comparison, forms=[False], named=True)
-        explained = explain([encoder], [entry for entry in EXPLANATIONS if entry is not decoder_alone])
-        text = explained.text if explained else encoder.describe_difference()
-        hint = "If it is meant for decoders alone, say so: causal_only = True in its class."
-        lines = [f"In a decoder alone: {same.text}", f"In an encoder: {text}", hint]
-        return Explanation(Kind.MISTAKE, "\n".join(lines), same.comparison)
-    return None
+    same = explain([decoder], (equal, channel_layout, other_arguments))
+    if same is None or same.kind is not Kind.RIGHT:
+        return None
+    encoder = replace(same.comparison, forms=[False], named=True)
+    explained = explain([encoder], [rule for rule in EXPLANATIONS if rule is not decoder_alone])
+    text = explained.text if explained else encoder.describe_difference()
+    hint = "If it is meant for decoders alone, say so: causal_only = True in its class."
+    lines = [f"In a decoder alone: {same.text}", f"In an encoder: {text}", hint]
+    return Explanation(Kind.MISTAKE, "\n".join(lines), same.comparison)
 
 
 # Encodings of which we have no reference.
@@ -388,22 +386,15 @@ def _queries_and_keys(encoding: PositionalEncoding) -> tuple[Tensor, Tensor, Att
     return inputs.q_BHTK, inputs.k_BHTK, inputs.context(encoding.shape.causal)
 
 
-def own_parameters(comparison: Comparison) -> Explanation | None:
-    """Layers have parameters of their own where ours share them, or the other way round."""
-    if not comparison.shares_parameters or not comparison.same_nearby:
-        return None
-    if [outcome.stage for outcome in comparison.differences if outcome.stage != SHARING]:
-        return None
-    place = comparison.differences[0].place
-    text = f"It is almost {comparison.label}: {place}. There is no reference for that here."
-    return Explanation(Kind.NEW, text, comparison)
-
-
 def stage(comparison: Comparison) -> Explanation | None:
     """Single sequences at near positions agree, and some stages differ."""
     if not comparison.shares_parameters or not comparison.same_nearby:
         return None
     stages = {outcome.stage for outcome in comparison.differences}
+    if stages == {SHARING}:
+        place = comparison.differences[0].place
+        text = f"It is almost {comparison.label}: {place}. There is no reference for that here."
+        return Explanation(Kind.NEW, text, comparison)
     kind = Kind.NEW if stages <= LENGTH_STAGES else Kind.MISTAKE
     return Explanation(kind, comparison.describe_difference(), comparison)
 
@@ -421,7 +412,6 @@ EXPLANATIONS: tuple[Rule, ...] = (
     relation(relations.shifted_ids),
     frequencies,
     relation(relations.mask),
-    own_parameters,
     stage,
 )
 MOST_SIMILAR = 3  # encodings on which the entries after `IDENTITIES` are tried

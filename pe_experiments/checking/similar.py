@@ -1,6 +1,5 @@
 """Order our encodings by their similarity to an implementation."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -93,14 +92,15 @@ def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparis
         reference_effect = effect_of(reference.build, common[0])
         if not effect.within(reference_effect):
             continue
-        comparison = Comparison(component.build, reference, common, component=component)
+        same_effect = effect == reference_effect
+        comparison = Comparison(
+            component.build, reference, common, component=component, same_effect=same_effect
+        )
         difference = _near_difference(comparison)
         fits = difference is not None
         if difference is None:
             difference = comparison.untrained_difference(MODEL_SIZES[:1])[0]
-        other_effect = effect != reference_effect
-        comparison = replace(comparison, same_effect=not other_effect)
-        comparisons.append((other_effect, not fits, max(difference, TOLERANCE), comparison))
+        comparisons.append((not same_effect, not fits, max(difference, TOLERANCE), comparison))
     comparisons.sort(key=lambda entry: entry[:3])
     return [comparison for *_, comparison in comparisons]
 

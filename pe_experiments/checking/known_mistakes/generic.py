@@ -1,6 +1,7 @@
 """Mistakes that any encoding can have: wrong position ids, numbers off by one, half precision, no effect."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from pe_experiments.checking.known_mistakes.mistake import (
     change_method,
     change_result,
     replace_method,
-    reported_in,
     with_ids,
 )
 from pe_experiments.checking.random_inputs import build
@@ -162,7 +162,7 @@ def mistakes_while_decoding() -> Iterator[tuple[str, Change]]:
         for description, query_ids in WRONG_CACHED_IDS.items():
             change = _cached_ids(query_ids, is_cached)
             projects = REPORTED_CACHED_IDS.get(description, "")
-            yield f"the query of a cached step: {description}", reported_in(projects, change)
+            yield f"the query of a cached step: {description}", replace(change, projects=projects)
         yield "it has no effect on a cached step", Change(partial(_no_effect, is_cached))
 
 
@@ -261,8 +261,8 @@ def _tables_in_bfloat16(rotations):
 
 
 ROUNDED_ROTATIONS: dict[str, Change] = {
-    "frequencies in bfloat16": reported_in(
-        "gpt-neox #1003", change_result("frequencies_BR", lambda f: f.bfloat16().double())
+    "frequencies in bfloat16": change_result(
+        "frequencies_BR", lambda f: f.bfloat16().double(), projects="gpt-neox #1003"
     ),
     "frequencies in float16": change_result("frequencies_BR", lambda f: f.half().double()),
     "angles in bfloat16": change_method("_rotations", _angles_in_bfloat16),

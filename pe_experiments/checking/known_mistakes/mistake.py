@@ -1,13 +1,13 @@
 """Define changes that introduce mistakes into encodings.
 
 Every ``replacement`` of a method is called as ``replacement(encoding, original, *arguments)``, where
-``original`` is the bound method that it replaces.
+``original`` is the bound method that it replaces. ``labels`` are the other arguments of `Change`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -54,19 +54,9 @@ class Change:
         return Change(apply)
 
 
-def as_convention(change: Change) -> Change:
-    """Return the change marked as a convention of released models."""
-    return replace(change, convention=True)
-
-
-def reported_in(projects: str, change: Change) -> Change:
-    """Return the change with the public projects for which it was reported."""
-    return replace(change, projects=projects)
-
-
-def change_attribute(name: str, value: Callable[[Any], Any]) -> Change:
+def change_attribute(name: str, value: Callable[[Any], Any], **labels: Any) -> Change:
     """Return a change that sets an attribute to ``value(encoding)``."""
-    return Change(lambda encoding: setattr(encoding, name, value(encoding)))
+    return Change(lambda encoding: setattr(encoding, name, value(encoding)), **labels)
 
 
 def replace_method(encoding: PositionalEncoding, name: str, replacement: Callable[..., Any]) -> None:
@@ -80,14 +70,14 @@ def replace_method(encoding: PositionalEncoding, name: str, replacement: Callabl
     encoding.__class__ = type(cls.__name__, (cls,), {name: new_method})
 
 
-def change_method(name: str, replacement: Callable[..., Any]) -> Change:
+def change_method(name: str, replacement: Callable[..., Any], **labels: Any) -> Change:
     """Return a change that replaces a method."""
-    return Change(lambda encoding: replace_method(encoding, name, replacement))
+    return Change(lambda encoding: replace_method(encoding, name, replacement), **labels)
 
 
-def change_result(name: str, change: Callable[[Any], Any]) -> Change:
+def change_result(name: str, change: Callable[[Any], Any], **labels: Any) -> Change:
     """Return a change that applies ``change`` to the result of a method."""
-    return change_method(name, lambda encoding, original, *arguments: change(original(*arguments)))
+    return change_method(name, lambda encoding, original, *arguments: change(original(*arguments)), **labels)
 
 
 def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:

@@ -7,16 +7,18 @@ from torch.nn import functional as F
 
 from pe_experiments.checking.known_mistakes.mistake import (
     Change,
-    as_convention,
     change_attribute,
     change_method,
     change_result,
-    reported_in,
     with_ids,
 )
 from pe_experiments.encodings.rope import Rope
 
-# RoPE and its extensions.
+# Sinusoids, RoPE and its extensions.
+
+
+def multiply_tokens(encoding, original, x, positions):
+    return original(x * x.shape[-1] ** 0.5, positions)
 
 
 def leave_padded_keys_unset(encoding, original, q, k, at):
@@ -64,14 +66,14 @@ def extra_slopes_not_interleaved(heads):
     return torch.cat([geometric_slopes(power_of_two), geometric_slopes(2 * power_of_two)])[:heads]
 
 
-def change_slopes(slopes_of):
+def change_slopes(slopes_of, **labels):
     """Return a change of ALiBi's slopes to ``slopes_of(heads)``."""
 
     def bias(encoding, original, at):
         slopes_H11 = slopes_of(encoding.shape.num_heads)[:, None, None]
         return (-slopes_H11 * at.relative_positions_BTS.abs()[:, None]).float()
 
-    return change_method("_bias", bias)
+    return change_method("_bias", bias, **labels)
 
 
 # Encodings that depend on content.
@@ -112,82 +114,76 @@ def scaled_beyond_the_original_length(encoding, original, q, k, at):
 
 REPORTED: dict[str, dict[str, Change]] = {
     "sinusoidal": {
-        "exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": as_convention(
-            change_attribute("base", lambda e: e.base ** (e.width / (e.width - 2)))
+        "exponents m / (pairs - 1), as in Tensor2Tensor and fairseq": change_attribute(
+            "base", lambda e: e.base ** (e.width / (e.width - 2)), convention=True
         ),
-        "tokens are multiplied by sqrt(d_model) too, as in the paper": as_convention(
-            change_method(
-                "embed", lambda e, original, x, positions: original(x * x.shape[-1] ** 0.5, positions)
-            )
+        "tokens are multiplied by sqrt(d_model) too, as in the paper": change_method(
+            "embed", multiply_tokens, convention=True
         ),
-        "the exponent is inverted": reported_in(
-            "WaveGrad #12", change_attribute("base", lambda e: 1 / e.base)
+        "the exponent is inverted": change_attribute("base", lambda e: 1 / e.base, projects="WaveGrad #12"),
+        "frequencies are 1 (integer division)": change_attribute(
+            "base", lambda e: 1.0, projects="BERT-pytorch #18"
         ),
-        "frequencies are 1 (integer division)": reported_in(
-            "BERT-pytorch #18", change_attribute("base", lambda e: 1.0)
-        ),
-        "frequencies e^-2m (floored)": reported_in(
-            "LoFTR #41", change_attribute("base", lambda e: math.exp(e.width))
+        "frequencies e^-2m (floored)": change_attribute(
+            "base", lambda e: math.exp(e.width), projects="LoFTR #41"
         ),
     },
     "rope": {
-        "keys left of the text stay uninitialised": reported_in(
-            "fla #967", change_method("rotate", leave_padded_keys_unset)
+        "keys left of the text stay uninitialised": change_method(
+            "rotate", leave_padded_keys_unset, projects="fla #967"
         ),
-        "keys converted between layouts with too few heads": reported_in(
-            "llama.cpp #3364", change_method("rotate", permute_keys)
+        "keys converted between layouts with too few heads": change_method(
+            "rotate", permute_keys, projects="llama.cpp #3364"
         ),
     },
     "rope_nope": {
-        "the layers are exchanged": as_convention(
-            change_method("for_layer", lambda e, original, layer: original(layer + 1))
+        "the layers are exchanged": change_method(
+            "for_layer", lambda e, original, layer: original(layer + 1), convention=True
         ),
     },
     "rope_partial": {
-        "the whole head rotates": reported_in("pie #602", change_method("rotate", rotate_whole_head)),
+        "the whole head rotates": change_method("rotate", rotate_whole_head, projects="pie #602"),
     },
     "rope_dynamic_ntk": {
-        "the factor does not follow the length": reported_in(
-            "vLLM #3488, #41236", change_method("stretch_B", fixed_factor)
+        "the factor does not follow the length": change_method(
+            "stretch_B", fixed_factor, projects="vLLM #3488, #41236"
         ),
-        "the factor follows the tokens so far": reported_in(
-            "transformers", change_method("times_longer_B", factor_of_tokens_so_far)
+        "the factor follows the tokens so far": change_method(
+            "times_longer_B", factor_of_tokens_so_far, projects="transformers"
         ),
     },
     "rope_yarn": {
-        "the current length in place of the original one": reported_in(
-            "TransformerLens #910", change_method("_pair_with", ramp_of_current_length)
+        "the current length in place of the original one": change_method(
+            "_pair_with", ramp_of_current_length, projects="TransformerLens #910"
         ),
     },
     "alibi": {
-        "no interleaving where the number of heads is no power of two": as_convention(
-            change_slopes(geometric_slopes)
+        "no interleaving where the number of heads is no power of two": change_slopes(
+            geometric_slopes, convention=True
         ),
         "the extra heads take the first slopes of twice the heads, not every other one": change_slopes(
             extra_slopes_not_interleaved
         ),
     },
     "logn": {
-        "nothing is scaled below the original length, as in Qwen": as_convention(
-            change_method("rotate", scaled_beyond_the_original_length)
+        "nothing is scaled below the original length, as in Qwen": change_method(
+            "rotate", scaled_beyond_the_original_length, convention=True
         ),
     },
     "transformer_xl": {
-        "the relative shift is off by one": reported_in(
-            "labml #185", change_method("_split", shift_by_one_more)
-        ),
-        "the relative shift of a decoder in encoders": reported_in(
-            "espnet #2684", change_method("bias", shift_as_in_decoder)
+        "the relative shift is off by one": change_method("_split", shift_by_one_more, projects="labml #185"),
+        "the relative shift of a decoder in encoders": change_method(
+            "bias", shift_as_in_decoder, projects="espnet #2684"
         ),
     },
     "deberta": {
-        "position to content uses d(i, j) instead of d(j, i)": as_convention(
-            change_result("_rows", lambda rows: (rows[0], rows[0].mT))
+        "position to content uses d(i, j) instead of d(j, i)": change_result(
+            "_rows", lambda rows: (rows[0], rows[0].mT), convention=True
         ),
     },
     "dape_v2": {
-        "hidden units of later keys are left in": reported_in(
-            "chuanyang-Zheng/DAPE", change_method("_convolved", leave_later_units)
+        "hidden units of later keys are left in": change_method(
+            "_convolved", leave_later_units, projects="chuanyang-Zheng/DAPE"
         ),
     },
 }

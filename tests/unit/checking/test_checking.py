@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import ClassVar
 
 import pytest
@@ -43,22 +44,19 @@ def test_every_reported_mistake_is_caught_and_named(choice: str, name: str) -> N
     assert (explanation.kind is Kind.RIGHT) == change.convention
 
 
+AT_ONE_POSITION = "every token has position 0"  # the same as no effect
+GENERIC_MISTAKES = [
+    *product(("rope", "sinusoidal"), ("positions are doubled", "positions in bfloat16", NO_EFFECT)),
+    *product(["rope"], ("the sign of the keys' positions", INDICES, AT_ONE_POSITION)),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("choice", ["rope", "sinusoidal"])
-@pytest.mark.parametrize("name", ["positions are doubled", "positions in bfloat16", NO_EFFECT])
+@pytest.mark.parametrize(("choice", "name"), GENERIC_MISTAKES)
 def test_a_generic_mistake_is_named(choice: str, name: str) -> None:
     explanation = known_mistake(comparison_with(reference_of(choice), GENERIC[name]))
     assert explanation is not None
-    assert name in explanation.text
-
-
-@pytest.mark.slow
-def test_other_generic_mistakes_of_rotations_are_named() -> None:
-    sign = "the sign of the keys' positions"
-    for made, named in {sign: sign, INDICES: INDICES, "every token has position 0": NO_EFFECT}.items():
-        explanation = known_mistake(comparison_with(reference_of("rope"), GENERIC[made]))
-        assert explanation is not None
-        assert named in explanation.text
+    assert (NO_EFFECT if name == AT_ONE_POSITION else name) in explanation.text
 
 
 def test_a_mistake_while_decoding_is_no_difference_of_single_sequences() -> None:
