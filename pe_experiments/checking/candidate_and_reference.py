@@ -4,7 +4,7 @@ The candidate is the implementation under test.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,16 +13,12 @@ from torch import Tensor
 from pe_experiments.checking.channel_layouts import channel_order
 from pe_experiments.checking.parameter_sharing import Pairing, assignments
 from pe_experiments.checking.random_inputs import (
-    build,
     draw_content,
     draw_inputs,
     embed,
     masked_difference,
-    perturbed,
-    trainable,
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
@@ -143,40 +139,6 @@ class Pair:
                 if worst > stop_above:
                     return worst
         return worst
-
-
-@dataclass(eq=False)
-class Models:
-    """Pairs of the same candidate and reference, each in a model of its own; a pair is built once.
-
-    Args:
-        candidate: builds the implementation under test.
-        reference: builds the encoding to compare with.
-        layout: the layout of the candidate's channels, see `channel_layouts`.
-        largest: whether to measure the largest difference and its place, instead of ending at the first one.
-    """
-
-    candidate: MakeEncoding
-    reference: MakeEncoding
-    layout: Sequence[str] = ()
-    largest: bool = False
-    _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
-
-    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
-        """Return the two in a model of these sizes; None if their parameters do not fit."""
-        shape = model_shape(sizes, causal, layers)
-        if shape not in self._pairs:
-            stop_above = torch.inf if self.largest else TOLERANCE
-            source, target = perturbed(build(self.reference, shape)), build(self.candidate, shape)
-            self._pairs[shape] = share_parameters(source, target, self.layout, stop_above)
-        return self._pairs[shape]
-
-    def defined_far(self, pair: Pair) -> bool:
-        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
-        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
-            return True
-        other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
-        return other is None or other.difference_below(FAR) <= TOLERANCE
 
 
 def share_parameters(

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 
 from pe_experiments.checking.candidate_and_reference import (
+    FAR,
     MODEL_SIZES,
     NEAR,
     SMALL,
-    Models,
+    TOLERANCE,
     Pair,
     Sizes,
     model_shape,
+    share_parameters,
 )
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes.mistake import Change
-from pe_experiments.checking.random_inputs import build
+from pe_experiments.checking.random_inputs import build, perturbed, trainable
 from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (
     DIFFER,
@@ -54,6 +56,7 @@ class Comparison:
         user_arguments: names of arguments of our encoding that the user set.
         named: whether the user says that it should be this encoding.
         same_effect: whether both act in the same places, see `similar.Effect`.
+        largest: whether to measure the largest difference and its place, instead of ending at the first one.
     """
 
     candidate: MakeEncoding
@@ -65,25 +68,36 @@ class Comparison:
     user_arguments: Sequence[str] = ()
     named: bool = False
     same_effect: bool = True
+    largest: bool = False
+    _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
 
     def make_reference(self, shape: ModelShape) -> PositionalEncoding:
         """Build our encoding for a model of this shape, with the change."""
-        return self._changed(self.reference)(shape)
+        encoding = self.reference.build(shape)
+        if self.change is not None:
+            self.change.apply(encoding)
+        return encoding
 
-    def _changed(self, reference: SizedComponent) -> MakeEncoding:
-        if self.change is None:
-            return reference.build
-        return self.change.make_in(reference.build)
+    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
+        """Return the two in a model of these sizes, built once; None if their parameters do not fit."""
+        shape = model_shape(sizes, causal, layers)
+        if shape not in self._pairs:
+            stop_above = torch.inf if self.largest else TOLERANCE
+            source, target = perturbed(build(self.make_reference, shape)), build(self.candidate, shape)
+            self._pairs[shape] = share_parameters(source, target, self.layout, stop_above)
+        return self._pairs[shape]
 
-    @cached_property
-    def models(self) -> Models:
-        return Models(self.candidate, self.make_reference, self.layout)
+    def defined_far(self, pair: Pair) -> bool:
+        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
+        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
+            return True
+        other = share_parameters(pair.reference, build(self.make_reference, pair.shape, seed=1))
+        return other is None or other.difference_below(FAR) <= TOLERANCE
 
     @torch.no_grad()
-    def outcomes(self, largest: bool = False) -> Iterator[Outcome]:
-        """Yield the outcome of every stage; a stage ends at its first difference unless ``largest``."""
-        models = Models(self.candidate, self.make_reference, self.layout, largest) if largest else self.models
-        yield from outcomes(models, self.forms)
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield the outcome of every stage."""
+        yield from outcomes(self)
         if self.component is not None and (place := self._difference_with_other_arguments()):
             yield Outcome(OTHER_ARGUMENTS, self.forms[0], torch.inf, place)
 
@@ -106,7 +120,7 @@ class Comparison:
     @cached_property
     def differences(self) -> list[Outcome]:
         """Return the outcomes of all stages that differ."""
-        return [outcome for outcome in self.outcomes(largest=True) if outcome.place]
+        return [outcome for outcome in replace(self, largest=True).outcomes() if outcome.place]
 
     @property
     def same(self) -> bool:
@@ -155,19 +169,15 @@ class Comparison:
             other_value = value * 2 if value > 1 else value / 2
             try:
                 candidate = self.component.with_arguments(**{name: other_value}).build
-                reference = self._changed(self.reference.with_arguments(**{name: other_value}))
-                differs = not self._equal_nearby(candidate, reference)
-                ignores = differs and self._equal_nearby(candidate, self.make_reference)
+                reference = self.reference.with_arguments(**{name: other_value})
+                differs = not replace(self, candidate=candidate, reference=reference).same_nearby
+                ignores = differs and replace(self, candidate=candidate).same_nearby
             except Exception:  # one of both rejects the value
                 continue
             if differs:
                 what = "it does not change" if ignores else DIFFER
                 return f"with {name}={shown(other_value)} in both, {what}"
         return ""
-
-    def _equal_nearby(self, candidate: MakeEncoding, reference: MakeEncoding) -> bool:
-        models = Models(candidate, reference, self.layout)
-        return not next(outcomes(models, self.forms)).place
 
     # Texts.
 
@@ -187,7 +197,7 @@ class Comparison:
         if self.layout:
             lines.append(f"Its channels are laid out differently: {'; '.join(self.layout)}.")
             lines.append("That is no mistake, but weights do not carry over between the two.")
-        pairs = (self.models.pair(SMALL, causal) for causal in self.forms)
+        pairs = (self.pair(SMALL, causal) for causal in self.forms)
         tables = [pair.table for pair in pairs if pair and pair.table]
         if tables:
             lines.append(f"That is no mistake: {tables[0]}.")

@@ -23,7 +23,6 @@ from pe_experiments.checking.candidate_and_reference import (
     Pair,
     assignments,
     model_shape,
-    perturbed,
 )
 from pe_experiments.checking.channel_layouts import LAYOUTS, OF_NEIGHBOURS, USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
@@ -38,7 +37,7 @@ from pe_experiments.checking.other_arguments import (
     published_variants,
     rotates_equally,
 )
-from pe_experiments.checking.random_inputs import build
+from pe_experiments.checking.random_inputs import build, perturbed
 from pe_experiments.checking.relations import Relation
 from pe_experiments.checking.similar import all_encodings
 from pe_experiments.checking.stages import (
@@ -203,7 +202,7 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
         return [(), *(layout for layout in LAYOUTS if OF_NEIGHBOURS.keys() >= set(layout))]
     if issubclass(comparison.reference.cls, Rope):
         for ours in comparison.layouts(USUAL_LAYOUTS):
-            pair = ours.models.pair(SMALL, ours.forms[0])
+            pair = ours.pair(SMALL, ours.forms[0])
             if pair is not None and relations.keeps_pairs(pair):
                 layouts.append(ours.layout)
     return layouts or [()]
@@ -217,7 +216,7 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
     """
     first = comparison.first_difference
     try:
-        if first is not None and differs_in(first.stage, changed.models, first.causal):
+        if first is not None and differs_in(first.stage, changed, first.causal):
             return False
         return changed.same
     except Exception:

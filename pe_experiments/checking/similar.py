@@ -1,5 +1,6 @@
 """Order our encodings by their similarity to an implementation."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,6 @@ from pe_experiments.checking.candidate_and_reference import (
     MODEL_SIZES,
     SMALL,
     TOLERANCE,
-    Models,
     Pair,
     model_shape,
     scores_of,
@@ -109,8 +109,7 @@ def _near_difference(comparison: Comparison) -> float | None:
     """Return the smallest difference below position 64 in the usual layouts; None: other parameters."""
     differences = []
     for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
-        models = Models(ours.candidate, ours.make_reference, ours.layout, largest=True)
-        pair = models.pair(SMALL, ours.forms[0])
+        pair = replace(ours, largest=True).pair(SMALL, ours.forms[0])
         if pair is None:
             return None
         difference = pair.difference

@@ -13,8 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
 
 PositionIds = tuple[Tensor, Tensor]  # of the queries i and of the keys j, [B, T] and [B, S]
 ChangeIds = Callable[[Tensor, Tensor], PositionIds]
@@ -33,16 +32,6 @@ class Change:
     apply: Callable[[Any], None]
     convention: bool = False
     projects: str = ""
-
-    def make_in(self, make: MakeEncoding) -> MakeEncoding:
-        """Return a function that builds the encoding with ``make`` and changes it."""
-
-        def make_changed(shape: ModelShape) -> PositionalEncoding:
-            encoding = make(shape)
-            self.apply(encoding)
-            return encoding
-
-        return make_changed
 
     def then(self, change: Change) -> Change:
         """Return this change followed by another."""

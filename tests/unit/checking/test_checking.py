@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import ClassVar
 
@@ -29,7 +30,8 @@ REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for
 
 def comparison_with(reference: SizedComponent, change: Change) -> Comparison:
     forms = common_forms(reference, [True, False])
-    return Comparison(change.make_in(reference.build), reference, forms, named=True)
+    right = Comparison(reference.build, reference, forms, named=True)
+    return replace(right, candidate=right.changed(change).make_reference)
 
 
 @pytest.mark.slow
