@@ -1,7 +1,6 @@
 """Arguments with which an implementation may equal one of our encodings: published, fitted, or ignored."""
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import torch
@@ -87,12 +86,11 @@ def with_equal_frequencies(comparison: Comparison) -> list[Comparison]:
     if not issubclass(reference.cls, ExtendedRope) or rotates_equally(comparison):
         return []
     fixed = {name: reference.arguments[name] for name in comparison.user_arguments}
-    variants = (
-        variant
-        for variant in published_variants(reference, comparison.component)
-        if fixed.items() <= variant.arguments.items()
-    )
-    return list(islice(filter(rotates_equally, map(comparison.against, variants)), 1))
+    for variant in published_variants(reference, comparison.component):
+        other = comparison.against(variant)
+        if fixed.items() <= variant.arguments.items() and rotates_equally(other):
+            return [other]
+    return []
 
 
 @torch.no_grad()
