@@ -4,7 +4,7 @@ The candidate is the implementation under test.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice, permutations, product
 
@@ -12,14 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.checking.channel_layouts import channel_order
+from pe_experiments.checking.components import SizedComponent
+from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.random_inputs import (
+    build,
     draw_content,
     draw_inputs,
     embed,
     masked_difference,
+    perturbed,
     trainable,
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
@@ -284,3 +289,48 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
     logits_HS = logits_BHTS[0, :, 0].double()
     logits_HS = logits_HS.masked_fill(is_masked(logits_HS), -torch.inf)
     return logits_HS - logits_HS[:, [query]]
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """The same implementation and encoding of ours in models of several sizes.
+
+    Args:
+        candidate: builds the implementation under test.
+        reference: our encoding.
+        forms: the forms in which both exist: True for decoders, False for encoders.
+        change: a change of our encoding, such as a known mistake.
+        layout: the layout of the candidate's channels, see `channel_layouts`.
+        largest: whether to measure the largest difference and its place, instead of ending at the first one.
+    """
+
+    candidate: MakeEncoding
+    reference: SizedComponent
+    forms: Sequence[bool]
+    change: Change | None = None
+    layout: Sequence[str] = ()
+    largest: bool = False
+    _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
+
+    def make_reference(self, shape: ModelShape) -> PositionalEncoding:
+        """Build our encoding for a model of this shape, with the change."""
+        encoding = self.reference.build(shape)
+        if self.change is not None:
+            self.change.apply(encoding)
+        return encoding
+
+    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
+        """Return the two in a model of these sizes, built once; None if their parameters do not fit."""
+        shape = model_shape(sizes, causal, layers)
+        if shape not in self._pairs:
+            stop_above = torch.inf if self.largest else TOLERANCE
+            source, target = perturbed(build(self.make_reference, shape)), build(self.candidate, shape)
+            self._pairs[shape] = share_parameters(source, target, self.layout, stop_above)
+        return self._pairs[shape]
+
+    def defined_far(self, pair: Pair) -> bool:
+        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
+        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
+            return True
+        other = share_parameters(pair.reference, build(self.make_reference, pair.shape, seed=1))
+        return other is None or other.difference_below(FAR) <= TOLERANCE

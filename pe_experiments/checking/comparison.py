@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 
 from pe_experiments.checking.candidate_and_reference import (
-    FAR,
     MODEL_SIZES,
     NEAR,
     SMALL,
-    TOLERANCE,
     Pair,
+    Pairs,
     Sizes,
     model_shape,
-    share_parameters,
 )
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes.mistake import Change
-from pe_experiments.checking.random_inputs import build, perturbed, trainable
+from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (
     DIFFER,
@@ -33,8 +31,8 @@ from pe_experiments.checking.stages import (
     place_in_pair,
 )
 from pe_experiments.configuration.component import Component
-from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.encodings import PositionalEncoding
+from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.terminal.errors import join_names, shown
 
 MOST_STAGES = 4  # in a message
@@ -43,56 +41,20 @@ EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relati
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Pairs):
     """An implementation under test beside one of our encodings, perhaps changed by a known mistake.
 
     Args:
-        candidate: builds the implementation.
-        reference: our encoding.
-        forms: the forms in which both exist: True for decoders, False for encoders.
-        change: a change of our encoding, such as a known mistake.
-        layout: the layout of the candidate's channels, see `channel_layouts`.
         component: the implementation with its arguments, if they are known.
         user_arguments: names of arguments of our encoding that the user set.
         named: whether the user says that it should be this encoding.
         same_effect: whether both act in the same places, see `similar.Effect`.
-        largest: whether to measure the largest difference and its place, instead of ending at the first one.
     """
 
-    candidate: MakeEncoding
-    reference: SizedComponent
-    forms: Sequence[bool]
-    change: Change | None = None
-    layout: Sequence[str] = ()
     component: SizedComponent | None = None
     user_arguments: Sequence[str] = ()
     named: bool = False
     same_effect: bool = True
-    largest: bool = False
-    _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
-
-    def make_reference(self, shape: ModelShape) -> PositionalEncoding:
-        """Build our encoding for a model of this shape, with the change."""
-        encoding = self.reference.build(shape)
-        if self.change is not None:
-            self.change.apply(encoding)
-        return encoding
-
-    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
-        """Return the two in a model of these sizes, built once; None if their parameters do not fit."""
-        shape = model_shape(sizes, causal, layers)
-        if shape not in self._pairs:
-            stop_above = torch.inf if self.largest else TOLERANCE
-            source, target = perturbed(build(self.make_reference, shape)), build(self.candidate, shape)
-            self._pairs[shape] = share_parameters(source, target, self.layout, stop_above)
-        return self._pairs[shape]
-
-    def defined_far(self, pair: Pair) -> bool:
-        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
-        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
-            return True
-        other = share_parameters(pair.reference, build(self.make_reference, pair.shape, seed=1))
-        return other is None or other.difference_below(FAR) <= TOLERANCE
 
     @torch.no_grad()
     def outcomes(self) -> Iterator[Outcome]:

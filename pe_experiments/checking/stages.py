@@ -3,11 +3,9 @@
 Each stage yields an `Outcome` that says whether the two agree, and where they differ if they do not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +19,7 @@ from pe_experiments.checking.candidate_and_reference import (
     SMALL,
     TOLERANCE,
     Pair,
+    Pairs,
     Sizes,
     logits_of_one_query,
     scores_of,
@@ -38,9 +37,6 @@ from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import join_names, sentence
-
-if TYPE_CHECKING:
-    from pe_experiments.checking.comparison import Comparison
 
 HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
 LAYERS = 12  # a multiple of 2, 3, 4 and 6
@@ -82,15 +78,15 @@ class Outcome(NamedTuple):
 
 
 @torch.no_grad()
-def outcomes(comparison: Comparison) -> Iterator[Outcome]:
+def outcomes(pairs: Pairs) -> Iterator[Outcome]:
     """Yield the outcomes of all stages, those of single sequences first."""
-    for causal in comparison.forms:
+    for causal in pairs.forms:
         for size in MODEL_SIZES:
-            pair = comparison.pair(size, causal)
+            pair = pairs.pair(size, causal)
             if pair is None:
                 yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
                 return
-            near = _near(comparison, pair, size, causal)
+            near = _near(pairs, pair, size, causal)
             yield near
             if near.place:
                 continue
@@ -99,11 +95,11 @@ def outcomes(comparison: Comparison) -> Iterator[Outcome]:
                 differs = difference > TOLERANCE
                 place = _place_in_scenario(scenario, results, expected) if differs else ""
                 yield Outcome(name, causal, difference, place)
-            yield _far(comparison, pair, causal)
-    for causal in comparison.forms:
+            yield _far(pairs, pair, causal)
+    for causal in pairs.forms:
         for stage, describe_difference in OTHER_STAGES.items():
             try:
-                place = describe_difference(comparison, causal)
+                place = describe_difference(pairs, causal)
             except Exception:  # the encoding or its module rejects these sizes or positions
                 continue
             yield Outcome(stage, causal, torch.inf if place else 0.0, place)
@@ -112,13 +108,13 @@ def outcomes(comparison: Comparison) -> Iterator[Outcome]:
 # Single sequences.
 
 
-def _near(comparison: Comparison, pair: Pair, size: Sizes, causal: bool) -> Outcome:
+def _near(pairs: Pairs, pair: Pair, size: Sizes, causal: bool) -> Outcome:
     """Compare at random positions below `NEAR`."""
     width, heads, train_length = size
     stage = NEAR_STAGE
     if size != SMALL:
         stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
-    if pair.difference <= TOLERANCE or not comparison.largest:
+    if pair.difference <= TOLERANCE or not pairs.largest:
         return Outcome(stage, causal, pair.difference, DIFFER if pair.difference > TOLERANCE else "")
     place = place_in_pair(pair)
     if not place and (place := place_in_pair(pair, NEAR)):
@@ -126,9 +122,9 @@ def _near(comparison: Comparison, pair: Pair, size: Sizes, causal: bool) -> Outc
     return Outcome(stage, causal, pair.difference, place or DIFFER)
 
 
-def _far(comparison: Comparison, pair: Pair, causal: bool) -> Outcome:
+def _far(pairs: Pairs, pair: Pair, causal: bool) -> Outcome:
     """Compare at random positions below `FAR`."""
-    if not comparison.defined_far(pair):
+    if not pairs.defined_far(pair):
         return Outcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
     if not pair.layout and _only_adds_distance_bias(pair.reference):
         return Outcome(FAR_STAGE, causal)  # `_difference_at_distances` compares every distance
@@ -239,12 +235,12 @@ def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list
 # Models of other sizes, long rows, every distance, far ids, half precision, training.
 
 
-def _difference_across_sizes(comparison: Comparison, causal: bool) -> str:
+def _difference_across_sizes(pairs: Pairs, causal: bool) -> str:
     """Describe the first difference with twelve layers and other numbers of heads."""
     compared = set()
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
-            pair = comparison.pair(size, causal, LAYERS)
+            pair = pairs.pair(size, causal, LAYERS)
         except Exception:  # the encoding rejects these sizes
             continue
         if pair is None or pair.shape in compared:
@@ -262,16 +258,16 @@ def _difference_across_sizes(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_around_lengths(comparison: Comparison, causal: bool) -> str:
+def _difference_around_lengths(pairs: Pairs, causal: bool) -> str:
     """Describe a difference in rows of an original length of the reference, next to it, or twice as long."""
     for size in MODEL_SIZES:
-        pair = comparison.pair(size, causal)
+        pair = pairs.pair(size, causal)
         assert pair is not None
         # The lengths to which an encoding or its parts compare that of a row.
         original_lengths = {getattr(part, "original_length", None) for part in pair.reference.modules()}
         lengths = {length for length in original_lengths if isinstance(length, int)}
         for length in sorted({pair.shape.train_length, *lengths}):
-            if length >= NEAR and not comparison.defined_far(pair):
+            if length >= NEAR and not pairs.defined_far(pair):
                 continue
             for where, tokens in {
                 "one below": length - 1,
@@ -300,22 +296,22 @@ def _row_of_length(pair: Pair, tokens: int) -> Inputs:
     return replace(pair.inputs_at(ids_T[None]), declared_B=torch.tensor([tokens]))
 
 
-def _difference_of_long_training(comparison: Comparison, causal: bool) -> str:
+def _difference_of_long_training(pairs: Pairs, causal: bool) -> str:
     """Describe a difference in models trained on long sequences."""
     width, heads, _ = SMALL
     lengths = {LONG_TRAINING}
-    pair = comparison.pair(SMALL, causal)
+    pair = pairs.pair(SMALL, causal)
     if pair is not None and isinstance(pair.reference, ExtendedRope):
         # The slowest pair makes a whole rotation over more than 2 pi times the base.
         lengths.add(min(int(10 * pair.reference.base), LONGEST_TRAINING))
     for length in sorted(lengths):
-        pair = comparison.pair((width, heads, length), causal)
+        pair = pairs.pair((width, heads, length), causal)
         if pair is not None and pair.difference > TOLERANCE:
             return f"trained on {length:,} tokens, {place_in_pair(pair, NEAR) or DIFFER}"
     return ""
 
 
-def _difference_at_distances(comparison: Comparison, causal: bool) -> str:
+def _difference_at_distances(pairs: Pairs, causal: bool) -> str:
     """Describe the distances up to 4,095 at which the logits of a shift-invariant encoding differ."""
     ids_S = torch.arange(FAR)
     # The last query sees all keys before it; in an encoder, the first query sees all keys after it.
@@ -323,7 +319,7 @@ def _difference_at_distances(comparison: Comparison, causal: bool) -> str:
     if not causal:
         sizes_and_queries.append((LARGE, 0))
     for size, query in sizes_and_queries:
-        pair = comparison.pair(size, causal)
+        pair = pairs.pair(size, causal)
         if pair is None or pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
             continue
         try:
@@ -342,10 +338,10 @@ def _difference_at_distances(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_at_far_ids(comparison: Comparison, causal: bool) -> str:
+def _difference_at_far_ids(pairs: Pairs, causal: bool) -> str:
     """Describe a difference at ids up to `FARTHEST`, where tables may end or wrap."""
-    pair = comparison.pair(SMALL, causal)
-    if pair is None or not comparison.defined_far(pair):
+    pair = pairs.pair(SMALL, causal)
+    if pair is None or not pairs.defined_far(pair):
         return ""
     ends = torch.tensor(TABLE_ENDS)
     around_ends = torch.cat([ends - 1, ends, ends + 1]).unique()
@@ -359,20 +355,20 @@ def _difference_at_far_ids(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_in_half_precision(comparison: Comparison, causal: bool) -> str:
+def _difference_in_half_precision(pairs: Pairs, causal: bool) -> str:
     """Describe a difference on inputs in half precision that is larger than their rounding."""
-    pair = comparison.pair(SMALL, causal)
-    if pair is None or pair.layout or not comparison.defined_far(pair):
+    pair = pairs.pair(SMALL, causal)
+    if pair is None or pair.layout or not pairs.defined_far(pair):
         return ""
     holds, measured = half_precision_loss(pair.candidate, pair.reference)
     return "" if holds else measured
 
 
-def _difference_of_sharing(comparison: Comparison, causal: bool) -> str:
+def _difference_of_sharing(pairs: Pairs, causal: bool) -> str:
     """Describe layers that have parameters of their own although those of the reference share them."""
     growths: list[list[float]] = [[], []]
     for layers in (1, 3):
-        pair = comparison.pair(SMALL, causal, layers)
+        pair = pairs.pair(SMALL, causal, layers)
         if pair is None or pair.shape.num_layers != layers:  # the user gives the number of layers
             return ""
         for growth, encoding in zip(growths, (pair.candidate, pair.reference), strict=True):
@@ -386,7 +382,7 @@ def _difference_of_sharing(comparison: Comparison, causal: bool) -> str:
     return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
 
-OTHER_STAGES: dict[str, Callable[[Comparison, bool], str]] = {
+OTHER_STAGES: dict[str, Callable[[Pairs, bool], str]] = {
     "models with twelve layers or other numbers of heads": _difference_across_sizes,
     LENGTHS: _difference_around_lengths,
     LONG_TRAINED: _difference_of_long_training,
@@ -400,12 +396,12 @@ LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
 
 
 @torch.no_grad()
-def differs_in(stage: str, comparison: Comparison, causal: bool) -> bool:
+def differs_in(stage: str, pairs: Pairs, causal: bool) -> bool:
     """Return whether the two differ in one of the later stages, which are tried out of order to save time."""
     if stage == FAR_STAGE:
-        pair = comparison.pair(SMALL, causal)
-        return pair is not None and bool(_far(comparison, pair, causal).place)
-    return stage in OTHER_STAGES and bool(OTHER_STAGES[stage](comparison, causal))
+        pair = pairs.pair(SMALL, causal)
+        return pair is not None and bool(_far(pairs, pair, causal).place)
+    return stage in OTHER_STAGES and bool(OTHER_STAGES[stage](pairs, causal))
 
 
 def spread_ids(number: int) -> Tensor:
