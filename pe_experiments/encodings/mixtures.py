@@ -9,12 +9,29 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.base import Invariance, MakeEncoding, acts_at_embedding
 
 
-class Composition(PositionalEncoding):
+class Mixture(PositionalEncoding):
+    """Base class of several encodings in one model.
+
+    ``parts`` has the instances of each encoding: one, or one per layer if it is ``per_layer``.
+    """
+
+    parts: nn.ModuleList
+
+    @property
+    def acts_on_values(self) -> bool:
+        return any(instance.acts_on_values for instances in self.parts for instance in instances)  # type: ignore
+
+    def _at_layer(self, layer: int) -> list[PositionalEncoding]:
+        """Return the parts of this layer in their order."""
+        return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
+
+
+class Composition(Mixture):
     """Several encodings in every layer: embeddings and rotations apply in the order given, biases are added.
 
     Values pass in the order given, and their weighted sum in the reverse order. The logit scale is unchanged,
-    and every encoding keeps its own parameters (one set per layer if it is
-    ``per_layer``). The composition is shift-invariant if all parts are, and causal only if any part is.
+    and every encoding keeps its own parameters (one set per layer if it is ``per_layer``). The composition is
+    shift-invariant if all parts are, and causal only if any part is.
 
     Source: see the parts. Parameters: those of the parts. Beyond training: as the parts.
 
@@ -31,30 +48,17 @@ class Composition(PositionalEncoding):
         if len(encodings) < 2:
             raise ValueError(f"encodings: a composition needs at least two, got {len(encodings)}")
         self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
-        layers = [self._at_layer(layer) for layer in range(shape.num_layers)]
-        parts = [part for layer_parts in layers for part in layer_parts]
+        parts = [part for layer in range(shape.num_layers) for part in self._at_layer(layer)]
         for part in parts:
-            if type(part).weights is not PositionalEncoding.weights:
-                raise ValueError(
-                    f"encodings: {type(part).__name__} computes its own weights and cannot be composed"
-                )
-            if part.reads_weights:
-                raise ValueError(
-                    f"encodings: {type(part).__name__} reads the attention weights and cannot be composed"
-                )
-        for part in layers[0][1:]:
+            makes_weights = type(part).weights is not PositionalEncoding.weights
+            if makes_weights or part.reads_weights:
+                what = "computes its own weights" if makes_weights else "reads the attention weights"
+                raise ValueError(f"encodings: {type(part).__name__} {what} and cannot be composed")
+        for part in parts[1 : len(encodings)]:
             if part.position_width:
                 raise ValueError(f"encodings: {type(part).__name__} is concatenated and must be the first")
-        self.position_width = layers[0][0].position_width
+        self.position_width = parts[0].position_width
         self.invariant_to = _common_invariance(parts)
-
-    @property
-    def acts_on_values(self) -> bool:
-        return _acts_on_values(self.parts)
-
-    def _at_layer(self, layer: int) -> list[PositionalEncoding]:
-        """Return the parts of this layer in their order."""
-        return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         for part in self._at_layer(0):
@@ -90,7 +94,7 @@ class Composition(PositionalEncoding):
         return o_BHTK
 
 
-class ByLayer(PositionalEncoding):
+class ByLayer(Mixture):
     """Encodings that alternate by layer: layer l uses encoding l mod n, where n is their number.
 
     Recent long-context models alternate local layers (RoPE in a sliding window) with global layers (full
@@ -118,10 +122,9 @@ class ByLayer(PositionalEncoding):
             raise ValueError(f"encodings: {len(period)} encodings cannot alternate in {layers} layers")
         if not set(period) <= set(range(len(encodings))):
             raise ValueError(f"order={list(period)} must contain numbers of the {len(encodings)} encodings")
-        self.order = list(period)
-        numbers = [self._number(layer) for layer in range(layers)]
+        self.order = [period[layer % len(period)] for layer in range(layers)]
         self.parts = nn.ModuleList(
-            _instances(shape, make, numbers.count(number)) if number in numbers else nn.ModuleList()
+            _instances(shape, make, self.order.count(number)) if number in self.order else nn.ModuleList()
             for number, make in enumerate(encodings)
         )
         parts = [self.for_layer(layer) for layer in range(layers)]
@@ -130,22 +133,14 @@ class ByLayer(PositionalEncoding):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
         self.invariant_to = _common_invariance(parts)
 
-    @property
-    def acts_on_values(self) -> bool:
-        return _acts_on_values(self.parts)
-
-    def _number(self, layer: int) -> int:
-        """Return the number of the encoding of this layer."""
-        return self.order[layer % len(self.order)]
-
     def for_layer(self, layer: int) -> PositionalEncoding:
-        number = self._number(layer)
+        number = self.order[layer]
         instances = self.parts[number]
-        earlier = sum(self._number(other) == number for other in range(layer))
+        earlier = self.order[:layer].count(number)
         return instances[earlier % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
-class ByHead(PositionalEncoding):
+class ByHead(Mixture):
     """Different encodings in different heads: the first heads use the first encoding, and so on.
 
     Each head is as it would be in a model whose heads all use its encoding. Of eight heads, half of them with
@@ -179,14 +174,6 @@ class ByHead(PositionalEncoding):
                 raise ValueError(f"encodings: {type(part).__name__} cannot be limited to some heads")
         self.invariant_to = _common_invariance(parts)
 
-    @property
-    def acts_on_values(self) -> bool:
-        return _acts_on_values(self.parts)
-
-    def _at_layer(self, layer: int) -> list[PositionalEncoding]:
-        """Return the parts of this layer in their order."""
-        return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
-
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         rotated = [part.rotate(q_BHTK, k_BHSK, at) for part in self._at_layer(at.layer)]
         if len({q.shape[-1] for q, _ in rotated}) > 1:
@@ -202,11 +189,8 @@ class ByHead(PositionalEncoding):
         shape = torch.broadcast_shapes(
             *(bias.shape for bias in given), (1, q_BHTK.shape[1], q_BHTK.shape[2], k_BHSK.shape[2])
         )
-        own = []
-        for number, bias in enumerate(biases):
-            everywhere = given[0].new_zeros(()) if bias is None else bias
-            own.append(everywhere.expand(shape).split(self.heads, dim=1)[number])
-        return torch.cat(own, dim=1)
+        zero = given[0].new_zeros(())
+        return self._join_heads([(zero if bias is None else bias).expand(shape) for bias in biases])
 
     def values(self, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
         results = [part.values(v_BHSK, at) for part in self._at_layer(at.layer)]
@@ -227,11 +211,6 @@ def _acts_at_embedding(encoding: PositionalEncoding) -> bool:
     if isinstance(encoding, Composition):
         return any(_acts_at_embedding(part) for part in encoding._at_layer(0))
     return acts_at_embedding(encoding)
-
-
-def _acts_on_values(parts: nn.ModuleList) -> bool:
-    """Return whether any instance of the parts acts on values."""
-    return any(instance.acts_on_values for instances in parts for instance in instances)  # type: ignore
 
 
 def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
