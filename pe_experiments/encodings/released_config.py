@@ -30,7 +30,7 @@ from pe_experiments.encodings.released_types import (
     complete,
     is_read,
 )
-from pe_experiments.terminal.errors import allowed
+from pe_experiments.terminal.errors import allowed, shown
 
 Block = Mapping[str, Any]
 
@@ -108,15 +108,6 @@ HARMLESS_VALUES = {
 
 
 @dataclass(frozen=True)
-class Temperature:
-    """Queries at position p are multiplied by 1 + strength ln(1 + floor((p + first) / step))."""
-
-    step: int
-    strength: float
-    first: int
-
-
-@dataclass(frozen=True)
 class ReleasedLayer:
     """The positions of one attention layer of a released model.
 
@@ -124,14 +115,14 @@ class ReleasedLayer:
         block: the complete parameters of its RoPE; None without RoPE.
         window: size of its sliding window in positions; None for full attention.
         chunk: size of the chunks within which it attends; None for full attention.
-        temperature: of its queries; None for a constant one.
+        temperature: the arguments of the `PositionTemperature` of its queries; None for a constant one.
         rotates_values: whether values rotate with the keys.
     """
 
     block: Block | None
     window: int | None = None
     chunk: int | None = None
-    temperature: Temperature | None = None
+    temperature: Mapping[str, float] | None = None
     rotates_values: bool = False
 
 
@@ -158,8 +149,16 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
     model_type = text.get("model_type")
     if model_type in WITHOUT_ROPE:
         raise ValueError(f"config={path}: models of the type {model_type} have no RoPE")
-    if "model_type" not in ignore:
-        _refuse_unknown_type(model_type, content.get("model_type"))
+    if model_type is None and content.get("model_type") and "model_type" not in ignore:
+        raise ValueError(
+            f"model_type is missing in the text part of a file of the type {content['model_type']}; "
+            "with ignore=[model_type] the keys alone decide"
+        )
+    if model_type not in (None, *DEFAULTS) and "model_type" not in ignore:
+        raise ValueError(
+            f"model_type={model_type} is not known here, and its code may use positions otherwise than its "
+            "keys say; with ignore=[model_type] the keys alone decide"
+        )
     _refuse_unknown_keys(content, text, ignore)
     settings = dict(DEFAULTS.get(str(model_type), {}))
     for key, value in text.items():
@@ -180,20 +179,6 @@ def without_ignored(block: Any, ignore: Sequence[str]) -> Any:
     if not isinstance(block, Mapping):
         return block
     return {key: without_ignored(value, ignore) for key, value in block.items() if key not in ignore}
-
-
-def _refuse_unknown_type(model_type: str | None, outer_type: str | None) -> None:
-    """Raise ValueError for a type of the text model whose code is not known; ``outer_type`` is the file's."""
-    if model_type is None and outer_type is not None:
-        raise ValueError(
-            f"model_type is missing in the text part of a file of the type {outer_type}; "
-            "with ignore=[model_type] the keys alone decide"
-        )
-    if model_type is not None and model_type not in DEFAULTS:
-        raise ValueError(
-            f"model_type={model_type} is not known here, and its code may use positions otherwise than its "
-            "keys say; with ignore=[model_type] the keys alone decide"
-        )
 
 
 def _head_dim(settings: Block) -> float:
@@ -221,10 +206,10 @@ def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> 
         key = path.rpartition(".")[2]
         if value is None or key in ignore or path in ignore or _is_known(key, value):
             continue
-        copy_of_text = path != key and key in text and text[key] == value
-        if not copy_of_text:
+        is_copy_of_text = path != key and key in text and text[key] == value
+        if not is_copy_of_text:
             raise ValueError(
-                f"{path}={shortened(value)} is not known here and may change the encoding; "
+                f"{path}={shown(value)} is not known here and may change the encoding; "
                 f"if it does not matter, add ignore=[{key}]"
             )
 
@@ -248,12 +233,6 @@ def _leaves(content: Block, text: Block, path: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, text, "" if value is text else f"{name}.")
 
 
-def shortened(value: Any) -> str:
-    """Return a value as it fits into a sentence."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def released_layers(settings: Block) -> list[ReleasedLayer]:
     """Return the attention layers of a model in order, up to where their pattern repeats.
 
@@ -262,7 +241,11 @@ def released_layers(settings: Block) -> list[ReleasedLayer]:
     """
     if settings.get("alibi"):
         raise ValueError(f"alibi={settings['alibi']}: the model has ALiBi, not RoPE; take pe=alibi")
-    kinds = layer_kinds(settings)
+    kinds = _layer_kinds(settings)
+    if settings.get("last_layer_is_full"):  # Gemma 4, whatever the file says
+        layers_of_model = settings.get("num_hidden_layers", len(kinds))
+        kinds = [kinds[layer % len(kinds)] for layer in range(layers_of_model)]
+        kinds[-1] = FULL
     rotates = _rotates(settings, kinds)
     bases = _per_layer(settings, "layer_rope_theta") or _per_layer(settings, "rope_theta")
     shares = _per_layer(settings, "partial_rotary_factors")
@@ -280,39 +263,30 @@ def released_layers(settings: Block) -> list[ReleasedLayer]:
         if block is not None and bases:
             block["rope_theta"] = bases[index % len(bases)]
             block = block if block["rope_theta"] else None
-        layers.append(_layer(settings, kind, block))
+        window = _window(settings) if kind in (SLIDING, COMPRESSED) else None
+        if window is not None and window >= settings.get("max_position_embeddings", math.inf):
+            window = None  # it covers everything
+        chunk = settings.get("attention_chunk_size") if kind == CHUNKED else None
+        rotates_values = settings.get("model_type") in ROTATES_VALUES
+        layers.append(ReleasedLayer(block, window, chunk, _temperature(settings, block), rotates_values))
     if not layers:
         raise ValueError(f"layer_types must contain {allowed((FULL, SLIDING, CHUNKED))}")
     return layers
 
 
-def _layer(settings: Block, kind: str, block: dict[str, Any] | None) -> ReleasedLayer:
-    """Return a layer of this kind with its RoPE, or None, and what belongs to both."""
-    window = window_size(settings) if kind in (SLIDING, COMPRESSED) else None
-    chunk = settings.get("attention_chunk_size") if kind == CHUNKED else None
-    temperature = None
+def _temperature(settings: Block, block: Block | None) -> Mapping[str, float] | None:
+    """Return the arguments of the temperature of a layer with this block; None if it has none."""
     if block is None and settings.get("attn_temperature_tuning"):
-        temperature = Temperature(settings["floor_scale"], float(settings["attn_scale"]), first=1)
+        return {"step": settings["floor_scale"], "strength": float(settings["attn_scale"]), "first": 1}
     if block is not None and block.get("llama_4_scaling_beta"):
         step = block.get("original_max_position_embeddings") or settings.get("max_position_embeddings")
         if not step:
             raise ValueError("llama_4_scaling_beta needs original_max_position_embeddings")
-        temperature = Temperature(int(step), float(block["llama_4_scaling_beta"]), first=0)
-    rotates_values = settings.get("model_type") in ROTATES_VALUES
-    return ReleasedLayer(block, window, chunk, temperature, rotates_values)
+        return {"step": int(step), "strength": float(block["llama_4_scaling_beta"]), "first": 0}
+    return None
 
 
-def layer_kinds(settings: Block) -> list[str]:
-    """Return the kind of each layer, up to where the pattern repeats."""
-    kinds = _stated_kinds(settings)
-    if settings.get("last_layer_is_full"):  # Gemma 4, whatever the file says
-        layers = settings.get("num_hidden_layers", len(kinds))
-        kinds = [kinds[layer % len(kinds)] for layer in range(layers)]
-        kinds[-1] = FULL
-    return kinds
-
-
-def _stated_kinds(settings: Block) -> list[str]:
+def _layer_kinds(settings: Block) -> list[str]:
     """Return the kind of each layer as the file states it, up to where the pattern repeats."""
     layers = settings.get("num_hidden_layers")
     if "layer_types" in settings:
@@ -325,7 +299,7 @@ def _stated_kinds(settings: Block) -> list[str]:
         return [SLIDING if slides else FULL for slides in settings["hybrid_layer_pattern"][:layers]]
     if "attention_chunk_size" in settings:  # Llama 4: layers without RoPE see everything
         return [CHUNKED if rotates else FULL for rotates in _rotates(settings, [FULL])]
-    if not _stated_window(settings):
+    if not _window(settings):
         return [FULL]
     if settings.get("windows_without_rope"):
         return [FULL if rotates else SLIDING for rotates in _rotates(settings, [FULL])]
@@ -349,9 +323,7 @@ def _pattern_kinds(pattern: Any) -> list[str]:
             raise ValueError(f"sliding_window_pattern={pattern} must consist of the letters L and G")
         return [letters[letter] for letter in pattern]
     if not isinstance(pattern, int) or pattern < 0:
-        raise ValueError(
-            f"sliding_window_pattern={shortened(pattern)} must be a number of layers, or like LLLG"
-        )
+        raise ValueError(f"sliding_window_pattern={shown(pattern)} must be a number of layers, or like LLLG")
     return [SLIDING] * (pattern - 1) + [FULL]
 
 
@@ -385,18 +357,8 @@ def _rotates(settings: Block, kinds: Sequence[str]) -> list[bool]:
     return rotates
 
 
-def window_size(settings: Block) -> int | None:
-    """Return the size of the sliding window in positions; None if there is none or it covers everything.
-
-    A query sees the keys less than this number of positions away.
-    """
-    window = _stated_window(settings)
-    longest = settings.get("max_position_embeddings", math.inf)
-    return window if window and window < longest else None
-
-
-def _stated_window(settings: Block) -> int | None:
-    """Return the size of the sliding window, even if it covers everything."""
+def _window(settings: Block) -> int | None:
+    """Return the size of the sliding window: a query sees the keys less than so many positions away."""
     if not settings.get("use_sliding_window", True):
         return None
     window = settings.get("sliding_window")
@@ -431,10 +393,15 @@ def _block(settings: Block, kind: str) -> dict[str, Any] | None:
     """Return the RoPE parameters of the layers of this kind, complete; None if they have no RoPE."""
     block = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     if not isinstance(block, Mapping):
-        raise ValueError(f"rope_scaling={shortened(block)} must be a block of parameters")
+        raise ValueError(f"rope_scaling={shown(block)} must be a block of parameters")
     model_type = settings.get("model_type")
     by_kind = any(isinstance(value, Mapping) for value in block.values())  # a block for each kind of layers
-    _refuse_unread_block(settings, block, by_kind)
+    key = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
+    reads_form = by_kind == (model_type in BLOCK_BY_KIND)
+    reads_both = key == "rope_scaling" and model_type in READS_ROPE_SCALING
+    if block and model_type in DEFAULTS and not (reads_form or reads_both):
+        form = "a block for each kind of layers" if by_kind else "one block for all kinds of layers"
+        raise ValueError(f"{key} has {form}, which the code of {model_type} does not read")
     defaults = {key: settings[key] for key in ("rope_theta", "partial_rotary_factor") if key in settings}
     if by_kind:
         if kind not in block:
@@ -454,18 +421,3 @@ def _block(settings: Block, kind: str) -> dict[str, Any] | None:
     if is_plain and model_type in DEFAULTS and model_type not in ROTATES_A_SHARE:
         values.pop("partial_rotary_factor", None)
     return values
-
-
-def _refuse_unread_block(settings: Block, block: Block, by_kind: bool) -> None:
-    """Raise ValueError if the code of the model's type reads RoPE parameters in the other form alone."""
-    model_type = settings.get("model_type")
-    if not block or model_type not in DEFAULTS or by_kind == (model_type in BLOCK_BY_KIND):
-        return
-    key = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
-    if by_kind:
-        what = "has a block for each kind of layers"
-    elif key == "rope_scaling" and model_type in READS_ROPE_SCALING:
-        return
-    else:
-        what = "has one block for all kinds of layers"
-    raise ValueError(f"{key} {what}, which the code of {model_type} does not read")

@@ -28,6 +28,13 @@ HALF: Block = {"partial_rotary_factor": 0.5}
 QUARTER: Block = {"partial_rotary_factor": 0.25}
 NO_WINDOW: Block = {"use_sliding_window": False}
 QWEN2_VL: Block = {"use_sliding_window": False, "sliding_window": 4096, "rope_theta": 1e6}
+MODERNBERT: Block = {
+    "local_attention": 128,
+    "global_attn_every_n_layers": 3,
+    "first_layer_is_full": True,
+    "rope_theta": 160_000.0,
+    "rope_local_base_freq": 1e4,
+}
 LLAMA3: Block = {
     "rope_type": "llama3",
     "original_max_position_embeddings": 8192,
@@ -46,14 +53,20 @@ def _all(block: Block, *names: str) -> dict[str, Block]:
     return dict.fromkeys(names, block)
 
 
+def _windows(size: int, pattern: int) -> Block:
+    """Return defaults in which every ``pattern``-th layer sees everything and the others have a window."""
+    return {"sliding_window": size, "sliding_window_pattern": pattern}
+
+
 # Defaults of the classes; a key of the file comes first.
 DEFAULTS: dict[str, Block] = {
     **{name: {} for name in PLAIN},
     **_all(HALF, "bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "nemotron", "persimmon", "phi"),
     **_all(QUARTER, "gpt_neox", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "stablelm"),
     **_all({**NO_WINDOW, "sliding_window": 4096, "max_window_layers": 28}, "qwen2", "qwen2_moe", "qwen3"),
-    **_all({**QWEN2_VL, "max_window_layers": 80}, "qwen2_vl", "qwen2_vl_text"),
-    **_all({**QWEN2_VL, "max_window_layers": 80}, "qwen2_5_vl", "qwen2_5_vl_text"),
+    **_all(
+        {**QWEN2_VL, "max_window_layers": 80}, "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"
+    ),
     "qwen2_5_omni_text": {**QWEN2_VL, "max_window_layers": 28},
     "qwen3_moe": {**NO_WINDOW, "sliding_window": 4096},
     "dots1": {"sliding_window": 4096, "max_window_layers": 62},
@@ -62,12 +75,11 @@ DEFAULTS: dict[str, Block] = {
     **_all({"rope_theta": 1e6}, "mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"),
     **_all({"rope_theta": 1e6}, "qwen3_omni_moe_text"),
     **_all({"rotary_dim": 64}, "codegen", "gptj"),
-    **_all({}, "falcon", "jamba", "nemotron_h", "kimi_linear", "zamba"),
+    **_all({}, "falcon", "jamba", "ministral3", "mistral4", "nemotron_h", "kimi_linear", "zamba"),
     "afmoe": {"sliding_window": 1024, "global_attn_every_n_layers": 4},
     "apertus": {"rope_theta": 12e6, "rope_parameters": {"factor": 8.0, **LLAMA3}},
     "bailing_hybrid": {"rope_theta": 6e6},
-    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
-    "cohere2_moe": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    **_all(_windows(4096, 4), "cohere2", "cohere2_moe", "exaone4", "exaone_moe"),
     "cwm": {
         "sliding_window": 8192,
         "global_attn_every_n_layers": 4,
@@ -82,25 +94,12 @@ DEFAULTS: dict[str, Block] = {
         "rope_theta": 1e4,
         "compress_rope_theta": 160_000.0,
     },
-    "exaone4": {"sliding_window": 4096, "sliding_window_pattern": 4},
-    "exaone_moe": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "flint": {"sliding_window": 513},
-    "gemma2": {"sliding_window": 4096, "sliding_window_pattern": 2},
-    "gemma3_text": {
-        "sliding_window": 4096,
-        "sliding_window_pattern": 6,
-        "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-    },
-    "gemma3n_text": {
-        "sliding_window": 512,
-        "sliding_window_pattern": 5,
-        "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-    },
+    **_all(_windows(4096, 2), "gemma2", "vaultgemma"),
+    "gemma3_text": {**_windows(4096, 6), "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+    "gemma3n_text": {**_windows(512, 5), "rope_theta": 1e6, "rope_local_base_freq": 1e4},
     "gemma4_text": {
-        "sliding_window": 512,
-        "sliding_window_pattern": 6,
+        **_windows(512, 6),
         "last_layer_is_full": True,
         **_by_kind(
             {"rope_theta": 1e4},
@@ -108,8 +107,7 @@ DEFAULTS: dict[str, Block] = {
         ),
     },
     "gpt_oss": {
-        "sliding_window": 128,
-        "sliding_window_pattern": 2,
+        **_windows(128, 2),
         "rope_theta": 150_000.0,
         "max_position_embeddings": 131_072,
         "rope_parameters": {
@@ -119,13 +117,16 @@ DEFAULTS: dict[str, Block] = {
             "original_max_position_embeddings": 4096,
         },
     },
-    "granite_swa": {"sliding_window": 128, "global_attn_every_n_layers": 4, "first_layer_is_full": True},
-    "granitemoe_swa": {"sliding_window": 128, "global_attn_every_n_layers": 4, "first_layer_is_full": True},
+    **_all(
+        {"sliding_window": 128, "global_attn_every_n_layers": 4, "first_layer_is_full": True},
+        "granite_swa",
+        "granitemoe_swa",
+    ),
     "granitemoehybrid": {"position_embedding_type": "none"},  # not Granite's default, but transformers'
     "gte": {"rope_theta": 160_000.0},
     "helium": {"rope_theta": 1e5},
     "hy_v3": {"rope_theta": 11_158_840.0},
-    "kolibri1": {"sliding_window": 513, "sliding_window_pattern": 5},
+    "kolibri1": _windows(513, 5),
     "laguna": {
         "layer_types": [FULL],
         "sliding_window": 512,
@@ -160,41 +161,17 @@ DEFAULTS: dict[str, Block] = {
             {"rope_theta": 5e6, "partial_rotary_factor": 0.334},
         ),
     },
-    "minimax_m2": {"rope_theta": 5e6},
-    "minimax_m3_vl_text": {"rope_theta": 5e6},
-    "ministral": {"sliding_window": 4096},
-    "ministral3": {},
-    "mistral": {"sliding_window": 4096},
-    "mistral4": {},
-    "modernbert": {
-        "local_attention": 128,
-        "global_attn_every_n_layers": 3,
-        "first_layer_is_full": True,
-        "query_is_extra": 1,
-        "rope_theta": 160_000.0,
-        "rope_local_base_freq": 1e4,
-    },
-    "modernbert-decoder": {
-        "local_attention": 128,
-        "global_attn_every_n_layers": 3,
-        "first_layer_is_full": True,
-        "rope_theta": 160_000.0,
-        "rope_local_base_freq": 1e4,
-    },
+    **_all({"rope_theta": 5e6}, "minimax_m2", "minimax_m3_vl_text"),
+    **_all({"sliding_window": 4096}, "ministral", "mistral"),
+    "modernbert": {**MODERNBERT, "query_is_extra": 1},
+    "modernbert-decoder": MODERNBERT,
     "muse_glimmer_text": {"sliding_window": 2048},
     "nomic_bert": {"rope_theta": 1000.0},
-    "olmo3": {"sliding_window": 4096, "sliding_window_pattern": 4, "rope_theta": 5e5},
+    "olmo3": {**_windows(4096, 4), "rope_theta": 5e5},
     "phi4_multimodal": {"original_max_position_embeddings": 4096, "max_position_embeddings": 131_072},
     "recurrent_gemma": {"sliding_window": 2048, **HALF},
-    "smollm3": {
-        "no_rope_layer_interval": 4,
-        "rope_theta": 2e6,
-        "windows_without_rope": True,
-        **NO_WINDOW,
-    },
-    "step3p5": {"layer_types": [FULL]},
-    "step3p7_text": {"layer_types": [FULL]},
-    "vaultgemma": {"sliding_window": 4096, "sliding_window_pattern": 2},
+    "smollm3": {"no_rope_layer_interval": 4, "rope_theta": 2e6, "windows_without_rope": True, **NO_WINDOW},
+    **_all({"layer_types": [FULL]}, "step3p5", "step3p7_text"),
 }
 # Keys without a usable default: of each group one is needed.
 NEEDED_KEYS: dict[str, tuple[tuple[str, ...], ...]] = {

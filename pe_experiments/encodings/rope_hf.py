@@ -16,7 +16,6 @@ from pe_experiments.encodings.released_config import (
     ReleasedLayer,
     read_settings,
     released_layers,
-    shortened,
     without_ignored,
 )
 from pe_experiments.encodings.released_types import COMPRESSED
@@ -26,37 +25,33 @@ from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
 from pe_experiments.encodings.rope_values import RopeValues, RotatesValues
 from pe_experiments.encodings.temperature import PositionTemperature
 from pe_experiments.encodings.windows import Chunks, SlidingWindow
-from pe_experiments.terminal.errors import nearest
+from pe_experiments.terminal.errors import nearest, shown
 
 OLD_TYPES = {"su": "longrope", "mrope": "default"}  # old names of types
 # Keys of a block of any type.
 COMMON_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
-# For each type: the further keys of its block, required ones first, and the number of required keys.
-KEYS: dict[str, tuple[tuple[str, ...], int]] = {
-    "default": ((), 0),
-    "linear": (("factor",), 1),
-    "dynamic": (("factor", "alpha"), 1),
-    "yarn": (
-        ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-        1,
-    ),
-    "llama3": (("factor", "low_freq_factor", "high_freq_factor"), 3),
-    "longrope": (("short_factor", "long_factor", "factor", "attention_factor"), 2),
-    "proportional": (("factor",), 0),
+# The further keys of a block that its type requires, and those that it allows.
+REQUIRED_KEYS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+    "proportional": (),
+}
+OPTIONAL_KEYS: dict[str, tuple[str, ...]] = {
+    "dynamic": ("alpha",),
+    "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    "longrope": ("factor", "attention_factor"),
+    "proportional": ("factor",),
 }
 # For positions of images, read elsewhere, or without effect.
 IGNORED_KEYS = (
-    "mrope_section",
-    "mrope_interleaved",
-    "interleaved",
-    "finetuned",
-    "llama_4_scaling_beta",
+    "mrope_section", "mrope_interleaved", "interleaved", "finetuned", "llama_4_scaling_beta",
     "max_position_embeddings",
-)
-
-
-# Without effect beside Hunyuan's alpha.
-IGNORED_BESIDE_ALPHA = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+)  # fmt: skip
+IGNORED_BESIDE_ALPHA = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # Hunyuan's
 
 
 class RopeHf(ByLayer):
@@ -146,8 +141,7 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
     if layer.block is not None:
         parts.append(_block_encoding(dict(layer.block), settings, layer.rotates_values))
     if layer.temperature is not None:
-        heat = layer.temperature
-        parts.append(partial(PositionTemperature, step=heat.step, strength=heat.strength, first=heat.first))
+        parts.append(partial(PositionTemperature, **layer.temperature))  # type: ignore[arg-type]
     if not parts:
         parts.append(PositionalEncoding)
     if layer.window is not None:
@@ -161,8 +155,8 @@ def _block_encoding(block: dict[str, Any], settings: Block, rotates_values: bool
     """Return a function that builds the encoding of one complete block."""
     name = block.get("rope_type", block.get("type", "default"))
     rope_type = OLD_TYPES.get(name, name)
-    if rope_type not in KEYS:
-        raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(KEYS)}")
+    if rope_type not in REQUIRED_KEYS:
+        raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(REQUIRED_KEYS)}")
     longest = settings.get("max_position_embeddings")
     original = _original_length(block, settings)
     if rope_type in ("yarn", "longrope") and longest and original:
@@ -180,7 +174,7 @@ def _block_encoding(block: dict[str, Any], settings: Block, rotates_values: bool
     if rope_type == "default":
         return partial(RopeValues, **shared) if rotates_values else partial(_rope, **shared)
     arguments: dict[str, Any] = {}
-    for key in KEYS[rope_type][0]:
+    for key in (*REQUIRED_KEYS[rope_type], *OPTIONAL_KEYS.get(rope_type, ())):
         if key in block:
             value = block[key]
             arguments[key] = value if isinstance(value, bool) else _floats(value)
@@ -253,12 +247,11 @@ def _floats(value: Any) -> Any:
 
 def _check(block: Block, rope_type: str) -> None:
     """Raise ValueError for a key that is unknown, missing or not a number."""
-    keys, required = KEYS[rope_type]
-    allowed_keys = (*COMMON_KEYS, *keys)
+    required = REQUIRED_KEYS[rope_type]
+    allowed_keys = (*COMMON_KEYS, *required, *OPTIONAL_KEYS.get(rope_type, ()))
+    has_alpha = rope_type == "dynamic" and "alpha" in block
     for key, value in block.items():
-        if key in IGNORED_KEYS or (
-            key in IGNORED_BESIDE_ALPHA and rope_type == "dynamic" and "alpha" in block
-        ):
+        if key in IGNORED_KEYS or (has_alpha and key in IGNORED_BESIDE_ALPHA):
             continue
         if key not in allowed_keys:
             raise ValueError(
@@ -268,7 +261,7 @@ def _check(block: Block, rope_type: str) -> None:
         is_list = key in ("short_factor", "long_factor") and isinstance(value, Sequence)
         numbers = value if is_list else [value]
         if key not in ("rope_type", "type") and not all(isinstance(part, int | float) for part in numbers):
-            raise ValueError(f"rope_parameters.{key}={shortened(value)} must be a number")
-    for key in keys[:required]:
+            raise ValueError(f"rope_parameters.{key}={shown(repr(value))} must be a number")
+    for key in required:
         if key not in block:
             raise ValueError(f"rope_parameters.{key} is missing; the type {rope_type} requires it")
