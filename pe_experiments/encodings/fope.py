@@ -6,10 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.rope import apply_rotary, cos_and_sin, frequencies, half_split_tables
+from pe_experiments.encodings.rope import (
+    Rotations,
+    apply_rotary,
+    cos_and_sin,
+    frequencies,
+    half_split_tables,
+    pairs_of,
+)
 from pe_experiments.terminal.argument_checks import above, at_least
-
-Tables = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 
 
 class Fope(PositionalEncoding):
@@ -46,9 +51,7 @@ class Fope(PositionalEncoding):
         self.gain = at_least(0, "gain", gain)
         length = shape.original_length if original_length is None else original_length
         self.original_length = at_least(1, "original_length", length)
-        self.pairs = shape.head_dim // 2
-        if self.pairs == 0:
-            raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
+        self.pairs = pairs_of(shape)
         self.waves = int((frequencies(base, self.pairs) >= 2 * math.pi / length).sum())
         if self.waves == 0:
             self.remark = f"no pair completes a turn in {length} tokens, so none rotates (pe.original_length)"
@@ -65,7 +68,7 @@ class Fope(PositionalEncoding):
         query_tables, key_tables = at.once(self._tables)
         return apply_rotary(q_BHTK, *query_tables), apply_rotary(k_BHSK, *key_tables)
 
-    def _tables(self, at: AttentionContext) -> Tables:
+    def _tables(self, at: AttentionContext) -> Rotations:
         """Return the arguments of `apply_rotary` for queries and keys, which differ between heads."""
         query_tables = self._tables_of(at.q_positions_BT)
         if at.k_positions_BS is at.q_positions_BT:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
+from pe_experiments.encodings.rope import frequencies, pairs_of, rotate_by_angles
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above, at_least
 
@@ -20,8 +20,7 @@ class RePo(PositionalEncoding):
 
     Source: Li, Zhao and Sproat 2025, arXiv:2512.14391, and its released code (SakanaAI/repo, mode
     ``swigluex_multihead``). Parameters: ``(2 * d_model + num_heads) * width`` per layer, from N(0,
-    0.02^2). Beyond training:
-    defined everywhere; positions follow from the content. In decoders and encoders.
+    0.02^2). Beyond training: defined everywhere; positions follow from the content. In decoders and encoders.
 
     Args:
         base: greater than 1; 500,000 in the released model, which is that of OLMo 2.
@@ -35,9 +34,7 @@ class RePo(PositionalEncoding):
         super().__init__(shape)
         self.base = above(1, "base", base)
         self.width = at_least(1, "width", max(1, shape.d_model // 8) if width is None else width)
-        self.pairs = shape.head_dim // 2
-        if self.pairs == 0:
-            raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
+        self.pairs = pairs_of(shape)
         self.gate = nn.Linear(shape.d_model, self.width, bias=False)
         self.content = nn.Linear(shape.d_model, self.width, bias=False)
         self.position = nn.Linear(self.width, shape.num_heads, bias=False)
@@ -49,11 +46,7 @@ class RePo(PositionalEncoding):
         with torch.autocast(q_BHTK.device.type, enabled=False):
             positions_BHS = self.positions(at.x_BSD)
         angles_BHSR = in_float64(positions_BHS)[..., None] * frequencies(self.base, self.pairs, q_BHTK.device)
-        cos_BHSR, sin_BHSR = angles_BHSR.cos().float(), angles_BHSR.sin().float()
-        cos, sin = half_split_tables(cos_BHSR.to(q_BHTK.device), sin_BHSR.to(q_BHTK.device))
-        queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        rotated_q = apply_rotary(q_BHTK, cos[:, :, queries], sin[:, :, queries])
-        return rotated_q, apply_rotary(k_BHSK, cos, sin)
+        return rotate_by_angles(angles_BHSR, q_BHTK, k_BHSK, at)
 
     def positions(self, x_BSD: Tensor) -> Tensor:
         """Return the position of each token in each head, [B, H, S] in the dtype of the weights."""

@@ -88,6 +88,13 @@ class Rope(PositionalEncoding):
         return queries, cos_and_sin(at.k_positions_BS, frequencies_BR)
 
 
+def pairs_of(shape: ModelShape) -> int:
+    """Return the number of pairs of channels of a head; raise a ValueError if there is none."""
+    if shape.head_dim < 2:
+        raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
+    return shape.head_dim // 2
+
+
 def cos_and_sin(positions_BT: Tensor, frequencies_BR: Tensor) -> tuple[Tensor, Tensor]:
     """Return cosines and sines [B, 1, T, R] of position times frequency, in float32 (computed in float64)."""
     angles_B1TR = in_float64(positions_BT)[:, None, :, None] * frequencies_BR[:, None, None]
@@ -117,3 +124,13 @@ def apply_rotary(x_BHTK: Tensor, cos_B1TC: Tensor, signed_sin_B1TC: Tensor) -> T
     if unrotated_BHTC.shape[-1] == 0:
         return rotated_BHTC
     return torch.cat([rotated_BHTC, unrotated_BHTC], dim=-1)
+
+
+def rotate_by_angles(
+    angles_BHSR: Tensor, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext
+) -> tuple[Tensor, Tensor]:
+    """Return queries and keys rotated by the angles of their tokens, which are in float64."""
+    cos_BHSR, sin_BHSR = angles_BHSR.cos().float(), angles_BHSR.sin().float()
+    cos, sin = half_split_tables(cos_BHSR.to(q_BHTK.device), sin_BHSR.to(q_BHTK.device))
+    queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
+    return apply_rotary(q_BHTK, cos[:, :, queries], sin[:, :, queries]), apply_rotary(k_BHSK, cos, sin)

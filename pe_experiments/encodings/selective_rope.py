@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.rope import apply_rotary, frequencies, half_split_tables
+from pe_experiments.encodings.rope import frequencies, pairs_of, rotate_by_angles
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import above, at_least
 
@@ -39,9 +39,7 @@ class SelectiveRope(PositionalEncoding):
         super().__init__(shape)
         self.base = above(1, "base", base)
         self.rank = at_least(1, "rank", rank)
-        self.pairs = shape.head_dim // 2
-        if self.pairs == 0:
-            raise ValueError(f"head_dim={shape.head_dim} has no pair of channels to rotate")
+        self.pairs = pairs_of(shape)
         width = shape.num_heads * self.pairs
         self.angle = nn.Sequential(
             nn.Linear(shape.d_model, rank, bias=False), nn.Linear(rank, width, bias=False)
@@ -52,11 +50,7 @@ class SelectiveRope(PositionalEncoding):
         assert at.x_BSD is not None, "selective RoPE needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             angles_BHSR = self._angles(at.x_BSD.to(self.convolution.weight.dtype))
-        cos_BHSR, sin_BHSR = angles_BHSR.cos().float(), angles_BHSR.sin().float()
-        cos, sin = half_split_tables(cos_BHSR.to(q_BHTK.device), sin_BHSR.to(q_BHTK.device))
-        queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        rotated_q = apply_rotary(q_BHTK, cos[:, :, queries], sin[:, :, queries])
-        return rotated_q, apply_rotary(k_BHSK, cos, sin)
+        return rotate_by_angles(angles_BHSR, q_BHTK, k_BHSK, at)
 
     def _angles(self, x_BSD: Tensor) -> Tensor:
         """Return the angles, [B, H, S, R] in float64."""

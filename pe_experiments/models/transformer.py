@@ -6,7 +6,6 @@ Shapes: B batch, T tokens, N tokens without padding, D d_model, F hidden width o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -46,47 +45,30 @@ def swiglu(x_BTF: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu, "swiglu": swiglu}
 
 
-@dataclass(frozen=True)
-class LayerForm:
-    """The options that all layers share, without sizes; see `Transformer`."""
-
-    activation: Activation
-    make_norm: Callable[[int], nn.Module]
-    make_dropout: Callable[[], nn.Module]
-    biases: bool
-    attention_implementation: Implementation
-    qk_norm: NormOfQueries = False
-    sinks: bool = False
-    output_gate: OutputGate = "none"
-    token_shift: bool = False
-    make_softmax: MakeSoftmax | None = None
-
-
 class Layer(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x))."""
 
-    def __init__(self, shape: ModelShape, index: int, form: LayerForm):
+    def __init__(
+        self,
+        index: int,
+        attention: Attention,
+        make_norm: Callable[[int], nn.Module],
+        activation: Activation,
+        biases: bool,
+        dropout: nn.Module,
+    ):
         super().__init__()
+        d_model = attention.shape.d_model
         self.index = index
-        self.attention_norm = form.make_norm(shape.d_model)
-        parts: list[AttentionPart] = []
-        if form.token_shift:
-            parts.append(TokenShift(shape))
-        if form.qk_norm:
-            parts.append(QkNorm(shape, after_rotation=form.qk_norm == "after"))
-        if form.sinks:
-            parts.append(Sinks(shape))
-        if form.output_gate != "none":
-            parts.append(Gate(shape, shape.num_heads if form.output_gate == "head" else shape.d_model))
-        softmax = form.make_softmax(shape) if form.make_softmax else None
-        self.attention = Attention(shape, form.attention_implementation, form.biases, parts, softmax)
-        self.mlp_norm = form.make_norm(shape.d_model)
-        gated = form.activation == "swiglu"
-        width = 8 * round(shape.d_model / 3) if gated else 4 * shape.d_model  # equally many parameters
-        self.mlp_in = nn.Linear(shape.d_model, 2 * width if gated else width, bias=form.biases)
-        self.mlp_out = nn.Linear(width, shape.d_model, bias=form.biases)
-        self.activation = ACTIVATIONS[form.activation]
-        self.dropout = form.make_dropout()
+        self.attention_norm = make_norm(d_model)
+        self.attention = attention
+        self.mlp_norm = make_norm(d_model)
+        gated = activation == "swiglu"
+        width = 8 * round(d_model / 3) if gated else 4 * d_model  # equally many parameters
+        self.mlp_in = nn.Linear(d_model, 2 * width if gated else width, bias=biases)
+        self.mlp_out = nn.Linear(width, d_model, bias=biases)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = dropout
 
     def forward(
         self, x_ND: Tensor, encoding: PositionalEncoding, at: AttentionContext, packing: Unpacked
@@ -156,29 +138,43 @@ class Transformer(Backbone):
         one_of(Implementation, "attention_implementation", attention_implementation)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
-        form = LayerForm(
-            activation,
-            partial(nn.RMSNorm, eps=1e-5) if norm == "rms" else partial(nn.LayerNorm, bias=biases),
-            partial(nn.Dropout, dropout) if dropout else nn.Identity,
-            biases,
-            attention_implementation,
-            qk_norm=qk_norm,
-            sinks=sinks,
-            output_gate=output_gate,
-            token_shift=token_shift,
-            make_softmax=attention,
-        )
         if sinks and attention:
             raise NotApplicable("model.sinks=true needs the softmax; take it without model.attention")
-        if sinks or attention:
-            self._require_softmax("model.sinks=true" if sinks else "model.attention")
-        if qk_norm == "after":
-            self._require_softmax("model.qk_norm=after")
-        if attention_implementation == "sdpa":
-            self._require_no_read()
-        self.layers = nn.ModuleList(Layer(shape, index, form) for index in range(shape.num_layers))
-        self.norm = form.make_norm(shape.d_model)
-        self.dropout = form.make_dropout()
+        options = {"sinks=true": sinks, "attention": attention, "qk_norm=after": qk_norm == "after"}
+        need_softmax = [option for option, is_on in options.items() if is_on]
+        for encoding in map(self.encoding, range(shape.num_layers)):
+            if need_softmax and makes_weights(encoding):
+                raise NotApplicable(
+                    f"model.{need_softmax[0]} needs the softmax; {type(encoding).__name__} computes its own "
+                    "weights"
+                )
+            if attention_implementation == "sdpa" and encoding.reads_weights:
+                raise NotApplicable(
+                    f"model.attention_implementation=sdpa computes no attention weights, which "
+                    f"{type(encoding).__name__} reads; take auto, eager or blocked"
+                )
+
+        def make_attention() -> Attention:
+            parts: list[AttentionPart] = []
+            if token_shift:
+                parts.append(TokenShift(shape))
+            if qk_norm:
+                parts.append(QkNorm(shape, after_rotation=qk_norm == "after"))
+            if sinks:
+                parts.append(Sinks(shape))
+            if output_gate != "none":
+                parts.append(Gate(shape, shape.num_heads if output_gate == "head" else shape.d_model))
+            softmax = attention(shape) if attention else None
+            return Attention(shape, attention_implementation, biases, parts, softmax)
+
+        make_norm = partial(nn.RMSNorm, eps=1e-5) if norm == "rms" else partial(nn.LayerNorm, bias=biases)
+        make_dropout = partial(nn.Dropout, dropout) if dropout else nn.Identity
+        self.layers = nn.ModuleList(
+            Layer(index, make_attention(), make_norm, activation, biases, make_dropout())
+            for index in range(shape.num_layers)
+        )
+        self.norm = make_norm(shape.d_model)
+        self.dropout = make_dropout()
         if output_head == "tied":
             if self.embedding.embedding_dim < shape.d_model:
                 raise ValueError(
@@ -186,25 +182,6 @@ class Transformer(Backbone):
                 )
             self.head.weight = self.embedding.weight
         initialise_backbone(self, initialisation, shape.num_layers, seed)
-
-    def _require_softmax(self, option: str) -> None:
-        """Raise `NotApplicable` if the encoding of a layer computes its own attention weights."""
-        for layer in range(self.shape.num_layers):
-            encoding = self.encoding(layer)
-            if makes_weights(encoding):
-                raise NotApplicable(
-                    f"{option} needs the softmax; {type(encoding).__name__} computes its own weights"
-                )
-
-    def _require_no_read(self) -> None:
-        """Raise `NotApplicable` if the encoding of a layer sums the values from the attention weights."""
-        for layer in range(self.shape.num_layers):
-            encoding = self.encoding(layer)
-            if encoding.reads_weights:
-                raise NotApplicable(
-                    f"model.attention_implementation=sdpa computes no attention weights, which "
-                    f"{type(encoding).__name__} reads; take auto, eager or blocked"
-                )
 
     def layers_of(self, x_BTD: Tensor, at: AttentionContext) -> Tensor:
         packing = packing_of(x_BTD, at.lengths_B)
