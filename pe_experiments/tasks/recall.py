@@ -82,7 +82,31 @@ class AssociativeRecall(Task):
         return (length - self.queries) // 2
 
 
-class OverwrittenRecall(OneAnswer):
+class OneQuery(OneAnswer):
+    """Base class: pairs of a key and its value, then a key, whose last value is the answer."""
+
+    step = 2
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        *pairs, queried = row
+        values = dict(zip(pairs[::2], pairs[1::2], strict=True))  # the last value of a repeated key
+        return [values.get(queried, IGNORE)]
+
+    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
+        return 2 * self.last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:]) + 1
+
+    def depth(self, inputs_BN: Tensor) -> Tensor:
+        last_B1 = self.last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:])
+        return last_B1[:, 0] / max(1, inputs_BN.shape[1] // 2 - 1)
+
+    @staticmethod
+    def last_pair(keys_BP: Tensor, queried_B1: Tensor) -> Tensor:
+        """Return the index [B, 1] of the last pair with the queried key."""
+        from_end_B1 = (keys_BP.flip(1) == queried_B1).long().argmax(dim=1, keepdim=True)
+        return keys_BP.shape[1] - 1 - from_end_B1
+
+
+class OverwrittenRecall(OneQuery):
     """Pairs of a key and its value, then a key: what was its last value? a 1 b 4 a 2 b 3 a 0 | b -> 3.
 
     Symbols: keys ``0 .. keys-1``, then the values. With three keys and values 3, 4, 5:
@@ -102,7 +126,6 @@ class OverwrittenRecall(OneAnswer):
     """
 
     shortest = 5
-    step = 2
 
     def __init__(self, keys: int = 80, values: int = 10):
         self.keys = at_least(2, "keys", keys)
@@ -116,24 +139,9 @@ class OverwrittenRecall(OneAnswer):
         queried_B1 = torch.randint(self.keys, (batch_size, 1), generator=generator)
         written_B2 = distinct_symbols(pairs, 2, batch_size, generator)
         keys_BP = keys_BP.scatter(1, written_B2, queried_B1.expand(-1, 2))
-        last_B1 = _last_pair(keys_BP, queried_B1)
+        last_B1 = self.last_pair(keys_BP, queried_B1)
         pairs_B2P = torch.stack([keys_BP, values_BP], dim=-1).flatten(1)
         return torch.cat([pairs_B2P, queried_B1], dim=1), values_BP.gather(1, last_B1)
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        *pairs, queried = row
-        value = IGNORE
-        for key, following in zip(pairs[::2], pairs[1::2], strict=True):
-            if key == queried:
-                value = following
-        return [value]
-
-    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
-        return 2 * _last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:]) + 1
-
-    def depth(self, inputs_BN: Tensor) -> Tensor:
-        last_B1 = _last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:])
-        return last_B1[:, 0] / (inputs_BN.shape[1] // 2 - 1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length // 2, self.values)  # the values do not depend on where the key stands
@@ -240,9 +248,8 @@ class TwoTokenRecall(Task):
         cells_BP = distinct_symbols(self.keys**2, pairs, batch_size, generator)
         keys_BP2 = torch.stack([cells_BP // self.keys, cells_BP % self.keys], dim=-1)
         values_BP2 = torch.randint(self.keys, self.vocab_size, keys_BP2.shape, generator=generator)
-        queried_BQ2 = distinct_symbols(pairs, self.queries, batch_size, generator)[..., None].expand(
-            -1, -1, 2
-        )
+        queried_BQ = distinct_symbols(pairs, self.queries, batch_size, generator)
+        queried_BQ2 = queried_BQ[..., None].expand(-1, -1, 2)
         pairs_BN = torch.cat([keys_BP2, values_BP2], dim=-1).flatten(1)
         queries_BN = keys_BP2.gather(1, queried_BQ2).flatten(1)
         return torch.cat([pairs_BN, queries_BN], dim=1), values_BP2.gather(1, queried_BQ2).flatten(1)
@@ -337,13 +344,7 @@ class PathStar(Task):
         return (1 + sum(1 / (twice - seen) for seen in known)) / (edges + 1)
 
 
-def _last_pair(keys_BP: Tensor, queried_B1: Tensor) -> Tensor:
-    """Return the index [B, 1] of the last pair with the queried key."""
-    from_end_B1 = (keys_BP.flip(1) == queried_B1).long().argmax(dim=1, keepdim=True)
-    return keys_BP.shape[1] - 1 - from_end_B1
-
-
-class NoisyRecall(OneAnswer):
+class NoisyRecall(OneQuery):
     """Pairs of a key and its value among pairs of noise, then a key: a 1 . : b 4 : : c 1 | b -> 4.
 
     Symbols: keys ``0 .. keys-1``, then the values, then the fillers, which are noise. With three keys, values
@@ -367,7 +368,6 @@ class NoisyRecall(OneAnswer):
     """
 
     shortest = 3
-    step = 2
 
     def __init__(self, keys: int = 80, values: int = 10, fillers: int = 16, noise: float = 0.2):
         self.keys = at_least(2, "keys", keys)
@@ -395,18 +395,6 @@ class NoisyRecall(OneAnswer):
         symbols_BP2 = noise_BP2.where(is_noise_BP[..., None], pairs_BP2)
         inputs_BN = torch.cat([symbols_BP2.flatten(1), keys_BP.gather(1, queried_B1)], dim=1)
         return inputs_BN, values_BP.gather(1, queried_B1)
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        *places, queried = row
-        values = dict(zip(places[::2], places[1::2], strict=True))
-        return [values.get(queried, IGNORE)]
-
-    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
-        return 2 * (inputs_BN[:, :-1:2] == inputs_BN[:, -1:]).long().argmax(dim=1, keepdim=True) + 1
-
-    def depth(self, inputs_BN: Tensor) -> Tensor:
-        place_B = (inputs_BN[:, :-1:2] == inputs_BN[:, -1:]).long().argmax(dim=1)
-        return place_B / max(1, inputs_BN.shape[1] // 2 - 1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         # The bag tells the values of all pairs. Their number is 1 plus a binomial number.

@@ -129,13 +129,10 @@ class Scan(Task):
             ValueError: there are none.
         """
         if length not in self._lengths():
-            message = f"SCAN has no command of {length} actions"
-            if length in _all_commands():
-                message += f" for {self.split} (trained_to={self.trained_to})"
-            nearest = self.nearest_length(length)
-            if nearest is not None:
-                message += f"; the nearest length below is {nearest}"
-            raise ValueError(message)
+            raise ValueError(
+                f"SCAN has no command of {length} actions for split={self.split} with "
+                f"trained_to={self.trained_to}; the nearest length below is {self.nearest_length(length)}"
+            )
         inputs_CN, targets_CM = _all_commands()[length]
         if self.split is None or length > self.trained_to:
             return Commands(inputs_CN, targets_CM)

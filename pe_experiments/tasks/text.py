@@ -7,7 +7,7 @@ import os
 import sysconfig
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -25,7 +25,7 @@ TOLERANCE = 0.025  # share of the corpus by which a cut may move to reach the en
 FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes
 CHECKED_BYTES = 8192  # at the start of a file; a zero byte among them means that it is not text
 MOST_IN_MEMORY = 1 << 20  # bytes; of larger files only windows are read
-MOST_ENTRIES = 200_000  # most files and folders to search for a corpus
+MOST_ENTRIES = 200_000  # most files and folders that a path may stand for
 DATASET_SPLITS = ("train", "validation", "test")  # of a saved dataset, used for the three splits
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
 EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
@@ -183,20 +183,7 @@ class Text(Task):
 
     def read(self, start: int, count: int) -> np.ndarray:
         """Return ``count`` bytes of the joined files from byte ``start`` on."""
-        contents = _contents(self.files)
-        pieces = []
-        index = int(np.searchsorted(self.ends, start, side="right"))
-        while count:
-            offset = start - (self.ends[index] - self.files[index].size)
-            content = contents[index]
-            if content is None:
-                pieces.append(_read_file(self.files[index], offset, count))
-            else:
-                pieces.append(content[offset : offset + count])
-            start += len(pieces[-1])
-            count -= len(pieces[-1])
-            index += 1
-        return np.concatenate(pieces)
+        return _read_joined(self.files, start, count)
 
     def listing(self) -> list[dict[str, str | int]]:
         """Return path, size in bytes and splits of each file in order."""
@@ -223,9 +210,13 @@ def _library_files() -> Sequence[File]:
 
 def _user_files(path: str) -> Sequence[File]:
     """Return the files that ``task.path`` names, except hidden files in a folder."""
-    _refuse_too_many_entries(path)
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-    matches = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
+    found = [path] if os.path.isfile(path) else glob.iglob(pattern, recursive=True)
+    matches = list(islice(found, MOST_ENTRIES + 1))  # "/" would be searched for hours
+    if len(matches) > MOST_ENTRIES:
+        raise ValueError(
+            f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
+        )
     paths = sorted(filter(os.path.isfile, matches))
     if not paths:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
@@ -242,24 +233,6 @@ def _user_files(path: str) -> Sequence[File]:
     return files
 
 
-def _refuse_too_many_entries(path: str) -> None:
-    """Raise a ValueError if more than `MOST_ENTRIES` files and folders would have to be searched."""
-    root = Path(path).absolute()
-    depth = len(root.parts) - 1
-    count = 0
-    recursive = os.path.isdir(path) or "**" in path
-    while not os.path.isdir(path) and glob.has_magic(str(root)):
-        root = root.parent
-    for folder, folders, names in os.walk(root, followlinks=True):
-        count += len(folders) + len(names)
-        if count > MOST_ENTRIES:
-            raise ValueError(
-                f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
-            )
-        if not recursive and len(Path(folder).parts) >= depth:
-            folders.clear()
-
-
 def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
     files = []
     for path in paths:
@@ -270,15 +243,33 @@ def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
 
 
 @lru_cache(maxsize=4)
-def _contents(files: tuple[File, ...]) -> list[np.ndarray | None]:
-    """Return the bytes of each file, or None for a large one; those of a saved dataset are always read."""
-    return [_content(file) for file in files]
+def _contents(files: tuple[File, ...]) -> tuple[list[np.ndarray | None], list[int]]:
+    """Return the bytes of each file, None for a large one, and where each file ends in the joined text."""
+    contents: list[np.ndarray | None] = []
+    for file in files:
+        if file.column is not None:
+            contents.append(dataset_bytes(file.path, file.column, file.changed_at))
+        else:
+            contents.append(_read_file(file, 0, file.size) if file.size < MOST_IN_MEMORY else None)
+    return contents, list(accumulate(file.size for file in files))
 
 
-def _content(file: File) -> np.ndarray | None:
-    if file.column is not None:
-        return dataset_bytes(file.path, file.column, file.changed_at)
-    return _read_file(file, 0, file.size) if file.size < MOST_IN_MEMORY else None
+def _read_joined(files: tuple[File, ...], start: int, count: int) -> np.ndarray:
+    """Return ``count`` bytes of the joined files from byte ``start`` on."""
+    contents, ends = _contents(files)
+    pieces = []
+    index = int(np.searchsorted(ends, start, side="right"))
+    while count:
+        offset = start - (ends[index] - files[index].size)
+        content = contents[index]
+        if content is None:
+            pieces.append(_read_file(files[index], offset, count))
+        else:
+            pieces.append(content[offset : offset + count])
+        start += len(pieces[-1])
+        count -= len(pieces[-1])
+        index += 1
+    return np.concatenate(pieces)
 
 
 def _read_file(file: File, offset: int, count: int) -> np.ndarray:
@@ -301,21 +292,10 @@ def _read_file(file: File, offset: int, count: int) -> np.ndarray:
     return piece
 
 
-def _bytes_between(files: tuple[File, ...], start: int, stop: int) -> np.ndarray:
-    """Return bytes start .. stop-1 of the joined files."""
-    pieces = []
-    first = 0
-    for file, content in zip(files, _contents(files), strict=True):
-        inside = slice(max(0, start - first), max(0, stop - first))
-        pieces.append((_read_file(file, 0, file.size) if content is None else content)[inside])
-        first += file.size
-    return np.concatenate(pieces)
-
-
 @lru_cache(maxsize=4)
 def _byte_pairs(files: tuple[File, ...], training_end: int, vocab_size: int) -> BytePairs:
     """Return the tokenizer of a corpus, trained once in this process."""
-    return BytePairs(_bytes_between(files, 0, training_end), vocab_size)
+    return BytePairs(_read_joined(files, 0, training_end), vocab_size)
 
 
 @lru_cache(maxsize=12)
@@ -323,7 +303,8 @@ def _encoded(
     files: tuple[File, ...], training_end: int, vocab_size: int, bounds: tuple[int, int]
 ) -> np.ndarray:
     """Return the tokens of a part of a corpus, encoded once in this process."""
-    return _byte_pairs(files, training_end, vocab_size).encode(_bytes_between(files, *bounds))
+    start, stop = bounds
+    return _byte_pairs(files, training_end, vocab_size).encode(_read_joined(files, start, stop - start))
 
 
 def _dataset_file(folder: Path, column: str) -> File:
