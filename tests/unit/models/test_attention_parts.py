@@ -19,19 +19,11 @@ from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.stick_breaking import StickBreaking
 from pe_experiments.models import Transformer
 from pe_experiments.models.attention import Attention
-from pe_experiments.models.attention_parts import AttentionPart, Gate, QkNorm, Sinks, TokenShift
 from pe_experiments.models.cpu import UNPACKED
 from pe_experiments.terminal.errors import NotApplicable
 
 HEADS, WIDTH, TOKENS = 2, 4, 7
 SHAPE = ModelShape(HEADS * WIDTH, HEADS, 2, True, 20, 20)
-PARTS = {
-    "token_shift": TokenShift,
-    "qk_norm": QkNorm,
-    "sinks": Sinks,
-    "head": lambda shape: Gate(shape, HEADS),
-    "channel": lambda shape: Gate(shape, HEADS * WIDTH),
-}
 OPTIONS: dict[str, dict[str, Any]] = {
     "token_shift": {"token_shift": True},
     "qk_norm": {"qk_norm": True},
@@ -39,7 +31,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "head": {"output_gate": "head"},
     "channel": {"output_gate": "channel"},
 }
-ALL: dict[str, Any] = {"token_shift": True, "qk_norm": True, "sinks": True, "output_gate": "channel"}
+COMBINED = ["token_shift", "qk_norm", "sinks", "channel"]
+ALL: dict[str, Any] = {key: value for name in COMBINED for key, value in OPTIONS[name].items()}
 
 
 def randomised(module: torch.nn.Module, seed: int = 0) -> Any:
@@ -50,9 +43,9 @@ def randomised(module: torch.nn.Module, seed: int = 0) -> Any:
     return module
 
 
-def attention(names: list[str], implementation: str = "eager") -> Attention:
-    parts: list[AttentionPart] = [PARTS[name](SHAPE) for name in names]
-    return randomised(Attention(SHAPE, implementation, parts=parts).double())
+def attention(implementation: str = "eager", **options: Any) -> Attention:
+    model = Transformer(9, SHAPE, PositionalEncoding, attention_implementation=implementation, **options)
+    return randomised(model.layers[0].attention.double())
 
 
 def context(x_BTD: Tensor) -> AttentionContext:
@@ -111,13 +104,11 @@ def loop(module: Attention, names: list[str], x_TD: np.ndarray, slopes: list[flo
     return outputs @ values["output.weight"].T + values["output.bias"]
 
 
-COMBINED = ["token_shift", "qk_norm", "sinks", "channel"]
-
-
-@pytest.mark.parametrize("names", [[], *([name] for name in PARTS), COMBINED])
+@pytest.mark.parametrize("names", [[], *([name] for name in OPTIONS), COMBINED])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
 def test_attention_equals_its_loop(names: list[str], implementation: str) -> None:
-    module = attention(names, implementation)
+    options = {key: value for name in names for key, value in OPTIONS[name].items()}
+    module = attention(implementation, **options)
     generator = torch.Generator().manual_seed(5)
     x_BTD = torch.randn(1, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
     encoding = Alibi(SHAPE)
@@ -157,7 +148,7 @@ def test_padding_later_tokens_and_the_choice_of_tokens_change_nothing(name: str)
 def test_queries_and_keys_may_be_normalised_after_the_rotation(implementation: str) -> None:
     generator = torch.Generator().manual_seed(5)
     x_BTD = torch.randn(1, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
-    module = randomised(Attention(SHAPE, implementation, parts=[QkNorm(SHAPE, after_rotation=True)]).double())
+    module = attention(implementation, qk_norm="after")
     rope = Rope(SHAPE, base=5.0)
     q, k, v = module.qkv(x_BTD).unflatten(-1, (3, HEADS, WIDTH)).permute(2, 0, 3, 1, 4)
     q, k = rope.rotate(q, k, context(x_BTD))
@@ -166,7 +157,7 @@ def test_queries_and_keys_may_be_normalised_after_the_rotation(implementation: s
     y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     expected = module.output(y.transpose(1, 2).flatten(-2))
     torch.testing.assert_close(result(module, rope, x_BTD), expected, rtol=0, atol=1e-6)
-    before = Attention(SHAPE, implementation, parts=[QkNorm(SHAPE)]).double()
+    before = attention(implementation, qk_norm="before")
     before.load_state_dict(module.state_dict())  # the same keys
     assert not torch.allclose(result(before, rope, x_BTD), expected, atol=1e-3)
 
