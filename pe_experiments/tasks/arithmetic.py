@@ -87,58 +87,46 @@ class Addition(TwoNumbers):
             self.longest = 4 * (hints - 1) + 1
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        if self.hints:
-            return self._sample_hinted(length, batch_size, generator)
-        size = length - 2  # digits of the longest number
-        first_BW, second_BW = torch.randint(10, (2, batch_size, size), generator=generator)
         if self.is_padded:
-            inputs_BN = self.to_inputs(first_BW, second_BW, torch.full((batch_size,), length // 2))
-        else:
-            split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
-            inputs_BN = self.to_inputs(first_BW, second_BW, split_B)
-            leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
-            inputs_BN = leading_BN.where(self._is_leading(inputs_BN), inputs_BN)
+            return self._sample_padded(length // 4 if self.hints else length // 2, batch_size, generator)
+        first_BW, second_BW = torch.randint(10, (2, batch_size, length - 2), generator=generator)
+        split_B = torch.randint(1, length - 1, (batch_size,), generator=generator)
+        inputs_BN = self.to_inputs(first_BW, second_BW, split_B)
+        leading_BN = torch.randint(1, 10, inputs_BN.shape, generator=generator)
+        inputs_BN = leading_BN.where(self._is_leading(inputs_BN), inputs_BN)
         first_BD, second_BD = self.operands(inputs_BN)
         total_BD = self.propagate_carries(first_BD + second_BD)
-        if not self.is_padded:
-            return inputs_BN, self.to_targets(total_BD, self.target_length(length), self.answer_forward)
-        digits = length // 2
-        total_BP = total_BD[:, : digits + 1]
-        targets_BM = total_BP.flip(1) if self.answer_forward else total_BP
-        if self.scratchpad:
-            carries_BD = (first_BD + second_BD > total_BD)[:, :digits].long()  # a digit is reduced by ten
-            steps_BM = torch.stack([total_BP[:, :digits], carries_BD], dim=-1).flatten(1)
-            targets_BM = torch.cat([steps_BM, targets_BM], dim=1)
-        return inputs_BN, targets_BM
+        return inputs_BN, self.to_targets(total_BD, self.target_length(length), self.answer_forward)
 
-    def _sample_hinted(
-        self, length: int, batch_size: int, generator: torch.Generator
+    def _sample_padded(
+        self, digits: int, batch_size: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return examples of d digits with the hint of its place before each digit and step."""
-        digits = length // 4
-        plain = Addition(
-            "forward" if self.forward else "reversed",
-            "forward" if self.answer_forward else "reversed",
-            "padded",
-            self.scratchpad,
-        )
-        inputs_BN, targets_BM = plain.sample(2 * digits + 1, batch_size, generator)
-        places_D = torch.arange(digits)
-        places_P = torch.arange(digits + 1)
-        units_B1 = 11 + torch.randint(self.hints - digits, (batch_size, 1), generator=generator)
-        operand_hints_BD = units_B1 + (places_D.flip(0) if self.forward else places_D)
-        answer_hints_BP = units_B1 + (places_P.flip(0) if self.answer_forward else places_P)
-        numbers_BN = [inputs_BN[:, :digits], inputs_BN[:, digits + 1 :]]
-        first_BN, second_BN = (
-            torch.stack([operand_hints_BD, number], dim=-1).flatten(1) for number in numbers_BN
-        )
-        plus_B1 = inputs_BN[:, digits : digits + 1]
-        parts = [torch.stack([answer_hints_BP, targets_BM[:, -(digits + 1) :]], dim=-1).flatten(1)]
+        """Return sums of two numbers of so many digits, with the scratchpad and the hints asked for."""
+        first_BW, second_BW = torch.randint(10, (2, batch_size, 2 * digits - 1), generator=generator)
+        inputs_BN = self.to_inputs(first_BW, second_BW, torch.full((batch_size,), digits))
+        first_BD, second_BD = self.operands(inputs_BN)
+        total_BD = self.propagate_carries(first_BD + second_BD)
+        carries_BD = (first_BD + second_BD > total_BD)[:, :digits].long()  # a digit is reduced by ten
+        places_P = torch.arange(digits + 1)  # units first, as in the total
+        total_BP = total_BD[:, : digits + 1]
+        hint_BP: Tensor | None = None
+        if self.hints:
+            hint_BP = 11 + places_P + torch.randint(self.hints - digits, (batch_size, 1), generator=generator)
+
+        def spelled(places: Tensor, *symbols: Tensor) -> Tensor:
+            """Return the symbols of each place one after the other, after its hint."""
+            columns = symbols if hint_BP is None else (hint_BP[:, places], *symbols)
+            return torch.stack(columns, dim=-1).flatten(1)
+
+        operand_places = places_P[:digits].flip(0) if self.forward else places_P[:digits]
+        answer_places = places_P.flip(0) if self.answer_forward else places_P
+        targets_BM = spelled(answer_places, total_BP[:, answer_places])
         if self.scratchpad:
-            steps_BD2 = targets_BM[:, : 2 * digits].unflatten(1, (digits, 2))
-            step_hints_BD1 = (units_B1 + places_D)[..., None]
-            parts.insert(0, torch.cat([step_hints_BD1, steps_BD2], dim=-1).flatten(1))
-        return torch.cat([first_BN, plus_B1, second_BN], dim=1), torch.cat(parts, dim=1)
+            steps_BM = spelled(places_P[:digits], total_BP[:, :digits], carries_BD)
+            targets_BM = torch.cat([steps_BM, targets_BM], dim=1)
+        first_BN = spelled(operand_places, inputs_BN[:, :digits])
+        second_BN = spelled(operand_places, inputs_BN[:, digits + 1 :])
+        return torch.cat([first_BN, inputs_BN[:, digits : digits + 1], second_BN], dim=1), targets_BM
 
     def _is_leading(self, inputs_BN: Tensor) -> Tensor:
         """Return True at the most significant digit of a number of several digits, [B, N]."""
