@@ -52,6 +52,16 @@ def mean_mode_share(shortest: int, longest: int, vocab_size: int) -> float:
     return float(mode_shares(np.arange(shortest, longest + 1), vocab_size).mean())
 
 
+def bag_share(bag: int, targets: int, vocab_size: int, prefix: bool) -> float:
+    """Return the best accuracy for ``targets`` of the ``bag`` random symbols that a predictor knows.
+
+    A decoder (``prefix``) has seen the earlier targets; each leaves one symbol fewer in the bag.
+    """
+    if prefix:
+        return mean_mode_share(bag - targets + 1, bag, vocab_size)
+    return mode_share(bag, vocab_size)
+
+
 def log_factorials(largest: int) -> np.ndarray:
     """Return ln n! for n = 0 .. ``largest``."""
     return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, largest + 1)))])

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, PositionIds, Task, distinct_symbols
-from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.tasks.ceilings import bag_share
 from pe_experiments.terminal.argument_checks import at_least
 
 
@@ -40,9 +40,7 @@ class Copy(Task):
         return self.source_indices(inputs_BN.shape[1]).expand(len(inputs_BN), -1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        if prefix:
-            return mean_mode_share(1, length, self.vocab_size)
-        return mode_share(length, self.vocab_size)
+        return bag_share(length, length, self.vocab_size, prefix)
 
     def position_ids(self, inputs_BN: Tensor, targets_BM: Tensor) -> dict[str, PositionIds]:
         """Return ``coupling``: a target shares the id of its source symbol; the separator has id 1."""
@@ -92,7 +90,7 @@ class SelectiveCopy(Task):
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         copied = self.target_length(length)
-        return mean_mode_share(1, copied, self.blank) if prefix else mode_share(copied, self.blank)
+        return bag_share(copied, copied, self.blank, prefix)
 
 
 class Reverse(Copy):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import Split, Task
-from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
+from pe_experiments.tasks.ceilings import bag_share
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.argument_checks import at_least, one_of
 
@@ -90,9 +90,4 @@ class Needle(Task):
         return mark_B / max(1, inputs_BN.shape[1] - self.k - 2)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
-        if self.text:
-            return None
-        bag = length - 2
-        if prefix:  # each symbol of the value that was seen leaves one symbol fewer in the bag
-            return mean_mode_share(bag - self.k + 1, bag, self.symbols)
-        return mode_share(bag, self.symbols)
+        return None if self.text else bag_share(length - 2, self.k, self.symbols, prefix)

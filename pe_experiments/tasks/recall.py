@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task, distinct_symbols
-from pe_experiments.tasks.ceilings import coin_flips, mean_mode_share, mode_share, mode_shares
+from pe_experiments.tasks.ceilings import bag_share, coin_flips, mode_share, mode_shares
 from pe_experiments.terminal.argument_checks import at_least
 
 
@@ -72,10 +72,8 @@ class AssociativeRecall(Task):
         return pair_B / max(1, self._pairs(inputs_BN.shape[1]) - 1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        pairs = self._pairs(length)  # the bag tells which keys are queried, not their values
-        if prefix:
-            return mean_mode_share(pairs - self.queries + 1, pairs, self.values)
-        return mode_share(pairs, self.values)
+        # The bag tells which keys are queried, not their values.
+        return bag_share(self._pairs(length), self.queries, self.values, prefix)
 
     def _pairs(self, length: int) -> int:
         """Return the number of pairs in an input of this length."""
@@ -271,10 +269,8 @@ class TwoTokenRecall(Task):
         return torch.cat([first_BQ1, first_BQ1 + 1], dim=2).flatten(1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
-        symbols = 2 * self._pairs(length)  # the bag tells the symbols of values, not where they stand
-        if prefix:
-            return mean_mode_share(symbols - 2 * self.queries + 1, symbols, self.values)
-        return mode_share(symbols, self.values)
+        # The bag tells the symbols of values, not where they stand.
+        return bag_share(2 * self._pairs(length), 2 * self.queries, self.values, prefix)
 
     def _pairs(self, length: int) -> int:
         """Return the number of keys with a value in an input of this length."""

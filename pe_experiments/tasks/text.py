@@ -222,7 +222,7 @@ def _user_files(path: str) -> Sequence[File]:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
     files = _nonempty_files(paths)
     if not files:
-        raise ValueError(f"path={path}: {'it is' if len(paths) == 1 else 'all its files are'} empty")
+        raise ValueError(f"path={path}: there is no byte in it")
     for file in files:
         with open(file.path, "rb") as content:
             if b"\0" in content.read(CHECKED_BYTES):

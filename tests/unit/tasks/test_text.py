@@ -65,7 +65,7 @@ def test_a_single_file_is_cut_into_splits_that_share_no_window(tmp_path: Path) -
     ("content", "message"),
     [
         (None, r"there is no such file, or no file in such a folder$"),
-        (b"", r"it is empty$"),
+        (b"", r"there is no byte in it$"),
         (b"short", rf"5 bytes are too short a text; at least {FEWEST_BYTES} are needed$"),
         (b"\x89PNG\0" * FEWEST_BYTES, r"text.txt holds zero bytes, so it is no text in UTF-8; a glob as"),
     ],
