@@ -8,7 +8,7 @@ Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -65,7 +65,7 @@ class Source:
         generator = stream(self.seed, "evaluation", index)
         rows = self.sequences(*self.task.for_split("evaluation").sample(length, BLOCK_EXAMPLES, generator))
         if window is not None:
-            rows = replace(rows, declared_B=rows.declared_B.clamp(max=window + 1))
+            rows = rows._replace(declared_B=rows.declared_B.clamp(max=window + 1))
         ids_BP = rows.ids_BT
         if ids_BP is None:
             generator = stream(self.seed, "evaluation positions", index)
@@ -79,7 +79,7 @@ class Source:
             return rows
         provided = self.task.position_ids(inputs_BN, targets_BM)
         ids = next(provided[kind] for kind in self.positions.task_ids if kind in provided)
-        return replace(rows, ids_BT=self.format.lay_out_ids(ids, len(inputs_BN)))
+        return rows._replace(ids_BT=self.format.lay_out_ids(ids, len(inputs_BN)))
 
 
 class TrainingStream:
@@ -106,21 +106,16 @@ class TrainingStream:
         draw, within = divmod(index, BATCHES_PER_DRAW)
         if self._latest_draw is None or self._latest_draw[0] != draw:
             self._latest_draw = draw, self._sequences(draw)
-        sequences = self._latest_draw[1]
         source = self.source
         rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
-        batch = Sequences(
-            sequences.tokens_BT[rows],
-            sequences.labels_BT[rows],
-            sequences.lengths_B[rows],
-            sequences.declared_B[rows],
-        )
+        tensors = self._latest_draw[1]._asdict().items()
+        batch = Sequences(**{name: tensor[rows] for name, tensor in tensors if tensor is not None})
         stream_index = self.first_draw * BATCHES_PER_DRAW + index
         generator = stream(source.seed, f"{self.split} positions", stream_index)
-        if sequences.ids_BT is None:
+        if batch.ids_BT is None:
             ids_BP = source.positions.training_ids(batch.declared_B, source.train_length, generator)
         else:
-            ids_BP = source.positions.raised(sequences.ids_BT[rows], source.train_length, generator)
+            ids_BP = source.positions.raised(batch.ids_BT, source.train_length, generator)
         return _trimmed(batch, ids_BP)
 
     def _sequences(self, draw: int) -> Sequences:

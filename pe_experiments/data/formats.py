@@ -6,7 +6,7 @@ SLOT are ``vocab_size``, ``+1``, ``+2`` and ``+3``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from pe_experiments.terminal.errors import NotApplicable
 MOST_SYMBOLS = 1 << 18  # the size of the largest vocabularies of language models
 
 
-@dataclass(frozen=True)
-class Sequences:
+class Sequences(NamedTuple):
     """The tokens a model reads and the labels its output is scored on, int64.
 
     The declared length of a row is its length with the longest possible answer at its input length. Encodings

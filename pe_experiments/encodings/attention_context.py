@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from functools import partial
 from typing import Any
 
 import torch
@@ -129,7 +128,7 @@ class AttentionContext:
             block.k_positions_BS = self.k_positions_BS[:, :keys]
             block._visible = block._visible[:, :, :keys]
             if self._x_BSD is not None:
-                block._x_BSD = partial(_first_keys, self, keys)
+                block._x_BSD = lambda: self.x_BSD[:, :keys]  # type: ignore[index]
         return block
 
     def _visible_rows(self, start: int, stop: int) -> Tensor:
@@ -137,9 +136,3 @@ class AttentionContext:
         if isinstance(self._visible, Tensor):
             return self._visible[:, start:stop]
         return self._visible(start, stop)
-
-
-def _first_keys(at: AttentionContext, keys: int) -> Tensor:
-    """Return the hidden states of the first keys."""
-    assert at.x_BSD is not None
-    return at.x_BSD[:, :keys]
