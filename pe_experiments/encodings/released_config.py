@@ -264,8 +264,8 @@ def released_layers(settings: Block) -> list[ReleasedLayer]:
             block["rope_theta"] = bases[index % len(bases)]
             block = block if block["rope_theta"] else None
         window = _window(settings) if kind in (SLIDING, COMPRESSED) else None
-        if window is not None and window >= settings.get("max_position_embeddings", math.inf):
-            window = None  # it covers everything
+        if not window or window >= settings.get("max_position_embeddings", math.inf):
+            window = None  # or it covers everything
         chunk = settings.get("attention_chunk_size") if kind == CHUNKED else None
         rotates_values = settings.get("model_type") in ROTATES_VALUES
         layers.append(ReleasedLayer(block, window, chunk, _temperature(settings, block), rotates_values))
