@@ -48,11 +48,15 @@ class Alibi(PositionBias):
         super().__init__(shape)
         self.symmetry = one_of(Symmetry, "symmetry", symmetry)
 
+    def slopes_H(self) -> Tensor:
+        """Return the slope of each head in float64."""
+        return alibi_slopes(self.shape.num_heads)
+
     def _bias(self, at: AttentionContext) -> Tensor:
         relative_BTS = in_float64(at.relative_positions_BTS)
         distance_BTS = relative_BTS.abs()
         if self.symmetry == "asymmetric" and not self.shape.causal:
             distance_BTS = distance_BTS - 0.5 * (relative_BTS < 0)
-        slopes_H = alibi_slopes(self.shape.num_heads).to(distance_BTS.device)
+        slopes_H = self.slopes_H().to(distance_BTS.device)
         bias_BHTS = -slopes_H[:, None, None] * distance_BTS[:, None]
         return bias_BHTS.float().to(at.q_positions_BT.device)

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.softmax import MASKED, Softmax
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.argument_checks import one_of
@@ -20,15 +20,7 @@ Slopes = Literal["linear", "exponential"]
 Scale = Literal["adaptive", "learned", "none"]
 
 
-def nape_slopes(num_heads: int, alibi_heads: int, kind: Slopes) -> Tensor:
-    """Return one slope per head, [H] in float64: 1/h or 2^(1-h) for h = 1 .. ``alibi_heads``, then 0."""
-    slopes_H = torch.zeros(num_heads, dtype=torch.float64)
-    heads = torch.arange(1, alibi_heads + 1, dtype=torch.float64)
-    slopes_H[:alibi_heads] = 1 / heads if kind == "linear" else 2 ** (1 - heads)
-    return slopes_H
-
-
-class Nape(PositionBias):
+class Nape(Alibi):
     """NAPE: the first heads have ALiBi's bias -m_h (i - j) with slopes 1, 1/2, 1/3, ...; the others none.
 
     Source: Vasylenko, Pitorro, Martins and Treviso 2025, arXiv:2506.16640, and its released code
@@ -41,8 +33,6 @@ class Nape(PositionBias):
         slopes: ``linear`` for 1/h, ``exponential`` for 2^(1-h), h = 1, 2, ...
     """
 
-    invariant_to = "shift"
-
     def __init__(self, shape: ModelShape, *, alibi_heads: int | None = None, slopes: Slopes = "linear"):
         super().__init__(shape)
         self.alibi_heads = shape.num_heads // 2 if alibi_heads is None else alibi_heads
@@ -50,11 +40,11 @@ class Nape(PositionBias):
             raise ValueError(f"alibi_heads={alibi_heads} must be between 0 and num_heads={shape.num_heads}")
         self.slopes = one_of(Slopes, "slopes", slopes)
 
-    def _bias(self, at: AttentionContext) -> Tensor:
-        distance_BTS = in_float64(at.relative_positions_BTS).abs()
-        slopes_H = nape_slopes(self.shape.num_heads, self.alibi_heads, self.slopes).to(distance_BTS.device)
-        bias_BHTS = -slopes_H[:, None, None] * distance_BTS[:, None]
-        return bias_BHTS.float().to(at.q_positions_BT.device)
+    def slopes_H(self) -> Tensor:
+        slopes_H = torch.zeros(self.shape.num_heads, dtype=torch.float64)
+        heads = torch.arange(1, self.alibi_heads + 1, dtype=torch.float64)
+        slopes_H[: self.alibi_heads] = 1 / heads if self.slopes == "linear" else 2 ** (1 - heads)
+        return slopes_H
 
 
 class AdaptiveEntmax(PositionalEncoding):
