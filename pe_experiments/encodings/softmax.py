@@ -17,8 +17,13 @@ MASKED = -1e9
 
 def masked_softmax(logits_BHTS: Tensor, bias: Tensor | None, at: AttentionContext) -> Tensor:
     """Return the softmax of logits plus bias over the keys that each query may see, BHTS."""
+    return torch.softmax(logits_BHTS + biased_mask(bias, at), dim=-1)
+
+
+def biased_mask(bias: Tensor | None, at: AttentionContext) -> Tensor:
+    """Return `additive_mask` plus the bias of the encoding, if it has one."""
     mask = at.once(additive_mask)
-    return torch.softmax(logits_BHTS + (mask if bias is None else mask + bias), dim=-1)
+    return mask if bias is None else mask + bias
 
 
 def additive_mask(at: AttentionContext) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import PositionBias
-from pe_experiments.encodings.softmax import MASKED, Softmax, additive_mask
+from pe_experiments.encodings.softmax import MASKED, Softmax, biased_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.attention_parts import AttentionPart, QkNorm
 from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster, has_fixed_bias
@@ -63,10 +63,8 @@ class Weighting:
         """Return attention weights [B, H, T, S] of rotated queries and keys."""
         if self.sink_H is None and self.softmax is None:
             return self.encoding.softmax_weights(q_BHTK, k_BHSK, self.at)
-        logits_BHTS = self.encoding.scaled_logits(q_BHTK, k_BHSK)
         bias = self.encoding.bias(q_BHTK, k_BHSK, self.at)
-        mask = self.at.once(additive_mask)
-        logits_BHTS = logits_BHTS + (mask if bias is None else mask + bias)
+        logits_BHTS = self.encoding.scaled_logits(q_BHTK, k_BHSK) + biased_mask(bias, self.at)
         if self.softmax is not None:
             return self.softmax(logits_BHTS.clamp(min=MASKED))  # finite: 0 times infinity has no gradient
         assert self.sink_H is not None  # the logit of a further key, which is left out of the result
@@ -90,9 +88,7 @@ def fused(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) 
     """Return the result of `sdpa` for rotated queries and keys."""
     encoding, sink_H = weighting.encoding, weighting.sink_H
     bias = encoding.bias(q_BHTK, k_BHSK, weighting.at)
-    mask = weighting.at.once(additive_mask)
-    if bias is not None:
-        mask = mask + bias
+    mask = biased_mask(bias, weighting.at)
     if sink_H is not None:
         mask = mask.expand(-1, len(sink_H), -1, -1)
         sink_BHT1 = sink_H.to(mask.dtype)[:, None, None].expand(*mask.shape[:-1], 1)
