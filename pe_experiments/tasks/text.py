@@ -7,7 +7,7 @@ import os
 import sysconfig
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -25,7 +25,7 @@ TOLERANCE = 0.025  # share of the corpus by which a cut may move to reach the en
 FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes
 CHECKED_BYTES = 8192  # at the start of a file; a zero byte among them means that it is not text
 MOST_IN_MEMORY = 1 << 20  # bytes; of larger files only windows are read
-MOST_ENTRIES = 200_000  # most files and folders that a path may stand for
+MOST_ENTRIES = 200_000  # most files and folders to search for a corpus
 DATASET_SPLITS = ("train", "validation", "test")  # of a saved dataset, used for the three splits
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
 EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
@@ -211,12 +211,15 @@ def _library_files() -> Sequence[File]:
 def _user_files(path: str) -> Sequence[File]:
     """Return the files that ``task.path`` names, except hidden files in a folder."""
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-    found = [path] if os.path.isfile(path) else glob.iglob(pattern, recursive=True)
-    matches = list(islice(found, MOST_ENTRIES + 1))  # "/" would be searched for hours
-    if len(matches) > MOST_ENTRIES:
-        raise ValueError(
-            f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
-        )
+    searched = path if os.path.isdir(path) else path.partition("**")[0] or "."
+    entries = 0
+    for _, folders, names in os.walk(searched, followlinks=True):
+        entries += len(folders) + len(names)
+        if entries > MOST_ENTRIES:
+            raise ValueError(
+                f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
+            )
+    matches = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
     paths = sorted(filter(os.path.isfile, matches))
     if not paths:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")
