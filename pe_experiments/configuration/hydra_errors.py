@@ -152,8 +152,11 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
         return unknown_key(key, known - {"defaults", "application", "local"})
     with suppress(HydraException):
         if not multirun and OverridesParser.create().parse_override(text).is_sweep_override():
-            how = f"several values need brackets, '{key}=[{shown(value)}]', or a sweep of train.py"
-            return f"{shown(text)}: {how}, -m '{shown(text)}'"
+            ways = [] if choices_of(key) else [f"brackets, '{key}=[{shown(value)}]'"]
+            if command == "config":
+                ways.append(f"a sweep, -m '{shown(text)}'")
+            needs = f"several values need {', or '.join(ways)}" if ways else "this command takes one value"
+            return f"{shown(text)}: {needs}"
     return ""
 
 

@@ -49,7 +49,7 @@ def test_filters_and_options(folder: Path, script: Script, tmp_path: Path) -> No
         ("results_dir=/nowhere", ["results_dir=/nowhere", "train a run first"]),
         ("out=/proc/x/y", ["out=/proc/x/y", "cannot write"]),
         ("pe=[alibi,alib]", ["pe=alib: no finished run", "Did you mean alibi"]),
-        ("pe=rope,alibi", ["this command takes one value", "encodings=[rope,alibi]"]),
+        ("pe=rope,alibi", ["several values need brackets", "encodings=[rope,alibi]"]),
         ("baseline=none", ["baseline=none is not a compared encoding", "allowed: alibi"]),
         ("difference=inf", ["difference=inf: expected a finite number"]),
     ],

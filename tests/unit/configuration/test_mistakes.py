@@ -14,7 +14,7 @@ from tests.conftest import Tiny
 
 CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {
-    "pe=a,b": "pe=a,b: several values need brackets, .*, or a sweep of train.py, -m 'pe=a,b'$",
+    "pe=a,b": "pe=a,b: several values need a sweep, -m 'pe=a,b'$",
     "pe=rope +pe.base=3": "pe.base is a setting already; write pe.base=3",
     "pe=mine.X pe.slope=1": r"is written \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
@@ -22,7 +22,7 @@ MISTAKES = {
     "pe=null": "pe needs a choice; without an encoding it is pe=none",
     "pe=KERPLE": r"Did you mean kerple_log or kerple_power\?.*train.py --help shows all",
     "evaluation.lengths=[20, 40]": r"'evaluation.lengths=\[20,' cannot be read; write lists .* without",
-    "seed=range(5)": r"or a sweep of train.py, -m 'seed=range\(5\)'$",
+    "seed=range(5)": r"or a sweep, -m 'seed=range\(5\)'$",
     "training.batch_size=99999999999999999999": "expected at most 2147483647",
     "pe=torch.nn.LayerNorm": "LayerNorm is a module, not a PositionalEncoding; wrap it",
     "positional_encoding=alibi": r"Did you mean pe\?",
