@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,12 +64,6 @@ SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # also ran with a convolution o
 SUFFICIENT = 0.9  # mean score on `lag` with which that option does what CPB and CoPE do
 CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
-SCALE = {
-    64: 2,
-    128: 4,
-    256: 8,
-}  # width, and layers; copying was also tried with the layers of the other width
-CAUSE = 0.1  # by which depth must cost more than width, or less
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 MANY = 4  # tied encodings that are counted, not named
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
@@ -88,7 +81,6 @@ class Bank(NamedTuple):
     mirrored: pd.DataFrame  # scores of those complete in configurations 12 to 23
     at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
     scale: pd.DataFrame  # scores of the complete cases, with a column for each width
-    copied: pd.DataFrame  # scores on `copy`, with a column for each width and number of layers
     truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
     shifted: pd.DataFrame  # scores with a convolution of the last tokens
     further: pd.DataFrame  # scores of the tasks that joined later, in their two configurations
@@ -98,8 +90,8 @@ def load(folder: Path) -> Bank:
     """Read the runs and score them, part by part."""
     runs = read_archive(folder)
     rows = with_settings(
-        runs, rate=RATE, steps="training.steps", width="model.d_model", layers="model.num_layers",
-        vocabulary="task.vocab_size", fillers="task.fillers", ignore="task.ignore", shift="model.token_shift",
+        runs, rate=RATE, steps="training.steps", width="model.d_model", vocabulary="task.vocab_size",
+        fillers="task.fillers", ignore="task.ignore", shift="model.token_shift",
     )  # fmt: skip
     rows["symbols"] = rows["vocabulary"].combine_first(rows["fillers"])
     scale_rows = is_scale(rows)
@@ -118,7 +110,6 @@ def load(folder: Path) -> Bank:
     counted = at_counted_rates(at_rates)
     is_first = counted["configuration"] < CONFIGURATIONS
     is_ranked = is_first & ~counted["label"].isin(APART)
-    sizes = scale_scores(runs, rows[scale_rows])
     return Bank(
         runs,
         rows,
@@ -126,8 +117,7 @@ def load(folder: Path) -> Bank:
         counted[is_first & ~is_ranked].reset_index(drop=True),
         counted[~is_first].reset_index(drop=True),
         at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(APART)],
-        sizes[[*SCALE.items()]].droplevel("layers", axis=1).dropna(how="all"),
-        sizes.xs("copy"),  # type: ignore[arg-type]
+        scale_scores(runs, rows[scale_rows]),
         pd.read_csv(folder / "truncated.csv"),
         score_runs(select_runs(runs, rows["shift"].eq(True)), METRICS),
         at_counted_rates(score_runs(select_runs(runs, rows["seed"].isin(FURTHER_SEEDS)), METRICS)),
@@ -140,22 +130,17 @@ def is_scale(rows: pd.DataFrame) -> pd.Series:
 
 
 def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of models of several sizes, a column for each width and number of layers.
-
-    An unlearned case has 0. In the sizes of `SCALE` a case counts when the runs of all of `SCALED` are there.
-    """
+    """Return the scores of cases with all of `SCALED`, a column for each width; an unlearned case has 0."""
+    complete = rows.groupby(["width", "task", "seed"]).filter(
+        lambda case: case["label"].isin(SCALED).sum() == 2 * len(SCALED)
+    )
     parts = []
-    size: Any  # the stubs know keys of groups as hashable only
-    for size, of_size in rows.groupby(["width", "layers"]):
-        if size in SCALE.items():
-            of_size = of_size.groupby(["task", "seed"]).filter(
-                lambda case: case["label"].isin(SCALED).sum() == 2 * len(SCALED)
-            )
-        chosen = select_runs(runs, runs.runs["name"].isin(of_size["name"]))
-        parts.append(at_counted_rates(score_runs(chosen)).assign(width=size[0], layers=size[1]))
+    for width, part in complete.groupby("width"):
+        chosen = select_runs(runs, runs.runs["name"].isin(part["name"]))
+        parts.append(at_counted_rates(score_runs(chosen)).assign(width=width))
     scores = pd.concat(parts)
     scores["value"] = scores[SCORE].where(scores["learned"], 0.0)
-    return scores.pivot(index=["task", "configuration", "label"], columns=["width", "layers"], values="value")
+    return scores.pivot(index=["task", "configuration", "label"], columns="width", values="value")
 
 
 @cache
@@ -176,12 +161,12 @@ def values(bank: Bank) -> dict[str, Any]:
     return {
         "ranking": ranking_table(ranked),
         "robust": robustness_table(bank),
-        "patterns": pattern_table(pd.concat([bank.first, bank.apart])),
         "mirrored": mirrored_table(bank),
         "hard to train": hard_to_train(bank),
         "scale": scale_table(bank.scale),
         **ranking_numbers(bank.first, ranked),
         **later_numbers(bank),
+        **pattern_numbers(bank),
         **shift_values(bank),
         **task_numbers(bank),
         **half_numbers(bank),
@@ -300,33 +285,30 @@ def later_numbers(bank: Bank) -> dict[str, Any]:
 # Patterns of layers
 
 
-def pattern_table(scores: pd.DataFrame) -> str:
-    """Return the pattern and its complete variants, with the planned test of each variant."""
+def pattern_rows(bank: Bank) -> pd.DataFrame:
+    """Return the pattern and its variants: means, cases learned, and the planned test of each variant."""
+    scores = pd.concat([bank.first, bank.apart])
     matrix = over_tasks(scores, [*TASKS])
-    copied = by_task(scores, ["copy"], AT_2X)["copy"].mean()
-    learned = scores.groupby("label")["learned"].sum()
-    variants = [label for label in VARIANTS if label in matrix]
-    tests = sign_tests(matrix, [(PATTERN, label) for label in variants])
-    lines = []
-    for label in [PATTERN, *variants]:
-        line = {
-            "encoding": f"`{label}`",
-            "changed": "–",
-            "mean": number(matrix[label].mean()),
-            "copied at 2x": number(copied[label]),
-            "learned": str(learned[label]),
-            "pattern minus variant": "–",
-            "expected": "–",
+    rows = pd.DataFrame(
+        {
+            "mean": matrix.mean(),
+            "copied_at_2x": by_task(scores, ["copy"], AT_2X)["copy"].mean(),
+            "learned": scores.groupby("label")["learned"].sum(),
         }
-        if label in variants:
-            choice, line["changed"], expected = VARIANTS[label]
-            line["encoding"] = f"`pattern/{choice}`"
-            test = tests[tests["second"] == label].iloc[0]
-            line["pattern minus variant"] = difference_cell(test)
-            found = {"higher": "lower", "lower": "higher", "tied": "tied"}[test["verdict"]]
-            line["expected"] = f"{expected}: {'confirmed' if found == expected else 'refuted'}"
-        lines.append(line)
-    return table(pd.DataFrame(lines))
+    ).loc[[PATTERN, *VARIANTS]]
+    rows.insert(0, "changed", ["nothing", *(changed for _, changed, _ in VARIANTS.values())])
+    tests = sign_tests(matrix, [(PATTERN, label) for label in VARIANTS]).set_index("second")
+    rows = rows.join(tests[["difference", "low", "high", "p"]])
+    found = {"higher": "lower", "lower": "higher", "tied": "tied"}
+    rows["expected"] = pd.Series({label: expected for label, (_, _, expected) in VARIANTS.items()})
+    rows["found"] = tests["verdict"].map(found)
+    rows.index = [PATTERN, *(f"pattern/{choice}" for choice, _, _ in VARIANTS.values())]
+    return rows.reset_index(names="encoding")
+
+
+def pattern_numbers(bank: Bank) -> dict[str, Any]:
+    """Return the means of the pattern and its variants, such as ``pattern/window_nope``."""
+    return dict(pattern_rows(bank)[["encoding", "mean"]].itertuples(index=False))
 
 
 def difference_cell(row: Any) -> str:
@@ -340,29 +322,43 @@ def difference_cell(row: Any) -> str:
 
 def shift_tests(bank: Bank) -> pd.DataFrame:
     """Return mean scores at one rate without and with the option, and the planned tests of the difference."""
-    [rate] = bank.shifted["rate"].unique()
+    shifted = bank.shifted[bank.shifted["configuration"] < CONFIGURATIONS]
+    [rate] = shifted["rate"].unique()
     without = by_task(bank.at_rates[bank.at_rates["rate"] == rate], ["lag", "copy"])
     columns: dict[str, pd.Series] = {}
-    for task, shifted in by_task(bank.shifted, ["lag", "copy"]).items():
-        matrix = without[task].join(shifted.add_suffix(" with it"))
+    for task, scores in by_task(shifted, ["lag", "copy"]).items():
+        matrix = without[task].join(scores.add_suffix(" with it"))
         tests = sign_tests(matrix, [(f"{label} with it", label) for label in SHIFTED]).set_index("second")
-        columns |= {task: without[task].mean(), f"{task} with it": shifted.mean(), f"p {task}": tests["p"]}
-    return pd.DataFrame(columns).loc[[*SHIFTED, "cpb_log"]]
+        columns |= {task: without[task].mean(), f"{task} with it": scores.mean(), f"p {task}": tests["p"]}
+    return pd.DataFrame(columns).loc[[*SHIFTED, "cpb_log", PATTERN]]
 
 
 def shift_values(bank: Bank) -> dict[str, Any]:
-    """Return scores on `lag`, which encodings do there with the option what CPB does, and tests of `copy`."""
+    """Return the table of the option, with which encodings it is like CPB, and its confirmation."""
     tests = shift_tests(bank)
-    cells = tests[["lag", "lag with it"]].map(lambda mean: "–" if np.isnan(mean) else number(mean))
+    cells = tests.map(lambda value: "–" if np.isnan(value) else number(value))
+    for task in ("lag", "copy"):
+        cells[f"p {task}"] = ["–" if np.isnan(p) else f"{p:.3f}" for p in tests[f"p {task}"]]
     cells.insert(0, "encoding", [f"`{label}`" for label in tests.index])
-    cells["p"] = [f"{p:.3f}" if p == p else "–" for p in tests["p lag"]]
     is_enough = (tests["p lag"] <= ALPHA) & (tests["lag with it"] >= SUFFICIENT)
     enough = [f"`{label}`" for label in tests.index[is_enough]]
+    return {"shift": table(cells), "shift/suffices": ", ".join(enough) or "none"} | shift_confirmation(bank)
+
+
+def shift_confirmation(bank: Bank) -> dict[str, Any]:
+    """Return the planned test of FoX with the option in the mirrored configurations, and its means."""
+    shifted = bank.shifted[bank.shifted["configuration"] >= CONFIGURATIONS]
+    matrix = over_tasks(bank.mirrored, [*TASKS])
+    matrix["with it"] = over_tasks(shifted, [*TASKS])[GATE]
+    tests = sign_tests(matrix, [("with it", label) for label in (PATTERN, "kerple_log", "fox")])
+    against_pattern = tests.iloc[0]
+    verdicts = {"higher": "confirmed", "tied": "unclear", "lower": "refuted"}
+    is_lower = against_pattern["difference"] < 0
     return {
-        "shift": table(cells),
-        "shift/suffices": ", ".join(enough) or "none",
-        "shift/copy/significant": int((tests["p copy"] <= ALPHA).sum()) or "none",
-        "shift/copy/p": tests["p copy"].min(),
+        "shift/mean": matrix["with it"].mean(),
+        "shift/difference": difference_cell(against_pattern),
+        "shift/verdict": "refuted" if is_lower else verdicts[against_pattern["verdict"]],
+        "shift/copied": by_task(shifted, ["copy"], AT_2X)["copy"][GATE].mean(),
     }
 
 
@@ -550,23 +546,9 @@ def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
     values["scale/pattern"] = "confirmed" if is_above else "refuted"
     small, large = (means[width][SCALED].to_numpy() for width in means)
     values["scale/rho"], values["scale/p"] = rank_correlation(small, large)
+    for width, copied in scale.loc["copy"].groupby("label").mean().items():
+        values |= {f"copy/{width}/{label}": mean for label, mean in copied.items()}
     return values
-
-
-def depth_numbers(copied: pd.DataFrame) -> dict[str, Any]:
-    """Return means on `copy` by width, layers and encoding, and the planned decision on what costs it."""
-    means = copied.groupby("label").mean()
-    values: dict[str, Any] = {
-        f"copy/{width}/{layers}/{label}": means.loc[label, (width, layers)]
-        for width, layers in product((64, 128), (2, 4))
-        for label in ("kerple_log", "alibi", PATTERN)
-    }
-    small, deep, wide, large = (
-        means.loc[["kerple_log", "alibi"], size].mean() for size in ((64, 2), (64, 4), (128, 2), (128, 4))
-    )
-    deeper, wider = (deep + large - small - wide) / 2, (wide + large - small - deep) / 2
-    cause = "depth" if deeper < wider else "width"
-    return values | {"copy/cause": cause if abs(deeper - wider) >= CAUSE else "both or neither"}
 
 
 # Figures
@@ -683,6 +665,7 @@ STUDY = Study(
     tables={
         "scores": lambda bank: pd.concat([bank.first, bank.apart, bank.mirrored, bank.further]),
         "tasks": task_tests,
+        "patterns": pattern_rows,
         "ranking": lambda bank: rank(bank.first).reset_index(names="encoding"),
     },
 )
