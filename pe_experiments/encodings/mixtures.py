@@ -122,9 +122,10 @@ class ByLayer(Mixture):
             raise ValueError(f"encodings: {len(period)} encodings cannot alternate in {layers} layers")
         if not set(period) <= set(range(len(encodings))):
             raise ValueError(f"order={list(period)} must contain numbers of the {len(encodings)} encodings")
-        self.order = [period[layer % len(period)] for layer in range(layers)]
+        self.order = list(period)
+        numbers = [self._number(layer) for layer in range(layers)]
         self.parts = nn.ModuleList(
-            _instances(shape, make, self.order.count(number)) if number in self.order else nn.ModuleList()
+            _instances(shape, make, numbers.count(number)) if number in numbers else nn.ModuleList()
             for number, make in enumerate(encodings)
         )
         parts = [self.for_layer(layer) for layer in range(layers)]
@@ -133,10 +134,13 @@ class ByLayer(Mixture):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
         self.invariant_to = _common_invariance(parts)
 
+    def _number(self, layer: int) -> int:
+        return self.order[layer % len(self.order)]
+
     def for_layer(self, layer: int) -> PositionalEncoding:
-        number = self.order[layer]
+        number = self._number(layer)
         instances = self.parts[number]
-        earlier = self.order[:layer].count(number)
+        earlier = sum(self._number(other) == number for other in range(layer))
         return instances[earlier % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
