@@ -142,7 +142,8 @@ class Transformer(Backbone):
             raise NotApplicable("model.sinks=true needs the softmax; take it without model.attention")
         options = {"sinks=true": sinks, "attention": attention, "qk_norm=after": qk_norm == "after"}
         need_softmax = [option for option, is_on in options.items() if is_on]
-        for encoding in map(self.encoding, range(shape.num_layers)):
+        is_limited = bool(need_softmax) or attention_implementation == "sdpa"
+        for encoding in map(self.encoding, range(shape.num_layers) if is_limited else ()):
             if need_softmax and makes_weights(encoding):
                 raise NotApplicable(
                     f"model.{need_softmax[0]} needs the softmax; {type(encoding).__name__} computes its own "
@@ -154,7 +155,10 @@ class Transformer(Backbone):
                     f"{type(encoding).__name__} reads; take auto, eager or blocked"
                 )
 
-        def make_attention() -> Attention:
+        make_norm = partial(nn.RMSNorm, eps=1e-5) if norm == "rms" else partial(nn.LayerNorm, bias=biases)
+        make_dropout = partial(nn.Dropout, dropout) if dropout else nn.Identity
+        self.layers = nn.ModuleList()
+        for index in range(shape.num_layers):
             parts: list[AttentionPart] = []
             if token_shift:
                 parts.append(TokenShift(shape))
@@ -165,14 +169,8 @@ class Transformer(Backbone):
             if output_gate != "none":
                 parts.append(Gate(shape, shape.num_heads if output_gate == "head" else shape.d_model))
             softmax = attention(shape) if attention else None
-            return Attention(shape, attention_implementation, biases, parts, softmax)
-
-        make_norm = partial(nn.RMSNorm, eps=1e-5) if norm == "rms" else partial(nn.LayerNorm, bias=biases)
-        make_dropout = partial(nn.Dropout, dropout) if dropout else nn.Identity
-        self.layers = nn.ModuleList(
-            Layer(index, make_attention(), make_norm, activation, biases, make_dropout())
-            for index in range(shape.num_layers)
-        )
+            layer_attention = Attention(shape, attention_implementation, biases, parts, softmax)
+            self.layers.append(Layer(index, layer_attention, make_norm, activation, biases, make_dropout()))
         self.norm = make_norm(shape.d_model)
         self.dropout = make_dropout()
         if output_head == "tied":
