@@ -34,7 +34,7 @@ from pe_experiments.configuration.hydra_versions import MAIN
 from pe_experiments.configuration.schema import Folder, Section
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
-from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
+from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
@@ -54,7 +54,13 @@ class RunSettings(Section):
         """Return the directory of the run, given by its path or by its name in ``results_dir/runs``."""
         from pe_experiments.store.directory import find_run  # imports torch
 
-        return find_run("run", self.run, [Path(), Path(self.results_dir, "runs")])
+        folders = [Path(), Path(self.results_dir, "runs")]
+        if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
+            if Path(self.run).name != self.run:
+                how = "is a path; results_dir is where a NAME alone is looked for"
+                raise UserError(f"run={shown(self.run)} {how}")
+            folders = folders[1:]
+        return find_run("run", self.run, folders)
 
 
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it

@@ -80,20 +80,20 @@ def explain_error(
 def canonical(text: str, command: str = "config") -> str:
     """Return an override with its choices in the case of the files: ``pe=rope`` for ``pe=RoPE``.
 
-    A file of the user in ``configs/`` keeps its name.
+    Rescalings of RoPE may have their own names (``pe=YaRN``). A file of the user in ``configs/`` keeps its
+    name.
     """
     override = OVERRIDE.fullmatch(text)
     if not override or override[2] not in groups_of(command):
         return text
     prefix, group, values = override.groups()
     files = {name.lower(): name for name in choices_of(group)}
+    if group == "pe":
+        files = {name.removeprefix("rope_"): name for name in files} | ALIASES | files
     choices = []
     for value in values.split(","):
         is_users = "." in value or Path("configs", group, f"{value}.yaml").exists()
-        name = value.lower().replace("-", "_")
-        if group == "pe":
-            name = ALIASES.get(name, name)
-        choices.append(value if is_users else files.get(name, value))
+        choices.append(value if is_users else files.get(value.lower().replace("-", "_"), value))
     return f"{prefix}{group}={','.join(choices)}"
 
 

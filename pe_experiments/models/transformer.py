@@ -142,8 +142,8 @@ class Transformer(Backbone):
             raise NotApplicable("model.sinks=true needs the softmax; take it without model.attention")
         options = {"sinks=true": sinks, "attention": attention, "qk_norm=after": qk_norm == "after"}
         need_softmax = [option for option, is_on in options.items() if is_on]
-        is_limited = bool(need_softmax) or attention_implementation == "sdpa"
-        for encoding in map(self.encoding, range(shape.num_layers) if is_limited else ()):
+        limited_layers = shape.num_layers if need_softmax or attention_implementation == "sdpa" else 0
+        for encoding in map(self.encoding, range(limited_layers)):
             if need_softmax and makes_weights(encoding):
                 raise NotApplicable(
                     f"model.{need_softmax[0]} needs the softmax; {type(encoding).__name__} computes its own "

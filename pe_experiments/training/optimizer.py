@@ -78,9 +78,10 @@ class TrainingOptimizer(optim.Optimizer):
 
     def clip_gradients(self, largest_norm: float | None) -> Tensor:
         """Scale the gradients to a total norm of at most ``largest_norm``; return the norm before scaling."""
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         if self.flat:
             parameters = [self.flat.whole]
+        else:
+            parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if largest_norm is not None:

@@ -79,7 +79,7 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "evaluate evaluation.lengths=[5]": ["run is missing"],
     "compare foo": ["'foo' is not key=value; --help lists the options"],
     "evaluate +run=foo": ["run=foo", "no run"],
-    "evaluate run=a/b results_dir=c": ["run=a/b: there is no run", "or c/runs/a/b/config.yaml"],
+    "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
     "export run=results/nothing out=x": ["nothing", "no run"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
 }
@@ -246,7 +246,7 @@ def test_the_order_of_flags_and_the_case_of_choices_do_not_matter(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,rope-yarn").succeeded()
+    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,yarn").succeeded()
     assert "2 runs: 2 new" in out
     assert "copy-decoder-rope_yarn" in out
     studies = script("results", "reproduce=bank")

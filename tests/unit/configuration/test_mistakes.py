@@ -57,6 +57,7 @@ MISTAKES = {
             ["pe=none", "task=majority", "positions=random_offset"],
         ),
         (["pe=Rope_YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
+        (["pe=YaRN", "pe.factor=2"], ["pe=rope_yarn", "pe.factor=2"]),
         (["pe=learned-relative"], ["pe=learned_relative"]),
         (["pe=FoX", "model=Decoder"], ["pe=fox", "model=decoder"]),
         (["pe=by_head", "pe.encodings=[ALiBi,NoPE]"], ["pe=by_head", "pe.encodings=[alibi,none]"]),
