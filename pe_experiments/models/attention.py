@@ -18,7 +18,7 @@ from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, biased_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.attention_parts import AttentionPart, QkNorm
-from pe_experiments.models.cpu import UNPACKED, Unpacked, fused_kernel_is_faster, has_fixed_bias
+from pe_experiments.models.cpu import UNPACKED, Linear, Unpacked, fused_kernel_is_faster, has_fixed_bias
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
 FEWEST_QUERIES = 16  # of a block, because each block costs time of its own
@@ -182,8 +182,8 @@ class Attention(nn.Module):
         super().__init__()
         self.shape = shape
         self.implementation = implementation
-        self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=biases)
-        self.output = nn.Linear(shape.d_model, shape.d_model, bias=biases)
+        self.qkv = Linear(shape.d_model, 3 * shape.d_model, bias=biases)
+        self.output = Linear(shape.d_model, shape.d_model, bias=biases)
         self.parts = nn.ModuleList(parts)
         self.softmax = softmax
 

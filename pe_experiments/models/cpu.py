@@ -1,4 +1,4 @@
-"""Make a model fast on a CPU: skip padding in training, and call the fused attention kernel where it pays.
+"""Make a model fast on a CPU: skip padding in training, and call fused kernels where they pay.
 
 Nothing here changes a result beyond rounding, so a first reading may skip it. `training.cpu` has the rest.
 Padding is removed in all parts of a layer except attention, which needs whole rows.
@@ -8,8 +8,10 @@ Shapes: B rows, T tokens of the longest row, P = B T, N computed tokens, D colum
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_experiments.encodings import PositionalEncoding
 
@@ -19,7 +21,9 @@ FUSED = 512  # tokens from which the fused kernel's forward pass is faster, with
 # The same for both passes with MKL. A step of width 64 with the fused kernel takes 0.99 times as long at 24
 # tokens, 0.90 at 96 and 0.63 at 160.
 FUSED_TRAINING = 128
-fused_training = FUSED_TRAINING  # in use; `training.cpu.use_route` sets it
+# In use; `training.cpu.use_route` sets both.
+fused_training = FUSED_TRAINING
+onednn_adds_bias = False
 
 
 def fused_kernel_is_faster(encoding: PositionalEncoding, tokens: int) -> bool:
@@ -32,6 +36,37 @@ def fused_kernel_is_faster(encoding: PositionalEncoding, tokens: int) -> bool:
 def has_fixed_bias(encoding: PositionalEncoding) -> bool:
     """Return whether no bias needs gradients, with which a mask takes the fused kernel's slow path."""
     return type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
+
+
+class Linear(nn.Linear):
+    """A linear layer whose bias oneDNN, if it is in use, adds within the matrix product of a training step.
+
+    PyTorch copies the bias to every row before the product, which takes 3 % of a step of width 128. The
+    result is the same bit for bit.
+    """
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        in_training = onednn_adds_bias and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        in_float32 = x_ND.device.type == "cpu" and x_ND.dtype == torch.float32
+        if in_training and in_float32 and self.bias is not None:
+            return _FusedLinear.apply(x_ND, self.weight, self.bias)
+        return super().forward(x_ND)
+
+
+class _FusedLinear(torch.autograd.Function):
+    """x W^T + b by the kernel that PyTorch's compiler takes on a CPU; it has no gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, weight_ED: Tensor, bias_E: Tensor) -> Tensor:
+        ctx.save_for_backward(x_ND, weight_ED)
+        return torch.ops.mkldnn._linear_pointwise(x_ND, weight_ED, bias_E, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x_ND, weight_ED = ctx.saved_tensors
+        gradient_NE = gradients[0].flatten(0, -2)
+        x_gradient = (gradient_NE @ weight_ED).view(x_ND.shape)
+        return x_gradient, gradient_NE.mT @ x_ND.flatten(0, -2), gradient_NE.sum(0)
 
 
 def packing_of(x_BTD: Tensor, lengths_B: Tensor | None) -> Unpacked:

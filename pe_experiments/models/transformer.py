@@ -25,7 +25,7 @@ from pe_experiments.models.attention_parts import (
     TokenShift,
 )
 from pe_experiments.models.backbone import Backbone
-from pe_experiments.models.cpu import SelectedTokens, Unpacked, packing_of
+from pe_experiments.models.cpu import Linear, SelectedTokens, Unpacked, packing_of
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
 from pe_experiments.terminal.argument_checks import one_of
 from pe_experiments.terminal.errors import NotApplicable
@@ -65,8 +65,8 @@ class Layer(nn.Module):
         self.mlp_norm = make_norm(d_model)
         gated = activation == "swiglu"
         width = 8 * round(d_model / 3) if gated else 4 * d_model  # equally many parameters
-        self.mlp_in = nn.Linear(d_model, 2 * width if gated else width, bias=biases)
-        self.mlp_out = nn.Linear(width, d_model, bias=biases)
+        self.mlp_in = Linear(d_model, 2 * width if gated else width, bias=biases)
+        self.mlp_out = Linear(width, d_model, bias=biases)
         self.activation = ACTIVATIONS[activation]
         self.dropout = dropout
 

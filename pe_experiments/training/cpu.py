@@ -183,6 +183,7 @@ def use_route(new_route: Route) -> None:
     if _SETTING is not None:
         _SETTING.fp32_precision = "bf16" if route.matmul == "onednn" else "ieee"
     models_cpu.fused_training = route.fused_from
+    models_cpu.onednn_adds_bias = route.matmul == "onednn" and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def select(choice: str, size: int) -> Route:

@@ -5,7 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from pe_experiments.models.cpu import Linear
 from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training import cpu
@@ -174,3 +177,25 @@ def test_every_route_is_measured_in_two_rounds(monkeypatch: pytest.MonkeyPatch) 
     }
     assert all(seconds > 0 for rounds in timings["small"].values() for seconds in rounds)
     assert cpu.route == before
+
+
+@pytest.mark.skipif(not cpu.ONEDNN_IS_EXACT, reason="oneDNN computes float32 products in bfloat16 here")
+def test_onednn_adds_a_bias_within_the_product_with_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    layer = Linear(24, 40)
+    x_BTD, gradient_BTE = torch.randn(3, 5, 24), torch.randn(3, 5, 40)
+
+    def results(call: nn.Linear, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+        x = x_BTD.to(dtype).requires_grad_()
+        y = call(x)
+        return [y, *torch.autograd.grad(y, (x, call.weight, call.bias), gradient_BTE.to(dtype))]
+
+    cpu.use_route(ONEDNN)
+    fused = results(layer)
+    assert type(fused[0].grad_fn).__name__ == "_FusedLinearBackward"
+    exact = nn.Linear(24, 40, dtype=torch.float64)
+    exact.load_state_dict(layer.state_dict())
+    for result, expected in zip(fused, results(exact, torch.float64), strict=True):
+        torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-5)
+    cpu.use_route(DEFAULT)
+    assert type(layer(x_BTD).grad_fn).__name__ != "_FusedLinearBackward"
