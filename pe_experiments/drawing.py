@@ -255,16 +255,36 @@ def _labelled_lengths(ticks: np.ndarray, max_length: int, axes: Axes) -> list[fl
     return labelled
 
 
+def bounded_metric(curves: pd.DataFrame) -> Metric:
+    """Return the metric that chance and the bag ceiling bound: exact match for answers of one token."""
+    has_one_token = "answer_tokens" in curves and curves["answer_tokens"].eq(1).all()
+    return EXACT_MATCH if has_one_token and curves["exact_match"].notna().any() else TOKEN_ACCURACY
+
+
+def drawn_metrics(curves: pd.DataFrame, compared: Metric = EXACT_MATCH) -> tuple[Metric, ...]:
+    """Return the metrics to draw from rows of ``extrapolation.csv`` if runs are compared in one of them.
+
+    Language models have no exact match. For answers of one token it equals token accuracy, which is left out.
+    """
+    if curves["exact_match"].isna().all():
+        return LOSS, TOKEN_ACCURACY
+    further = (TOKEN_ACCURACY,) if bounded_metric(curves) == TOKEN_ACCURACY else ()
+    is_measured = compared.name in curves and curves[compared.name].notna().any()
+    if compared in (EXACT_MATCH, TOKEN_ACCURACY) or not is_measured:
+        return EXACT_MATCH, *further
+    return compared, EXACT_MATCH
+
+
 def metric_axis(
     axes: Axes, curves: pd.DataFrame, max_length: int, metric: Metric, words: bool = True
 ) -> None:
-    """Set up the `length_axis` of a metric; for token accuracy, also draw chance and the bag ceiling.
+    """Set up the `length_axis` of a metric; of the `bounded_metric` also draw chance and the bag ceiling.
 
     ``words`` adds text labels to the shaded training lengths and to these lines.
     """
     is_share = metric.bounds == (0, 1)
     length_axis(axes, curves["content_length"], max_length, metric.label_with_unit, is_share)
-    ceilings = CEILINGS if metric == TOKEN_ACCURACY else {}
+    ceilings = CEILINGS if metric == bounded_metric(curves) else {}
     for column, (name, dashes) in ceilings.items():
         measured = curves.reindex(columns=["content_length", column]).dropna()
         mean = measured.groupby("content_length")[column].mean().astype(float)
@@ -326,21 +346,22 @@ def run_figure(
     own: bool = False,
     by_step: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Draw the extrapolation curve of a run as PNG: exact match or loss, and token accuracy.
+    """Draw the extrapolation curve of a run as PNG: the `drawn_metrics`.
 
     The rows are those of ``extrapolation.csv``. Rows of ``by_step.csv`` are drawn as a heatmap of the first
     metric. ``own`` says whether the encoding is the user's (see `styles`).
     """
     colour, marker = styles([label], [label] if own else ())[label]
     curve = pd.DataFrame(rows)
-    figure = Figure(figsize=(13.0 if by_step else 9.0, 3.6), layout="constrained")
+    metrics = drawn_metrics(curve)
+    panel_count = len(metrics) + bool(by_step)
+    figure = Figure(figsize=(4.5 * max(panel_count, 1.3), 3.6), layout="constrained")
     figure.suptitle(text(f"{printed_name(label)} on {task}", 110))
-    left_metric = EXACT_MATCH if curve["exact_match"].notna().all() else LOSS
-    panels = figure.subplots(1, 3 if by_step else 2)
+    panels = figure.subplots(1, panel_count, squeeze=False)[0]
     if by_step:
-        image = _step_heatmap(panels[-1], by_step, max_length, left_metric)
-        figure.colorbar(image, ax=panels[-1], label=left_metric.label_with_unit)
-    for axes, metric in zip(panels[:2], (left_metric, TOKEN_ACCURACY), strict=True):
+        image = _step_heatmap(panels[-1], by_step, max_length, metrics[0])
+        figure.colorbar(image, ax=panels[-1], label=metrics[0].label_with_unit)
+    for axes, metric in zip(panels, metrics, strict=False):
         lengths = curve["content_length"]
         if metric.binary:
             low, high = (curve[column].astype(float) for column in metric.columns[1:])

@@ -72,10 +72,13 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     encodings whose line is dashed in every panel.
     """
     single = len(protocols) == 1
-    figure, columns = _panels(len(protocols))
-    for protocol, panels in zip(protocols, columns, strict=True):
+    drawn_of = [protocol.drawn(comparison.summary) for protocol in protocols]
+    figure, columns = _panels(len(protocols), max(map(len, drawn_of)))
+    for protocol, metrics, panels in zip(protocols, drawn_of, columns, strict=True):
         rows = comparison.rows(protocol)
-        for axes, metric in zip(panels, protocol.drawn(comparison.summary), strict=True):
+        for axes in panels[len(metrics) :]:
+            axes.remove()
+        for axes, metric in zip(panels, metrics, strict=False):
             _draw_parents(axes, protocol, metric.name)
             _draw_means(axes, protocol, rows, metric.name, comparison)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=single)
@@ -92,15 +95,16 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     return figure
 
 
-def _panels(protocols: int) -> tuple[Figure, np.ndarray]:
-    """Return a figure and its panels [protocols, 2], side by side for one protocol, else in stacked pairs."""
+def _panels(protocols: int, metrics: int) -> tuple[Figure, np.ndarray]:
+    """Return a figure and its panels [protocols, metrics]: side by side for one protocol, else stacked."""
     if protocols == 1:
         figure = Figure(figsize=(FIGURE_WIDTH, 2.9), layout="constrained")
-        return figure, figure.subplots(1, 2, squeeze=False)
+        return figure, figure.subplots(1, metrics, squeeze=False)
     columns = min(protocols, 4)
     blocks = math.ceil(protocols / 4)
-    figure = Figure(figsize=(FIGURE_WIDTH, 0.6 + 3.8 * blocks), layout="constrained")
-    grid = figure.subplots(2 * blocks, columns).reshape(blocks, 2, columns).swapaxes(1, 2).reshape(-1, 2)
+    figure = Figure(figsize=(FIGURE_WIDTH, 0.6 + 1.9 * metrics * blocks), layout="constrained")
+    grid = figure.subplots(metrics * blocks, columns, squeeze=False)
+    grid = grid.reshape(blocks, metrics, columns).swapaxes(1, 2).reshape(-1, metrics)
     for axes in grid[protocols:].flat:
         axes.remove()
     return figure, grid[:protocols]

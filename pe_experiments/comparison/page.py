@@ -14,7 +14,7 @@ from pe_experiments.comparison.citations import cite
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
-from pe_experiments.drawing import render, style_indices
+from pe_experiments.drawing import bounded_metric, render, style_indices
 from pe_experiments.evaluation.metrics import EXACT_MATCH, METRICS, Metric
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED
 from pe_experiments.store.directory import COMPLETED
@@ -130,6 +130,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         "max_length": protocol.max_length,
         "exact": protocol.exact,
         "drawn": drawn,
+        "bounded": bounded_metric(protocol.curves).name,
         "notes": sentences.caveats(protocol, rows, comparison.runs.tuning),
         "limits": [*sentences.limits(pairs), *filter(None, [comparison.plans.get(protocol.title)])],
         "lengths": protocol.lengths(),

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
+from pe_experiments.drawing import drawn_metrics
+from pe_experiments.evaluation.metrics import EXACT_MATCH, Metric
 from pe_experiments.evaluation.summary import Summary
 from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
@@ -60,13 +61,9 @@ class Protocol:
         """Return whether this is a text whose lengths count tokens instead of bytes."""
         return self.settings.get("task.tokenizer", "null") != "null"
 
-    def drawn(self, summary: Summary) -> tuple[Metric, Metric]:
-        """Return the two metrics that are drawn if encodings are compared in this summary."""
-        if not self.exact:
-            return LOSS, TOKEN_ACCURACY
-        if summary.metric == TOKEN_ACCURACY or not self.has(summary.metric):
-            return EXACT_MATCH, TOKEN_ACCURACY
-        return summary.metric, TOKEN_ACCURACY if summary.metric == EXACT_MATCH else EXACT_MATCH
+    def drawn(self, summary: Summary) -> tuple[Metric, ...]:
+        """Return the one or two metrics that are drawn if encodings are compared in this summary."""
+        return drawn_metrics(self.curves, summary.metric)
 
     def lengths(self, shared: bool = True) -> list[int]:
         """Return the lengths that all runs share, or those that only some runs have."""

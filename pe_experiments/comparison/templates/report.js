@@ -195,7 +195,7 @@ function boundsOf(section, accuracy) {
 }
 
 function orderBlind(section, accuracy) {
-  if (accuracy !== "token_accuracy") return [];
+  if (accuracy !== section.bounded) return [];
   const bounds = CEILINGS.map(([key, name, dash]) => ({ name, dash, points: section.lengths.map((n) => [n, section.rows[0][`${key}@${n}`]]) }));
   return bounds.map((bound) => ({ ...bound, points: bound.points.filter((point) => known(point[1])) })).filter((bound) => bound.points.length);
 }
