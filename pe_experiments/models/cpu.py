@@ -38,6 +38,11 @@ def has_fixed_bias(encoding: PositionalEncoding) -> bool:
     return type(encoding).bias is PositionalEncoding.bias or next(encoding.parameters(), None) is None
 
 
+def rounded_up(count: int, step: int) -> int:
+    """Return the smallest multiple of ``step`` that is at least ``count``."""
+    return -(-count // step) * step
+
+
 class Linear(nn.Linear):
     """A linear layer whose bias oneDNN, if it is in use, adds within the matrix product of a training step.
 

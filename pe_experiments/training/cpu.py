@@ -41,6 +41,7 @@ from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models import Backbone, Transformer
 from pe_experiments.models import cpu as models_cpu
 from pe_experiments.models.attention import Attention, can_use_fused_kernel
+from pe_experiments.models.cpu import rounded_up
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import UserError
@@ -120,11 +121,6 @@ def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
         return [batch]
     order_B = batch.lengths_B.argsort(descending=True, stable=True)
     return [_micro_batch(batch, rows_b) for rows_b in order_B.split(rows)]
-
-
-def rounded_up(count: int, step: int) -> int:
-    """Return the smallest multiple of ``step`` that is at least ``count``."""
-    return -(-count // step) * step
 
 
 def _micro_batch(batch: Batch, rows_b: Tensor) -> Batch:

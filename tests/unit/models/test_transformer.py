@@ -49,13 +49,16 @@ def test_long_rows_are_computed_in_blocks_with_the_same_result(
     words = torch.randint(9, (batch, attention.LONG + 3), generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([words.shape[1] - 5 * row for row in range(batch)])
     monkeypatch.setattr(attention, "BLOCK_LOGITS", 100 * words.numel() * 4)  # 100 queries, or more
-    blocked, eager = Mock(wraps=attention.blocked), Mock(wraps=attention.eager)
+    blocked, eager, fused = (Mock(wraps=getattr(attention, name)) for name in ("blocked", "eager", "fused"))
     monkeypatch.setattr(attention, "blocked", blocked)
     monkeypatch.setattr(attention, "eager", eager)
+    monkeypatch.setattr(attention, "fused", fused)
     with torch.no_grad():
         in_blocks = model.hidden(words, None, lengths)
         assert blocked.called
         assert not eager.called
+        key_counts = {call.args[1].shape[2] for call in fused.call_args_list}
+        assert len(key_counts) <= attention.KEY_STEPS + 1  # few sizes, which fit into freed memory
         monkeypatch.setattr(attention, "LONG", words.shape[1] + 1)
         monkeypatch.setattr(cpu, "FUSED", words.shape[1] + 1)
         at_once = model.hidden(words, None, lengths)
