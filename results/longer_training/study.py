@@ -32,50 +32,36 @@ def judge(before: float, after: float) -> str:
 def by_run(folder: Path) -> pd.DataFrame:
     """Return a row per run: when it learned, exact match then and at the end, and in the bank."""
     runs = read_archive(folder)
-    bank_scores = read_table(BANK / "scores.csv").set_index(["task", "label", "configuration"])["name"]
-    bank_curves = exact_match(read_table(BANK / "curves.csv"))
-    ends = exact_match(runs.curves)
-    rows = []
-    run: Any
-    for run in runs.runs.itertuples():
-        evaluations = runs.by_step[runs.by_step["name"] == run.name]
-        curve = evaluations.pivot(index="step", columns="length", values="exact_match")
-        learned = curve.index[curve[LENGTHS].mean(axis=1).round(6) >= LEARNED]
-        row: dict[str, Any] = {"task": run.task, "configuration": run.seed, "encoding": run.label}
-        row["learned"] = learned[0] if len(learned) else None
-        if len(learned):
-            since = curve.loc[learned[0] :]
-            at_2x, at_4x = since[TWICE], since[FOUR_TIMES]
-            means = at_2x.rolling(CONSECUTIVE).mean()
-            row["before"], row["after"] = at_2x.iloc[0], at_2x.iloc[-1]
-            row["verdict"] = judge(row["before"], row["after"])
-            row["since_highest"] = means.iloc[-1] - means.max()
-            row["before_4x"], row["after_4x"] = at_4x.iloc[0], at_4x.iloc[-1]
-        row["bank"] = bank_curves[bank_scores[run.task, run.label, run.seed], TWICE]
-        row["end"] = ends[run.name, TWICE]
-        row["against_bank"] = judge(row["bank"], row["end"])
-        rows.append(row)
-    return pd.DataFrame(rows).sort_values(["task", "configuration", "encoding"], ignore_index=True)
-
-
-def exact_match(curves: pd.DataFrame) -> pd.Series:
-    """Return exact match by run and length of the input."""
-    return curves.set_index(["name", "content_length"])["exact_match"]
-
-
-def can_fall(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that had learned when exact match at twice the training length was above the floor."""
-    return rows[rows["before"] > CHANGE]
+    keys = ["task", "configuration", "encoding"]
+    rows = runs.runs.set_index("name")[["task", "seed", "label"]].set_axis(keys, axis="columns")
+    curves = runs.by_step.pivot(index=["name", "step"], columns="length", values="exact_match")
+    has_learned = curves[LENGTHS].mean(axis=1).round(6).ge(LEARNED).groupby("name").cummax()
+    since = curves[has_learned].reset_index("step").groupby("name")
+    first, last = since.first(), since.last()
+    means = since[TWICE].rolling(CONSECUTIVE).mean().groupby(level=0)
+    rows["learned"] = first["step"]
+    rows["before"], rows["after"] = first[TWICE], last[TWICE]
+    rows["verdict"] = rows[["before", "after"]].dropna().apply(lambda row: judge(*row), axis=1)
+    rows["since_highest"] = means.last() - means.max()
+    rows["before_4x"], rows["after_4x"] = first[FOUR_TIMES], last[FOUR_TIMES]
+    of_bank = read_table(BANK / "scores.csv").set_index(["task", "configuration", "label"])
+    rows = rows.join(of_bank["exact_match_at_2x"].rename("bank"), on=keys)
+    rows["end"] = runs.runs.set_index("name")["exact_match_at_2x"]
+    rows["against_bank"] = rows[["bank", "end"]].apply(lambda row: judge(*row), axis=1)
+    return rows.sort_values(keys, ignore_index=True)
 
 
 def counts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Count the verdicts over all runs, by task and by encoding."""
+    """Count the verdicts over all runs, by task and by encoding.
+
+    Only runs that had learned when exact match was above the floor can fall.
+    """
     groups = {"all": rows}
     for column in ("task", "encoding"):
         groups |= {f"`{name}`": group for name, group in rows.groupby(column)}
     lines = []
     for name, group in groups.items():
-        verdicts = can_fall(group)["verdict"].value_counts()
+        verdicts = group.loc[group["before"] > CHANGE, "verdict"].value_counts()
         against_bank = group.loc[group["bank"] > CHANGE, "against_bank"]
         lines.append(
             {
@@ -89,26 +75,28 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def span(first: pd.Series, last: pd.Series) -> pd.Series:
+    """Return cells such as ``0.57 to 0.96``."""
+    return first.map(number) + " to " + last.map(number)
+
+
 def change_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a line for each run: exact match when it learned and at the end, and the verdicts."""
-    lines = []
-    row: Any
-    for row in rows.itertuples():
-        has_learned = pd.notna(row.learned)
-        lines.append(
-            {
-                "task": f"`{row.task}`",
-                "model": CONFIGURATIONS[row.configuration],
-                "encoding": f"`{row.encoding}`",
-                "learned at step": f"{row.learned:,.0f}" if has_learned else "not",
-                "at 2x": f"{number(row.before)} to {number(row.after)}" if has_learned else "–",
-                "": row.verdict if has_learned else "–",
-                "since its highest": f"{row.since_highest:+.2f}" if has_learned else "–",
-                "at 4x": f"{number(row.before_4x)} to {number(row.after_4x)}" if has_learned else "–",
-                "from the bank": f"{number(row.bank)} to {number(row.end)}, {row.against_bank}",
-            }
-        )
-    return pd.DataFrame(lines)
+    cells = pd.DataFrame(
+        {
+            "task": "`" + rows["task"] + "`",
+            "model": rows["configuration"].map(CONFIGURATIONS),
+            "encoding": "`" + rows["encoding"] + "`",
+            "learned at step": rows["learned"].map("{:,.0f}".format),
+            "at 2x": span(rows["before"], rows["after"]),
+            "": rows["verdict"],
+            "since its highest": rows["since_highest"].map("{:+.2f}".format),
+            "at 4x": span(rows["before_4x"], rows["after_4x"]),
+            "from the bank": span(rows["bank"], rows["end"]) + ", " + rows["against_bank"],
+        }
+    )
+    cells.loc[rows["learned"].isna(), "learned at step":"at 4x"] = ["not", "–", "–", "–", "–"]
+    return cells
 
 
 def copied_at_4x(rows: pd.DataFrame, encoding: str) -> str:
@@ -121,27 +109,27 @@ def copied_at_4x(rows: pd.DataFrame, encoding: str) -> str:
 def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     rows = by_run(folder)
-    able = can_fall(rows)
-    from_bank = rows[rows["bank"] > CHANGE]
-    fallen = (able["verdict"] == "falls").sum()
-    answer = "no" if fallen <= len(able) / 10 else "in some runs"
-    if fallen > len(able) / 2:
+    lines = counts(rows)
+    of_all: Any = lines.loc[0]
+    able, fallen = of_all["can fall"], of_all["falls"]
+    answer = "no" if fallen <= able / 10 else "in some runs"
+    if fallen > able / 2:
         answer = "yes"
+    against_bank = rows[rows["bank"] > CHANGE]
+    worse = against_bank[against_bank["against_bank"] == "falls"]
+    names = "`" + worse["encoding"] + "` on `" + worse["task"] + "` from "
     return {
-        "counts": table(counts(rows)),
+        "counts": table(lines),
         "changes": table(change_table(rows)),
         "answer": answer,
         "fallen": fallen,
-        "able": len(able),
-        "risen": (able["verdict"] == "rises").sum(),
+        "able": able,
+        "risen": of_all["rises"],
         "learned": rows["learned"].notna().sum(),
         **{f"copied/{label}": copied_at_4x(rows, label) for label in ("rope_nope", "kerple_log")},
-        "bank_fallen": (from_bank["against_bank"] == "falls").sum(),
-        "bank_able": len(from_bank),
-        "bank_fallen_runs": ", ".join(
-            f"`{row.encoding}` on `{row.task}` from {number(row.bank)} to {number(row.end)}"
-            for row in from_bank[from_bank["against_bank"] == "falls"].itertuples()
-        ),
+        "bank_fallen": len(worse),
+        "bank_able": len(against_bank),
+        "bank_fallen_runs": ", ".join(names + span(worse["bank"], worse["end"])),
         "bank_risen": (rows["against_bank"] == "rises").sum(),
     }
 
@@ -149,21 +137,20 @@ def values(folder: Path) -> dict[str, Any]:
 def draw_curves(folder: Path, figures: Path) -> None:
     """Draw exact match at two and four times the training length over the steps; a ring marks learning."""
     runs = read_archive(folder)
-    rows = by_run(folder)
     points = runs.by_step.merge(runs.runs[["name", "label", "task", "seed"]], on="name")
-    cases = [(task, seed) for task in sorted(set(rows["task"])) for seed in CONFIGURATIONS]
-    style_of = styles(sorted(set(rows["encoding"])))
+    learned = by_run(folder).set_index(["task", "configuration", "encoding"])["learned"]
+    cases = [(task, seed) for task in sorted(set(points["task"])) for seed in CONFIGURATIONS]
+    style_of = {label: (colour, "") for label, (colour, _) in styles(sorted(set(points["label"]))).items()}
     figure = Figure(figsize=(7.2, 3.8), layout="constrained")
     panels = figure.subplots(2, len(cases), sharey=True, sharex="col")
     for line, (length, times) in zip(panels, ((TWICE, "2x"), (FOUR_TIMES, "4x")), strict=True):
         for axes, (task, seed) in zip(line, cases, strict=True):
             case = points[(points["task"] == task) & (points["seed"] == seed) & (points["length"] == length)]
-            for label, curve in case.groupby("label"):
-                colour = style_of[str(label)][0]
-                axes.plot(curve["step"] / 1000, curve["exact_match"], color=colour, linewidth=1)
-                learned = rows.query("task == @task and configuration == @seed and encoding == @label")
-                start = curve[curve["step"] == learned["learned"].iloc[0]]
-                axes.plot(start["step"] / 1000, start["exact_match"], "o", color=colour, fillstyle="none")
+            for label, (colour, _) in sorted(style_of.items()):
+                curve = case[case["label"] == label].set_index("step")["exact_match"]
+                axes.plot(curve.index / 1000, curve, color=colour, linewidth=1)
+                start = curve[curve.index == learned[task, seed, label]]
+                axes.plot(start.index / 1000, start, "o", color=colour, fillstyle="none")
             axes.set(ylim=(-0.03, 1.03))
             axes.spines[["top", "right"]].set_visible(False)
             axes.tick_params(labelsize=7)
@@ -172,7 +159,7 @@ def draw_curves(folder: Path, figures: Path) -> None:
         axes.set_title(f"{task}\n{CONFIGURATIONS[seed]}", fontsize=7)
     for axes in panels[1]:
         axes.set_xlabel("thousand steps", fontsize=7)
-    legend_below(figure, {label: (colour, "") for label, (colour, _) in style_of.items()}, [*style_of])
+    legend_below(figure, style_of, style_of)
     save(figure, figures, "curves")
 
 
