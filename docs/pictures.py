@@ -109,9 +109,9 @@ def draw_biases(folder: Path) -> None:
 
 def draw_classes(folder: Path) -> None:
     """Draw how much the loss on text rises from 256 to 2,048 bytes, by encoding, coloured by class."""
-    rows = text_study.scores(read_archive(prospective.TEXT))
-    rises = (rows[text_study.LONGEST] - rows[text_study.TRAINED]).groupby(rows["label"]).mean()
-    class_of = dict(zip(transfer.ENCODINGS, transfer.CLASSES.ravel().astype(int).tolist(), strict=True))
+    losses = text_study.losses(read_archive(prospective.TEXT))
+    rises = (losses[text_study.LONGEST] - losses[text_study.TRAINED]).groupby("label").mean()
+    class_of = dict(zip(transfer.ENCODINGS, transfer.CLASSES.tolist(), strict=True))
     class_of |= pd.read_csv(prospective.PREDICTIONS, index_col="encoding")["class"].to_dict()
     figure = Figure(figsize=(5.5, 2.9), layout="constrained")
     axes = figure.subplots()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pandas as pd
 from scipy import optimize, stats
 
 LEVEL = 0.95  # confidence level of every interval
@@ -79,14 +80,19 @@ def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> In
     return Interval(mean, mean - half_width, mean + half_width)
 
 
-def paired_t_tests(differences: Sequence[np.ndarray]) -> list[tuple[Interval, float]]:
-    """Return the mean of each set of paired differences, and its p-value adjusted by Holm's method.
+def paired_t_tests(differences: pd.DataFrame) -> pd.DataFrame:
+    """Return the t test of each column of paired differences [pairs, tests], one family by Holm's method.
 
-    The interval of each mean has the level of `holm_alphas`.
+    There is a row per test, with the columns ``difference, low, high, p``. Each interval has the level of
+    `holm_alphas`.
     """
-    p_values = [float(stats.ttest_1samp(values, 0).pvalue) for values in differences]
-    intervals = map(t_interval, differences, holm_alphas(p_values))
-    return [*zip(intervals, holm(p_values), strict=True)]
+    columns = [differences[test].to_numpy(float) for test in differences]
+    raw = [float(stats.ttest_1samp(values, 0).pvalue) for values in columns]
+    rows = []
+    for values, alpha, p in zip(columns, holm_alphas(raw), holm(raw), strict=True):
+        interval = t_interval(values, alpha)
+        rows.append({"difference": interval.estimate, "low": interval.low, "high": interval.high, "p": p})
+    return pd.DataFrame(rows, index=differences.columns)
 
 
 def _enough(sample: np.ndarray) -> bool:

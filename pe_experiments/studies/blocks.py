@@ -18,7 +18,7 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.sentences import number
-from pe_experiments.comparison.statistics import EQUAL_WITHIN, FEWEST, Interval, mean_interval
+from pe_experiments.comparison.statistics import EQUAL_WITHIN, FEWEST, mean_interval
 from pe_experiments.drawing import markdown_table
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.errors import UserError, few
@@ -87,10 +87,9 @@ def bits_per_byte(runs: Runs, lengths: Sequence[int]) -> pd.DataFrame:
     return bits.mask(status == DIVERGED, UNIFORM_BITS)
 
 
-def format_change(interval: Interval) -> str:
-    """Return ``+0.03 [-0.02, +0.08]``, or ``+0.03`` if the interval is unknown."""
-    estimate, low, high = (f"{x:+z.2f}" for x in (interval.estimate, interval.low, interval.high))
-    return estimate if np.isnan(interval.low) else f"{estimate} [{low}, {high}]"
+def format_change(test: Any) -> str:
+    """Return a row of `paired_t_tests` or `sign_tests` as ``+0.03 [-0.02, +0.08]``."""
+    return f"{test.difference:+z.2f} [{test.low:+z.2f}, {test.high:+z.2f}]"
 
 
 def format_mean(values: Iterable[float], unit: str = "seed") -> str:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import paired_t_tests
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
-from pe_experiments.studies import Study, bits_per_byte, format_change, read_archive, table, with_settings
+from pe_experiments.studies import Study, bits_per_byte, format_change, read_archive, table
 
 HERE = Path(__file__).parent
 TUNING_SEED = 100
@@ -21,7 +21,6 @@ TRAINED, LENGTHS = 256, [256, 512, 1024, 2048]  # bytes of context
 LONGEST = LENGTHS[-1]
 ARGUMENTS = r"\(max_positions=\d+\)"  # in a label
 ENLARGED = (2.0, 2.65)  # bits per byte in enlarged panels
-FURTHER = {"six layers": "depth", "prose": "prose"}
 RESCALED = ("rope_yarn", "rope_linear", "rope_dynamic_ntk", "rope_ntk")
 IN_COLOUR = (
     "sinusoidal",
@@ -35,28 +34,34 @@ IN_COLOUR = (
     "rope_nope",
 )
 GREY = ("0.75", "")  # encodings that are not in colour
+LOOKS = {"others": GREY} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}
 
 
-def scores(runs: Runs) -> pd.DataFrame:
-    """Return a row per run that counts: label, seed, status, rate, and bits per byte by context length."""
-    rows = with_settings(runs, rate="training.learning_rate").set_index("name")
-    rows = rows[["label", "seed", "status", "rate"]].join(bits_per_byte(runs, LENGTHS))
+def counted(runs: Runs) -> pd.DataFrame:
+    """Return label and seed of the runs that count, by name."""
+    rows = runs.runs.set_index("name")[["label", "seed"]]
     rows["label"] = rows["label"].str.replace(ARGUMENTS, "", regex=True)
     return rows[rows["seed"] != TUNING_SEED]
 
 
-def by_encoding(runs: Runs) -> dict[str, pd.DataFrame]:
-    """Return the scores of each encoding by seed, sorted by the mean loss at the longest context."""
-    groups = scores(runs).set_index("seed").groupby("label")
-    return {str(label): groups.get_group(label) for label in groups[LONGEST].mean().sort_values().index}
+def losses(runs: Runs) -> pd.DataFrame:
+    """Return bits per byte by context length of the runs that count, indexed by label and seed."""
+    return counted(runs).join(bits_per_byte(runs, LENGTHS)).set_index(["label", "seed"])
+
+
+def means(bits: pd.DataFrame) -> pd.DataFrame:
+    """Return mean `losses` and their rise by encoding, sorted by the loss at the longest context."""
+    rows = bits.groupby("label").mean()
+    rows["rise"] = rows[LONGEST] - rows[TRAINED]
+    return rows.loc[rows[LONGEST].sort_values().index]
 
 
 def by_index(runs: Runs) -> pd.DataFrame:
     """Return mean bits per byte [encodings, last indices] in parts of 64 bytes of windows of 2,048 bytes."""
-    labels = scores(runs)["label"]
     rows = runs.text[runs.text["slice"] == "index"]
-    rows = rows.assign(label=rows["name"].map(labels)).dropna(subset=["label"])
-    return rows.pivot_table("bits_per_byte", "label", "last_index")
+    return rows.join(counted(runs), on="name", how="inner").pivot_table(
+        "bits_per_byte", "label", "last_index"
+    )
 
 
 def draw_lengths(folder: Path, figures: Path) -> None:
@@ -64,142 +69,114 @@ def draw_lengths(folder: Path, figures: Path) -> None:
 
     The dashed line is RoPE that reads only the last `TRAINED` bytes.
     """
-    groups = by_encoding(read_archive(folder))
-    looks: Any = {"others": GREY} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}
+    bits = losses(read_archive(folder))
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     enlarged, complete = figure.subplots(1, 2)
     for axes in (enlarged, complete):
-        for label in sorted(groups, key=lambda label: label in IN_COLOUR):  # grey lines below
-            draw_seeds(axes, LENGTHS, groups[label][LENGTHS], looks.get(label, GREY))
-        axes.axhline(groups["rope"][TRAINED].mean(), color=looks["rope"][0], linestyle="--", linewidth=1.2)
+        for label in sorted(means(bits).index, key=lambda label: label in IN_COLOUR):  # grey lines below
+            draw_seeds(axes, LENGTHS, bits.loc[label], LOOKS.get(label, GREY))
+        axes.axhline(bits[TRAINED].xs("rope").mean(), color=LOOKS["rope"][0], linestyle="--", linewidth=1.2)
         length_axis(axes, LENGTHS, TRAINED, "bits per byte", accuracy=False)
         axes.set_xlabel("context length (bytes)")
     bits_axis(complete)
     enlarged.set(ylim=ENLARGED, title="enlarged")
     complete.set(title="all")
-    legend_below(figure, looks, [*IN_COLOUR, "others"])
+    legend_below(figure, LOOKS, [*IN_COLOUR, "others"])
     save(figure, figures, "answer")
 
 
 def draw_context(folder: Path, figures: Path) -> None:
     """Draw bits per byte by index in windows of `LONGEST` bytes, and the same enlarged."""
-    losses = by_index(read_archive(folder))
-    looks: Any = {"others": GREY} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}
+    bits = by_index(read_archive(folder))
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     complete, enlarged = figure.subplots(1, 2)
-    for label in sorted(losses.index, key=lambda label: label in IN_COLOUR):
-        colour, marker = looks.get(label, GREY)
+    for label in sorted(bits.index, key=lambda label: label in IN_COLOUR):
+        colour, marker = LOOKS.get(label, GREY)
         for axes, every in ((complete, 4), (enlarged, 1)):
-            axes.plot(
-                losses.columns,
-                losses.loc[label],
-                color=colour,
-                marker=marker,
-                markersize=3.5,
-                markevery=every,
-            )
+            axes.plot(bits.loc[label], color=colour, marker=marker, markersize=3.5, markevery=every)
     length_axis(complete, [64, *LENGTHS], TRAINED, "bits per byte", accuracy=False)
     length_axis(enlarged, [64, 128, 192, 256], TRAINED, "", accuracy=False)
     enlarged.set(ylim=ENLARGED, title="enlarged", xlabel="index in the window")
     complete.set(title="all", xlabel="index in the window")
-    legend_below(figure, looks, [*IN_COLOUR, "others"])
+    legend_below(figure, LOOKS, [*IN_COLOUR, "others"])
     save(figure, figures, "context")
 
 
 def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     runs = read_archive(folder)
-    groups = by_encoding(runs)
-    tests = truncation_tests(groups)
-    values: dict[str, Any] = {
-        "table": loss_table(groups, tests),
-        "rescaled": rescaled_table(by_encoding(read_archive(HERE / "rope"))),
-        "further": further_table(groups),
+    bits = losses(runs)
+    studies = {name: losses(read_archive(HERE / name)) for name in ("rope", "depth", "prose")}
+    at_longest = bits[LONGEST].unstack("label").drop(columns="rope")
+    # RoPE's windows of `TRAINED` bytes end with the scored bytes, so they are what a truncated model reads.
+    tests = paired_t_tests(at_longest.sub(bits[TRAINED].xs("rope"), axis=0))
+    by_label: Any = means(bits).stack().items()
+    by_part = by_index(runs).loc["fox"]
+    deep = studies["depth"][LONGEST].unstack("label")
+    ((_, of_depth),) = paired_t_tests((deep["none"] - deep["rope"]).to_frame()).iterrows()
+    return {
+        "table": loss_table(means(bits), tests),
+        "rescaled": rescaled_table(studies["rope"]),
+        "further": further_table(
+            {"two layers": bits, "six layers": studies["depth"], "prose": studies["prose"]}
+        ),
         "copied": runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max(),
-        "below": sum(interval.high < 0 for interval, _ in tests.values()),
+        "below": (tests["high"] < 0).sum(),
+        "fox/first 64": by_part[64],
+        "fox/next 192": by_part[[128, 192, 256]].mean(),
+        "depth/none minus rope": format_change(of_depth),
+        "depth/none minus rope/p": of_depth["p"],
+        **{f"{label}/{column}": value for (label, column), value in by_label},
     }
-    for label, rows in groups.items():
-        values[f"{label}/rise"] = (rows[LONGEST] - rows[TRAINED]).mean()
-        values |= {f"{label}/{length}": rows[length].mean() for length in LENGTHS}
-    losses = by_index(runs)
-    values |= {
-        "fox/first 64": losses.loc["fox", 64],
-        "fox/next 192": losses.loc["fox", [128, 192, 256]].mean(),
-    }
-    deep = by_encoding(read_archive(HERE / "depth"))
-    ((interval, p),) = paired_t_tests([(deep["none"][LONGEST] - deep["rope"][LONGEST]).to_numpy()])
-    return values | {"depth/none minus rope": format_change(interval), "depth/none minus rope/p": p}
 
 
-def truncation_tests(groups: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """Return paired t tests of each loss at the longest context minus RoPE's on its last `TRAINED` bytes.
-
-    RoPE's windows of `TRAINED` bytes end with the scored bytes, so they are what a truncated model reads.
-    """
-    truncated = groups["rope"][TRAINED]
-    others = [label for label in groups if label != "rope"]
-    differences = [(groups[label][LONGEST] - truncated).to_numpy() for label in others]
-    return dict(zip(others, paired_t_tests(differences), strict=True))
-
-
-def loss_table(groups: dict[str, pd.DataFrame], tests: dict[str, Any]) -> str:
+def loss_table(rows: pd.DataFrame, tests: pd.DataFrame) -> str:
     """Return a table of bits per byte, and their distance from truncated RoPE."""
-    lines = []
-    for label, rows in groups.items():
-        interval, p = tests.get(label, (None, None))
-        lines.append(
-            {
-                "encoding": f"`{label}`",
-                f"at {TRAINED}": f"{rows[TRAINED].mean():.2f}",
-                f"at {LONGEST:,}": f"{rows[LONGEST].mean():.2f}",
-                "minus truncated RoPE": format_change(interval) if interval else "–",
-                "p": f"{p:.2g}" if interval else "–",
-            }
-        )
-    return table(pd.DataFrame(lines))
+    cells = pd.DataFrame({
+        "encoding": "`" + rows.index + "`",
+        f"at {TRAINED}": rows[TRAINED].map("{:.2f}".format),
+        f"at {LONGEST:,}": rows[LONGEST].map("{:.2f}".format),
+        "minus truncated RoPE": tests.apply(format_change, axis=1),
+        "p": tests["p"].map("{:.2g}".format),
+    }, index=rows.index)  # fmt: skip
+    return table(cells.fillna("–"))
 
 
-def rescaled_table(groups: dict[str, pd.DataFrame]) -> str:
+def rescaled_table(bits: pd.DataFrame) -> str:
     """Return the rises of rescaled RoPEs, and where they differ from RoPE's and ALiBi's.
 
     The tests are paired t tests over seeds, one family by Holm's method.
     """
-    keys = [
-        (label, length, other) for label in RESCALED for length in LENGTHS[1:] for other in ("rope", "alibi")
-    ]
-
-    def rise(label: str, length: int) -> pd.Series:
-        return groups[label][length] - groups[label][TRAINED]
-
-    tests = paired_t_tests(
-        [(rise(label, length) - rise(other, length)).to_numpy() for label, length, other in keys]
-    )
-    by_key = dict(zip(keys, tests, strict=True))
+    rises = bits.sub(bits[TRAINED], axis=0)[LENGTHS[1:]].unstack("label")
+    differences = {
+        (label, other, length): rises[length, label] - rises[length, other]
+        for label in RESCALED
+        for other in ("rope", "alibi")
+        for length in LENGTHS[1:]
+    }
+    tests: Any = paired_t_tests(pd.DataFrame(differences))
     lines = []
     for label in ("rope", *RESCALED, "alibi"):
-        line = {"encoding": f"`{label}`", f"at {TRAINED}": f"{groups[label][TRAINED].mean():.2f}"}
-        line |= {f"rise to {length:,}": f"{rise(label, length).mean():+z.2f}" for length in LENGTHS[1:]}
+        line = {"encoding": f"`{label}`", f"at {TRAINED}": f"{bits[TRAINED].xs(label).mean():.2f}"}
+        line |= {f"rise to {length:,}": f"{rises[length, label].mean():+z.2f}" for length in LENGTHS[1:]}
         below = above = "–"
         if label in RESCALED:
-            below = ", ".join(f"{n:,}" for n in LENGTHS[1:] if by_key[label, n, "rope"][0].high < 0)
-            above = ", ".join(f"{n:,}" for n in LENGTHS[1:] if by_key[label, n, "alibi"][0].low > 0)
+            below = ", ".join(f"{n:,}" for n in LENGTHS[1:] if tests.loc[(label, "rope", n), "high"] < 0)
+            above = ", ".join(f"{n:,}" for n in LENGTHS[1:] if tests.loc[(label, "alibi", n), "low"] > 0)
         lines.append(line | {"below RoPE at": below, "above ALiBi at": above})
     return table(pd.DataFrame(lines))
 
 
-def further_table(groups: dict[str, pd.DataFrame]) -> str:
+def further_table(studies: dict[str, pd.DataFrame]) -> str:
     """Return the loss at the training length and the rise with two and six layers, and on prose."""
-    studies = {"two layers": groups}
-    studies |= {words: by_encoding(read_archive(HERE / name)) for words, name in FURTHER.items()}
-    lines = []
-    for label in studies["prose"]:
-        line = {"encoding": f"`{label}`"}
-        for words, study in studies.items():
-            rows = study[label]
-            line[f"{words}, at {TRAINED}"] = f"{rows[TRAINED].mean():.2f}"
-            line[f"{words}, rise"] = f"{(rows[LONGEST] - rows[TRAINED]).mean():+z.2f}"
-        lines.append(line)
-    return table(pd.DataFrame(lines))
+    cells = {}
+    for words, bits in studies.items():
+        rows = means(bits)
+        cells[f"{words}, at {TRAINED}"] = rows[TRAINED].map("{:.2f}".format)
+        cells[f"{words}, rise"] = rows["rise"].map("{:+z.2f}".format)
+    lines = pd.DataFrame(cells).loc[rows.index]  # those on prose
+    lines.insert(0, "encoding", "`" + lines.index + "`")
+    return table(lines)
 
 
 STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_context))

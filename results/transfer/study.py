@@ -4,16 +4,14 @@ Shapes: C encodings, T tasks, S repetitions (configurations of the bank, seeds o
 Higher scores are better.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.drawing import save
-from pe_experiments.store.directory import DIVERGED
 from pe_experiments.studies import Study, read_archive
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
@@ -35,53 +33,25 @@ ENCODINGS = tuple(encoding for group in GROUPS for encoding in group)
 UNSEEN = ("sinusoidal", "learned", "rope", "p_rope")  # use untrained vectors or angles on longer inputs
 FALLING = ("alibi", "kerple_log", "fox")  # a bias that keeps falling with distance
 TASKS = ("copy", "flip_flop", "induction", "kth", "lag")
-TRAINED, LONGEST = 256, 2048  # bytes of context
-PERMUTATIONS, RESAMPLES, BATCHES = 20_000, 200_000, 20
-CLASSES = (
-    1.0 - np.isin(ENCODINGS, UNSEEN)[:, None, None] + np.isin(ENCODINGS, FALLING)[:, None, None]
-)  # 0, 1 or 2
+RESAMPLES, BATCHES = 200_000, 20
+CLASSES = 1 - np.isin(ENCODINGS, UNSEEN) + np.isin(ENCODINGS, FALLING)  # 0, 1 or 2, by encoding
 CLASS_COLOURS = ("white", "0.6", "black")  # by class
 LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset", "cope", "cpb_log")
 
 
-class Correlation(NamedTuple):
-    """Spearman's rho over encodings with its one-sided p-value and bootstrap interval."""
-
-    rho: float
-    p: float
-    low: float
-    high: float
-
-    @property
-    def interval(self) -> str:
-        return f"[{self.low:.2f}, {self.high:.2f}]"
-
-
-def grid(rows: pd.DataFrame, value: str) -> np.ndarray:
-    """Return the values [C, S] of rows with columns ``label`` and ``setting``."""
-    values = rows.pivot(index="label", columns="setting", values=value)
-    return values.loc[[*ENCODINGS]].to_numpy(float).round(12)
-
-
 def bank_scores() -> np.ndarray:
     """Return the scores of the bank on `TASKS` [C, T, S]; NaN where the task was not learned."""
-    rows = bank.early_scores().rename(columns={"configuration": "setting"})
-    rows = rows[rows["label"].isin(ENCODINGS)]
-    rows["value"] = rows[SCORE].where(rows["learned"])
-    return np.stack([grid(rows[rows["task"] == task], "value") for task in TASKS], axis=1)
+    rows = bank.early_scores()
+    rows = rows[rows["task"].isin(TASKS) & rows["learned"]]
+    scores = rows.pivot(index="label", columns=["task", "configuration"], values=SCORE).sort_index(axis=1)
+    return scores.loc[[*ENCODINGS]].to_numpy().reshape(len(ENCODINGS), len(TASKS), -1)
 
 
 def text_scores() -> np.ndarray:
-    """Return the negated rise of bits per byte from `TRAINED` to `LONGEST` [C, 1, S].
-
-    A diverged run counts as the lowest mean of an encoding.
-    """
-    rows = text_study.scores(read_archive(RESULTS / "text"))
-    rows = rows[rows["label"].isin(ENCODINGS)].rename(columns={"seed": "setting"})
-    rows["value"] = rows[TRAINED] - rows[LONGEST]
-    worst = rows.groupby("label")["value"].mean().min()
-    rows["value"] = rows["value"].mask(rows["status"] == DIVERGED, worst)
-    return grid(rows, "value")[:, None]
+    """Return the negated rise of bits per byte from 256 to 2,048 bytes [C, 1, S]."""
+    losses = text_study.losses(read_archive(RESULTS / "text"))
+    rises = (losses[text_study.LONGEST] - losses[text_study.TRAINED]).unstack("seed")
+    return -rises.loc[[*ENCODINGS]].to_numpy()[:, None]
 
 
 def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -93,9 +63,8 @@ def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
         scores: [C, T, S].
         weights: of the repetitions [N, S].
     """
-    has_value = ~np.isnan(scores)
-    total = np.einsum("cts,ns->nct", np.where(has_value, scores, 0.0), weights)
-    weight = np.einsum("cts,ns->nct", has_value.astype(float), weights)
+    total = np.einsum("cts,ns->nct", np.nan_to_num(scores), weights)
+    weight = np.einsum("cts,ns->nct", ~np.isnan(scores), weights)
     return np.divide(total, weight, out=np.zeros_like(total), where=weight > 0).mean(axis=-1).round(12)
 
 
@@ -104,53 +73,40 @@ def overall(scores: np.ndarray) -> np.ndarray:
     return means(scores, np.ones((1, scores.shape[-1])))[0]
 
 
-def ranked(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return centred ranks scaled to unit norm [N, C]; NaN if all values are equal.
-
-    Args:
-        values: [N, C].
-        weights: how often each value counts [N, C].
-    """
-    weights = np.ones_like(values) if weights is None else weights
-    above = values[..., :, None] - values[..., None, :]
-    ranks = np.einsum("...cd,...d->...c", (np.sign(above) + 1) / 2, weights)
-    ranks -= ((ranks * weights).sum(axis=-1) / weights.sum(axis=-1))[..., None]
-    return _scaled(ranks * np.sqrt(weights))
+def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return centred ranks of values [N, C], counted ``weights`` times, of unit norm; NaN if all tie."""
+    above = np.sign(values[:, :, None] - values[:, None, :])
+    ranks = np.einsum("ncd,nd->nc", above, weights) * np.sqrt(weights)
+    norm = np.linalg.norm(ranks, axis=1, keepdims=True)
+    return ranks / np.where(norm > 0, norm, np.nan)
 
 
-def _scaled(values: np.ndarray) -> np.ndarray:
-    """Scale to unit norm along the last axis; NaN if the norm is 0."""
-    norm = np.linalg.norm(values, axis=-1, keepdims=True)
-    return values / np.where(norm > 1e-9, norm, np.nan)
+def interval(scores: np.ndarray, others: np.ndarray, resamples: int) -> tuple[float, float]:
+    """Return the ends of the 95% bootstrap interval of Spearman's rho of two scores [C, T, S] over encodings.
 
-
-def correlate(first: np.ndarray, second: np.ndarray, resamples: int | None = None) -> Correlation:
-    """Return the correlation of two scores [C, T, S] over encodings, with a permutation test.
-
-    The bootstrap draws groups of encodings, and the same repetitions for all encodings, since these share
-    settings, or test examples of a seed.
+    It draws groups of encodings, and the same repetitions for all encodings, since these share settings, or
+    test examples of a seed.
     """
     rng = np.random.default_rng(0)
-    ranks, others = (ranked(overall(scores)) for scores in (first, second))
-    observed = float(ranks @ others)
-    shuffled = rng.permuted(np.tile(ranks, (PERMUTATIONS, 1)), axis=1)
-    p = (1 + (shuffled @ others >= observed - 1e-12).sum()) / (1 + PERMUTATIONS)
-    times = (resamples or RESAMPLES) // BATCHES
-    rhos = [_resampled([first, second], times, rng) for _ in range(BATCHES)]
-    low, high = np.nanquantile(np.concatenate(rhos), [0.025, 0.975])
-    return Correlation(observed, float(p), float(low), float(high))
+
+    def draws(size: int) -> np.ndarray:
+        return rng.multinomial(size, np.full(size, 1 / size), size=resamples // BATCHES)
+
+    rhos = []
+    for _ in range(BATCHES):
+        weights = np.repeat(draws(len(GROUPS)), [len(group) for group in GROUPS], axis=1)
+        first, second = (
+            weighted_ranks(means(part, draws(part.shape[-1])), weights) for part in (scores, others)
+        )
+        rhos.append((first * second).sum(axis=1))
+    low, high = np.nanquantile(rhos, [0.025, 0.975])
+    return float(low), float(high)
 
 
-def _resampled(scores: Sequence[np.ndarray], times: int, rng: np.random.Generator) -> np.ndarray:
-    """Return bootstrap values of rho [N]; groups of encodings and repetitions are drawn with replacement."""
-    counts = rng.multinomial(len(GROUPS), np.full(len(GROUPS), 1 / len(GROUPS)), size=times)
-    weights = np.repeat(counts, [len(group) for group in GROUPS], axis=1).astype(float)
-    repetitions = {
-        n: rng.multinomial(n, np.full(n, 1 / n), size=times).astype(float)
-        for n in sorted({study_scores.shape[-1] for study_scores in scores})
-    }
-    first, second = (ranked(means(part, repetitions[part.shape[-1]]), weights) for part in scores)
-    return (first * second).sum(axis=-1)
+def earlier_outcomes() -> pd.DataFrame:
+    """Return class and score of the twelve encodings in hindsight, with the columns of `outcomes`."""
+    past = pd.DataFrame({"class": CLASSES, "score": overall(bank_scores())}, index=ENCODINGS)
+    return prospective.outcomes(past)
 
 
 def draw(folder: Path, figures: Path) -> None:
@@ -158,14 +114,10 @@ def draw(folder: Path, figures: Path) -> None:
 
     Bars show the range over seeds, the shade the class. The best encodings are at the top right.
     """
-    by_seed = pd.DataFrame(-text_scores()[:, 0], index=ENCODINGS)
-    earlier = pd.DataFrame(
-        {"rise": by_seed.mean(axis=1), "low": by_seed.min(axis=1), "high": by_seed.max(axis=1)}
-    )
-    earlier = earlier.assign(score=overall(bank_scores()), **{"class": CLASSES.ravel()})
+    predicted = prospective.outcomes(pd.read_csv(prospective.PREDICTIONS, index_col="encoding"))
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, rows in zip(panels, (earlier, prospective.outcomes()), strict=True):
+    for axes, rows in zip(panels, (earlier_outcomes(), predicted), strict=True):
         for level, (name, face) in enumerate(zip(prospective.CLASS_NAMES, CLASS_COLOURS, strict=True)):
             chosen = rows[rows["class"] == level]
             ranges = [chosen["rise"] - chosen["low"], chosen["high"] - chosen["rise"]]
@@ -194,20 +146,20 @@ def draw(folder: Path, figures: Path) -> None:
 
 def values(folder: Path) -> dict[str, Any]:
     """Return the table of predictions and the numbers in the text of the page."""
-    past, rises = bank_scores(), text_scores()
+    past, text = bank_scores(), text_scores()
     without = {
-        task: correlate(np.delete(past, index, axis=1), rises, resamples=RESAMPLES // 10).low
+        task: interval(np.delete(past, index, axis=1), text, RESAMPLES // 10)[0]
         for index, task in enumerate(TASKS)
     }
-    early = bank.early_scores()
-    learned = early[early["task"].isin(bank.TASKS) & early["learned"]]  # as the predicted scores are means
-    four_tasks = learned.groupby(["label", "task"])[SCORE].mean().unstack().mean(axis=1)
-    prospective_values = prospective.values(
-        four_tasks[[*ENCODINGS]].to_numpy(), -rises[:, 0].mean(axis=1), CLASSES.ravel()
-    )
-    return prospective_values | {
-        "main": correlate(past, rises),
-        "classes": correlate(CLASSES, rises),
+    earlier = earlier_outcomes()
+    rho, p = prospective.rank_correlation(earlier["score"], earlier["rise"])
+    low, high = interval(past, text, RESAMPLES)
+    four_tasks = pd.Series(overall(np.delete(past, TASKS.index("kth"), axis=1)), ENCODINGS)
+    return prospective.values(earlier.assign(score=four_tasks)) | {
+        "twelve/bank_rho": rho,
+        "twelve/bank_p": p,
+        "twelve/interval": f"[{low:.2f}, {high:.2f}]",
+        "twelve/classes_rho": prospective.rank_correlation(earlier["class"], earlier["rise"])[0],
         "without_kth": without.pop("kth"),
         "without_another": min(without.values()),
     }

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -57,7 +58,8 @@ def test_independent_code_finds_the_outcome() -> None:
         return sum(right) / len(right)
 
     shares = np.array([share_in_order(order) for order in permutations(scores)])
-    blocks = prospective.values(*np.arange(9.0).reshape(3, 3))  # no earlier encodings
+    earlier = pd.DataFrame(np.arange(9.0).reshape(3, 3), columns=["score", "rise", "class"])  # made up
+    blocks = prospective.values(earlier)
     assert blocks["pairs"] == len(pairs)
     assert blocks["share"] == pytest.approx(share_in_order(scores))
     assert blocks["p"] == pytest.approx(np.mean(shares >= blocks["share"] - 1e-9))
