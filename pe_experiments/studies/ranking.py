@@ -6,7 +6,6 @@ comparisons of a family. Shapes: C configurations, E encodings.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,20 +13,8 @@ from matplotlib.axes import Axes
 
 from pe_experiments.comparison.statistics import ALPHA, holm, holm_alphas, paired_interval, paired_ps
 from pe_experiments.studies import verdicts
-from pe_experiments.studies.scores import SCORE, scores_by_configuration
 
 DRAWS = 10_000  # bootstrap samples
-
-
-def by_task(scores: pd.DataFrame, tasks: Sequence[str], metric: str = SCORE) -> dict[str, pd.DataFrame]:
-    """Return the values of a metric [C, E] by task, 0 where an encoding did not learn the task."""
-    return {task: scores_by_configuration(scores[scores["task"] == task], metric, 0.0) for task in tasks}
-
-
-def over_tasks(scores: pd.DataFrame, tasks: Sequence[str], metric: str = SCORE) -> pd.DataFrame:
-    """Return the mean of a metric over tasks [C, E], 0 where an encoding did not learn a task."""
-    total: Any = sum(by_task(scores, tasks, metric).values())
-    return total / len(tasks)
 
 
 def against_best(matrix: pd.DataFrame) -> pd.DataFrame:

@@ -7,9 +7,7 @@ those of `pe_experiments.studies.scores`; an unlearned case counts as 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,18 +19,11 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.sentences import number
 from pe_experiments.comparison.statistics import ALPHA, rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.studies import read_archive, table, with_settings
+from pe_experiments.studies import format_change, read_archive, read_table, table, with_settings
 from pe_experiments.studies.archive import select_runs
-from pe_experiments.studies.ranking import (
-    against_best,
-    by_task,
-    draw_means,
-    over_tasks,
-    sign_tests,
-)
-from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs, score_table
+from pe_experiments.studies.ranking import against_best, draw_means, sign_tests
+from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs
 from pe_experiments.studies.study import Study
-from results.bank.truncation import ceiling
 
 TASKS = {  # what a model does, and the training steps
     "copy": ("copying:\nall symbols", 8000),
@@ -42,7 +33,6 @@ TASKS = {  # what a model does, and the training steps
 }
 CONFIGURATIONS = 12  # in each half
 FURTHER = ["repeat_copy", "needle", "precedence", "blocks", "parity_scratchpad", "dyck_depth", "bucket_sort"]
-FURTHER_SEEDS = [24, 25]  # the two configurations of these tasks
 RATES = (0.003, 0.001)
 METRICS = (SCORE, AT_2X, AT_4X)
 GATE = "fox(initial_bias=4)"
@@ -51,18 +41,27 @@ EARLIEST = ["none", "sinusoidal", "learned", "rope", "alibi", "t5", "fire", "ker
 EARLY = ["fox", "kerple_log"]  # recommended from the first twelve encodings, before the others ran
 IN_COLOUR = ("sinusoidal", "rope", "alibi", "kerple_log", GATE, "rope_nope")  # those that README names
 PATTERN = "rope_nope"
-VARIANTS = {  # of the pattern by label: the choice, what is changed, and the expectation against `rope_nope`
-    "rope_nope(encodings=rope+none)": ("rope_full_nope", "no window", "lower"),
-    "rope_nope(encodings=sliding_window+none)": ("window_nope", "no RoPE", "lower"),
-    "rope_nope(encodings=kerple_log+none)": ("kerple_nope", "KERPLE for RoPE in a window", "tied"),
+VARIANTS = {  # of the pattern by label: its name, what is changed, and the expectation against `rope_nope`
+    "rope_nope(encodings=rope+none)": ("pattern/rope_full_nope", "no window", "lower"),
+    "rope_nope(encodings=sliding_window+none)": ("pattern/window_nope", "no RoPE", "lower"),
+    "rope_nope(encodings=kerple_log+none)": ("pattern/kerple_nope", "KERPLE for RoPE in a window", "tied"),
     "rope_nope(encodings=none+rope_ssmax(encodings=rope+sliding_window))": (
-        "nope_rope", "layers exchanged", "lower",
+        "pattern/nope_rope", "layers exchanged", "lower",
     ),
 }  # fmt: skip
 APART = [*VARIANTS, "stick_breaking"]  # not ranked: each further encoding costs all others power
 SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # also ran with a convolution of the last tokens, at one rate
+WITH_SHIFT = "+token_shift"  # ends the labels of these runs
 SUFFICIENT = 0.9  # mean score on `lag` with which that option does what CPB and CoPE do
-CHALLENGED = ["FoX", "KERPLE", "RoPE, its last tokens"]  # by the best pattern, in the mirrored configurations
+TRUNCATED = "rope+truncation"  # RoPE that reads only its last tokens
+MIRRORED = {  # models in the table of the mirrored configurations, in words
+    PATTERN: f"`{PATTERN}`",
+    "rope": "RoPE, all tokens",
+    TRUNCATED: "RoPE, its last tokens",
+    "kerple_log": "KERPLE",
+    "fox": "FoX",
+}
+CHALLENGED = ["fox", "kerple_log", TRUNCATED]  # by the best pattern, in the mirrored configurations
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
 SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 MANY = 4  # tied encodings that are counted, not named
@@ -72,213 +71,188 @@ SCALED = ["kerple_log", GATE, "cpb_log", "alibi", "rope"]  # three recommended t
 
 
 class Bank(NamedTuple):
-    """What the page is generated from. Scores have a row per task, encoding and configuration."""
+    """What the page is generated from.
+
+    The column ``part`` of scores is ``ranked`` for encodings in configurations 0 to 11, ``apart`` for those
+    that are not ranked and ``shifted`` for those with a convolution of the last tokens; ``mirrored`` for all
+    in configurations 12 to 23; ``further`` for tasks that joined later, and ``early`` for tasks that left.
+    """
 
     runs: Runs
-    rows: pd.DataFrame  # a row per run with its options
-    first: pd.DataFrame  # scores of the ranked encodings, which are complete in configurations 0 to 11
-    apart: pd.DataFrame  # scores there of complete encodings that are not ranked
-    mirrored: pd.DataFrame  # scores of those complete in configurations 12 to 23
-    at_rates: pd.DataFrame  # scores of all runs of `first`, not only at the rate that counts
-    scale: pd.DataFrame  # scores of the complete cases, with a column for each width
-    truncated: pd.DataFrame  # exact match of RoPE in a window, by run and length
-    shifted: pd.DataFrame  # scores with a convolution of the last tokens
-    further: pd.DataFrame  # scores of the tasks that joined later, in their two configurations
+    truncated: pd.DataFrame  # exact match of `TRUNCATED`, by run and length
+    all_scores: pd.DataFrame  # a row per run
+    scores: pd.DataFrame  # a row per task, encoding and configuration: the run at the rate that counts
+    scale: pd.DataFrame  # scores of the larger models [(task, configuration), (width, label)]
+
+    def cases(self, *parts: str, metric: str = SCORE) -> pd.DataFrame:
+        """Return `cases` of the scores in these parts."""
+        return cases(self.scores[self.scores["part"].isin(parts)], metric)
+
+
+def cases(scores: pd.DataFrame, metric: str = SCORE) -> pd.DataFrame:
+    """Return a metric [(task, configuration), labels]: the best run's, 0 where the task was not learned."""
+    learned = scores.assign(value=scores[metric].where(scores["learned"], 0.0))
+    return learned.pivot_table("value", ["task", "configuration"], "label", aggfunc="max")
+
+
+def over_tasks(cases: pd.DataFrame) -> pd.DataFrame:
+    """Return the means of `cases` over tasks [configurations, labels]."""
+    return cases.groupby("configuration").mean()
 
 
 def load(folder: Path) -> Bank:
     """Read the runs and score them, part by part."""
     runs = read_archive(folder)
     rows = with_settings(
-        runs, rate=RATE, steps="training.steps", width="model.d_model", vocabulary="task.vocab_size",
-        fillers="task.fillers", ignore="task.ignore", shift="model.token_shift",
-    )  # fmt: skip
-    rows["symbols"] = rows["vocabulary"].combine_first(rows["fillers"])
-    scale_rows = is_scale(rows)
+        runs, rate=RATE, steps="training.steps", width="model.d_model", shift="model.token_shift"
+    )
+    is_shifted = rows["shift"].eq(True)
+    half = rows["seed"] // CONFIGURATIONS
+    # Larger models; no configuration has their options.
+    is_scale = (rows["model"] == "decoder") & rows["seed"].isin([0, 1]) & (rows["max_length"] == 24)
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
-    is_main = (
-        ~scale_rows & ~rows["shift"].eq(True) & rows["rate"].isin(RATES) & (rows["steps"] == usual_steps)
-    )
+    is_usual = rows["rate"].isin(RATES) & (rows["steps"].eq(usual_steps) | usual_steps.isna())
+    is_usual &= ~is_scale & ~is_shifted
+    # A study of newer encodings in the mirrored configurations was withdrawn: some of their runs are here.
+    is_complete = is_usual.groupby([rows["label"], half]).transform("sum") >= len(TASKS) * CONFIGURATIONS * 2
+    runs.runs["label"] += np.where(is_shifted, WITH_SHIFT, "")
+    parts = {
+        "shifted": is_shifted & (half == 0),
+        "mirrored": is_shifted | is_usual & is_complete & (half == 1),
+        "further": is_usual & (half == 2),
+        "early": is_usual & usual_steps.isna(),
+        "apart": is_usual & rows["label"].isin(APART),
+        "ranked": is_usual & (half == 0),
+    }
+    rows["part"] = np.select([*parts.values()], [*parts], "")
+    all_scores = score_runs(select_runs(runs, rows["part"] != ""), METRICS)
+    all_scores = all_scores.merge(rows[["name", "part"]], on="name")
 
-    def complete(mask: pd.Series) -> pd.Series:
-        counts = rows[mask].groupby("label").size()
-        return mask & rows["label"].isin(counts[counts == len(TASKS) * CONFIGURATIONS * len(RATES)].index)
+    truncated = pd.read_csv(folder / "truncated.csv")
+    in_window = select_runs(runs, rows["name"].isin(truncated["name"]))
+    exact_match = truncated[["name", "content_length", "exact_match"]]
+    curves = in_window.curves.drop(columns="exact_match").merge(exact_match, on=["name", "content_length"])
+    scores = score_runs(replace(in_window, curves=curves), METRICS)
+    all_scores = pd.concat([all_scores, scores.assign(label=TRUNCATED, part="mirrored")])
 
-    first = complete(is_main & (rows["seed"] < CONFIGURATIONS))
-    mirrored = complete(is_main & (rows["seed"] >= CONFIGURATIONS))
-    at_rates = score_runs(select_runs(runs, first | mirrored), METRICS)
-    counted = at_counted_rates(at_rates)
-    is_first = counted["configuration"] < CONFIGURATIONS
-    is_ranked = is_first & ~counted["label"].isin(APART)
-    return Bank(
-        runs,
-        rows,
-        counted[is_ranked].reset_index(drop=True),
-        counted[is_first & ~is_ranked].reset_index(drop=True),
-        counted[~is_first].reset_index(drop=True),
-        at_rates[(at_rates["configuration"] < CONFIGURATIONS) & ~at_rates["label"].isin(APART)],
-        scale_scores(runs, rows[scale_rows]),
-        pd.read_csv(folder / "truncated.csv"),
-        score_runs(select_runs(runs, rows["shift"].eq(True)), METRICS),
-        at_counted_rates(score_runs(select_runs(runs, rows["seed"].isin(FURTHER_SEEDS)), METRICS)),
-    )
-
-
-def is_scale(rows: pd.DataFrame) -> pd.Series:
-    """Return which runs compare sizes of models; no configuration has their options."""
-    return (rows["model"] == "decoder") & rows["seed"].isin([0, 1]) & (rows["max_length"] == 24)
-
-
-def scale_scores(runs: Runs, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the scores of cases with all of `SCALED`, a column for each width; an unlearned case has 0."""
-    complete = rows.groupby(["width", "task", "seed"]).filter(
-        lambda case: case["label"].isin(SCALED).sum() == 2 * len(SCALED)
-    )
-    parts = []
-    for width, part in complete.groupby("width"):
-        chosen = select_runs(runs, runs.runs["name"].isin(part["name"]))
-        parts.append(at_counted_rates(score_runs(chosen)).assign(width=width))
-    scores = pd.concat(parts)
-    scores["value"] = scores[SCORE].where(scores["learned"], 0.0)
-    return scores.pivot(index=["task", "configuration", "label"], columns="width", values="value")
+    scale = {}
+    for width in SIZES:
+        scores = score_runs(select_runs(runs, is_scale & (rows["width"] == width)))
+        scale[width] = cases(at_counted_rates(scores))
+    by_width = pd.concat(scale, axis="columns", names=["width", "label"])
+    return Bank(runs, truncated, all_scores, at_counted_rates(all_scores), by_width)
 
 
-@cache
 def early_scores() -> pd.DataFrame:
     """Return the scores of the first twelve encodings in configurations 0 to 11, on all six tasks."""
-    runs = read_archive(Path(__file__).parent)
-    rows = with_settings(runs, rate=RATE, steps="training.steps", shift="model.token_shift")
-    usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
-    is_usual = rows["steps"].eq(usual_steps) | usual_steps.isna()  # the other tasks have no longer runs
-    is_early = (rows["seed"] < CONFIGURATIONS) & rows["rate"].isin(RATES) & rows["label"].isin(EARLIEST)
-    is_plain = ~is_scale(rows) & ~rows["shift"].eq(True)
-    return score_table(select_runs(runs, is_early & is_usual & is_plain), METRICS)
+    scores = read_table(Path(__file__).with_name("scores.csv"))
+    return scores[(scores["configuration"] < CONFIGURATIONS) & scores["label"].isin(EARLIEST)]
 
 
 def values(bank: Bank) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
-    ranked = rank(bank.first)
     return {
-        "ranking": ranking_table(ranked),
-        "robust": robustness_table(bank),
-        "mirrored": mirrored_table(bank),
-        "hard to train": hard_to_train(bank),
-        "scale": scale_table(bank.scale),
-        **ranking_numbers(bank.first, ranked),
+        **ranking_values(bank),
         **later_numbers(bank),
         **pattern_numbers(bank),
         **shift_values(bank),
         **task_numbers(bank),
-        **half_numbers(bank),
-        **truncation_numbers(bank),
-        **rate_numbers(bank),
-        **scale_numbers(bank.scale),
+        **mirrored_values(bank),
+        **training_values(bank),
+        **scale_values(bank.scale),
     }
 
 
 # The ranking
 
 
-def rank(scores: pd.DataFrame) -> pd.DataFrame:
+def rank(bank: Bank) -> pd.DataFrame:
     """Return a row per encoding, sorted by the mean score: its test, scores by task, cases learned, cost."""
-    rows = against_best(over_tasks(scores, [*TASKS]))
-    for task, matrix in by_task(scores, [*TASKS]).items():
-        rows[task] = matrix.mean()
-    rows[AT_2X] = over_tasks(scores, [*TASKS], AT_2X).mean()
-    return rows.assign(learned=scores.groupby("label")["learned"].sum(), cost=costs())
+    cases = bank.cases("ranked")
+    rows = against_best(over_tasks(cases)).join(cases.groupby("task").mean().T[[*TASKS]])
+    rows[AT_2X] = bank.cases("ranked", metric=AT_2X).mean()
+    learned = bank.scores[bank.scores["part"] == "ranked"].groupby("label")["learned"].sum()
+    return rows.assign(learned=learned, cost=costs())
 
 
 def costs() -> pd.Series:
     """Return the time of a training step relative to that without an encoding, by encoding."""
-    path = Path(__file__).parents[1] / "benchmark" / "table.csv"
-    rows = pd.read_csv(path, keep_default_na=False, na_values=[""])
+    rows = read_table(Path(__file__).parents[1] / "benchmark" / "table.csv")
     rows = rows[(rows["part"] == "encodings") & (rows["setting"] == "defaults")]
     costs = rows.set_index("case")["ratio"]
     return pd.concat([costs, pd.Series({GATE: costs["fox"]})])
 
 
+def ranking_values(bank: Bank) -> dict[str, Any]:
+    """Return the ranking, what it is by other measures, and numbers such as ``rank/tied``."""
+    ranked = rank(bank)
+    cases, at_2x = bank.cases("ranked"), bank.cases("ranked", metric=AT_2X)
+    pairs = [(GATE, label) for label in map(str, at_2x) if label != GATE]
+    test = sign_tests(over_tasks(at_2x), pairs).set_index("second").loc["rope"]
+    without_lag = [GATE, "kerple_log", "learned_relative", "cpb_log", "alibi", "cope", "cpb_linear"]
+    return {
+        "ranking": ranking_table(ranked),
+        "robust": robustness_table(bank),
+        "rank/encodings": len(ranked),
+        "rank/tied": ranked["tied"].sum(),
+        "rank/widest tie": ranked.loc[ranked["tied"], "high"].max(),
+        "without lag": means_in_words(cases.drop("lag").mean()[without_lag]),
+        "2x/rope/difference": test["difference"],
+        "2x/rope/p": test["p"],
+    }
+
+
 def ranking_table(ranked: pd.DataFrame) -> str:
     """Return the ranking with the test of the best encoding against each other; tied means are bold."""
-    lines = []
-    for label, row in ranked.iterrows():
-        mean = number(row["mean"])
-        lines.append(
-            {
-                "encoding": f"`{label}`",
-                "mean": f"**{mean}**" if row["tied"] else mean,
-                **{task: number(row[task]) for task in TASKS},
-                "at 2x": number(row[AT_2X]),
-                "learned": row["learned"],
-                "cost": "–" if np.isnan(row["cost"]) else number(row["cost"]),
-                "p": "–" if label == ranked.index[0] else f"{row['calibrated_p']:.3f}",
-            }
-        )
-    return table(pd.DataFrame(lines))
+    cells = ranked[["mean", *TASKS, AT_2X, "learned", "cost"]].map(number)
+    cells["mean"] = cells["mean"].mask(ranked["tied"], "**" + cells["mean"] + "**")
+    cells["learned"] = ranked["learned"]
+    cells["p"] = ["–", *ranked["calibrated_p"].iloc[1:].map("{:.3f}".format)]
+    return encoding_table(cells.rename(columns={AT_2X: "at 2x"}))
+
+
+def encoding_table(cells: pd.DataFrame) -> str:
+    """Return a table whose first column is the index, names of encodings."""
+    cells.insert(0, "encoding", "`" + cells.index + "`")
+    return table(cells)
 
 
 def robustness_table(bank: Bank) -> str:
     """Return the best encoding and those tied with it by other measures, and with any task left out."""
-    cases = {
-        "score of the better rate": rates_by_case(bank)["better"]
-        .groupby(["configuration", "label"])
-        .mean()
-        .unstack(),
-        "exact match at 2x": over_tasks(bank.first, [*TASKS], AT_2X),
+    measures = {
+        "score of the better rate": at_better_rates(bank),
+        "exact match at 2x": bank.cases("ranked", metric=AT_2X),
     }
-    for left_out in TASKS:
-        tasks = [task for task in TASKS if task != left_out]
-        cases[f"score without `{left_out}`"] = over_tasks(bank.first, tasks)
+    measures |= {f"score without `{task}`": bank.cases("ranked").drop(task) for task in TASKS}
     lines = []
-    for words, matrix in cases.items():
-        rows = against_best(matrix)
+    for words, values in measures.items():
+        rows = against_best(over_tasks(values))
         others = rows.index[rows["tied"]][1:]
         tied = ", ".join(f"`{label}`" for label in others) if len(others) < MANY else f"{len(others)} others"
         best = f"`{rows.index[0]}` {number(rows['mean'].iloc[0])}"
-        lines.append({"by": words, "best": best, "tied with it": tied or "–"})
+        lines.append({"by": words, "best": best, "tied with it": tied})
     return table(pd.DataFrame(lines))
 
 
-def ranking_numbers(scores: pd.DataFrame, ranked: pd.DataFrame) -> dict[str, Any]:
-    """Return numbers such as ``rank/tied`` and ``2x/rope/p``."""
-    tied = ranked.index[ranked["tied"]]
-    without_lag = over_tasks(scores, [task for task in TASKS if task != "lag"]).mean()
-    values: dict[str, Any] = {
-        "rank/encodings": len(ranked),
-        "rank/tied": len(tied),
-        "rank/widest tie": ranked.loc[tied, "high"].max(),
-        "without lag": means_in_words(
-            without_lag, [GATE, "kerple_log", "learned_relative", "cpb_log", "alibi", "cope", "cpb_linear"]
-        ),
-    }
-    at_2x = over_tasks(scores, [*TASKS], AT_2X)
-    test = (
-        sign_tests(at_2x, [(GATE, label) for label in map(str, at_2x) if label != GATE])
-        .set_index("second")
-        .loc["rope"]
-    )
-    return values | {"2x/rope/difference": test["difference"], "2x/rope/p": test["p"]}
-
-
-def means_in_words(means: pd.Series, labels: Sequence[str]) -> str:
+def means_in_words(means: pd.Series) -> str:
     """Return encodings with their means, as "`fox` 0.66 and `alibi` 0.58"."""
-    *others, last = [f"`{label}` {number(means[label])}" for label in labels]
+    *others, last = [f"`{label}` {number(mean)}" for label, mean in means.items()]
     return f"{', '.join(others)} and {last}"
 
 
 def later_numbers(bank: Bank) -> dict[str, Any]:
     """Return the planned tests of each encoding that joined later against FoX and against KERPLE."""
-    scores = pd.concat([bank.first, bank.apart])
-    matrix = over_tasks(scores[~scores["label"].isin(VARIANTS)], [*TASKS])
+    matrix = over_tasks(bank.cases("ranked", "apart")).drop(columns=[*VARIANTS])
     later = [label for label in map(str, matrix) if label not in EARLIEST]
-    tests = [sign_tests(matrix, [(label, other) for other in EARLY]) for label in later]
-    above = [label for label, rows in zip(later, tests, strict=True) if (rows["verdict"] == "higher").all()]
-    unranked = matrix["stick_breaking"].mean()
+    tests = {label: sign_tests(matrix, [(label, other) for other in EARLY]) for label in later}
+    above = [f"`{label}`" for label, rows in tests.items() if (rows["verdict"] == "higher").all()]
+    means = matrix.mean()
     return {
-        "stick_breaking/mean": unranked,
-        "stick_breaking/above it": int((over_tasks(bank.first, [*TASKS]).mean() > unranked).sum()),
+        "stick_breaking/mean": means["stick_breaking"],
+        "stick_breaking/above it": (means > means["stick_breaking"]).sum(),
         "later/encodings": len(later),
-        "later/above both": ", ".join(f"`{label}`" for label in above) or "none",
-        "later/p": min(rows["p"].max() for rows in tests if (rows["difference"] > 0).all()),
+        "later/above both": ", ".join(above) or "none",
+        "later/p": min(rows["p"].max() for rows in tests.values() if (rows["difference"] > 0).all()),
     }
 
 
@@ -287,23 +261,17 @@ def later_numbers(bank: Bank) -> dict[str, Any]:
 
 def pattern_rows(bank: Bank) -> pd.DataFrame:
     """Return the pattern and its variants: means, cases learned, and the planned test of each variant."""
-    scores = pd.concat([bank.first, bank.apart])
-    matrix = over_tasks(scores, [*TASKS])
-    rows = pd.DataFrame(
-        {
-            "mean": matrix.mean(),
-            "copied_at_2x": by_task(scores, ["copy"], AT_2X)["copy"].mean(),
-            "learned": scores.groupby("label")["learned"].sum(),
-        }
-    ).loc[[PATTERN, *VARIANTS]]
-    rows.insert(0, "changed", ["nothing", *(changed for _, changed, _ in VARIANTS.values())])
+    scores = bank.scores[bank.scores["part"].isin(["ranked", "apart"])]
+    matrix = over_tasks(cases(scores))
+    columns = ["encoding", "changed", "expected"]
+    rows = pd.DataFrame([(PATTERN, "nothing", np.nan), *VARIANTS.values()], [PATTERN, *VARIANTS], columns)
+    rows.insert(2, "mean", matrix.mean())
+    rows.insert(3, "copied_at_2x", cases(scores, AT_2X).loc["copy"].mean())
+    rows.insert(4, "learned", scores.groupby("label")["learned"].sum())
     tests = sign_tests(matrix, [(PATTERN, label) for label in VARIANTS]).set_index("second")
     rows = rows.join(tests[["difference", "low", "high", "p"]])
-    found = {"higher": "lower", "lower": "higher", "tied": "tied"}
-    rows["expected"] = pd.Series({label: expected for label, (_, _, expected) in VARIANTS.items()})
-    rows["found"] = tests["verdict"].map(found)
-    rows.index = [PATTERN, *(f"pattern/{choice}" for choice, _, _ in VARIANTS.values())]
-    return rows.reset_index(names="encoding")
+    rows["found"] = tests["verdict"].map({"higher": "lower", "lower": "higher", "tied": "tied"})
+    return rows
 
 
 def pattern_numbers(bank: Bank) -> dict[str, Any]:
@@ -311,86 +279,73 @@ def pattern_numbers(bank: Bank) -> dict[str, Any]:
     return dict(pattern_rows(bank)[["encoding", "mean"]].itertuples(index=False))
 
 
-def difference_cell(row: Any) -> str:
-    """Return a test as ``+0.06 [-0.05, +0.15], p 0.172``."""
-    p = f"p {row.p:.3f}" if row.p >= 0.001 else "p < 0.001"
-    return f"{row.difference:+.2f} [{row.low:+.2f}, {row.high:+.2f}], {p}"
-
-
 # One option for the last tokens
 
 
-def shift_tests(bank: Bank) -> pd.DataFrame:
-    """Return mean scores at one rate without and with the option, and the planned tests of the difference."""
-    shifted = bank.shifted[bank.shifted["configuration"] < CONFIGURATIONS]
-    [rate] = shifted["rate"].unique()
-    without = by_task(bank.at_rates[bank.at_rates["rate"] == rate], ["lag", "copy"])
-    columns: dict[str, pd.Series] = {}
-    for task, scores in by_task(shifted, ["lag", "copy"]).items():
-        matrix = without[task].join(scores.add_suffix(" with it"))
-        tests = sign_tests(matrix, [(f"{label} with it", label) for label in SHIFTED]).set_index("second")
-        columns |= {task: without[task].mean(), f"{task} with it": scores.mean(), f"p {task}": tests["p"]}
-    return pd.DataFrame(columns).loc[[*SHIFTED, "cpb_log", PATTERN]]
-
-
 def shift_values(bank: Bank) -> dict[str, Any]:
-    """Return the table of the option, with which encodings it is like CPB, and its confirmation."""
-    tests = shift_tests(bank)
-    cells = tests.map(lambda value: "–" if np.isnan(value) else number(value))
+    """Return the table of the option, for which encodings it suffices on `lag`, and its confirmation.
+
+    The table has mean scores at the rate of the runs with it, and the planned tests of the difference.
+    """
+    is_compared = bank.all_scores["part"].isin(["ranked", "shifted"]) & (bank.all_scores["rate"] == RATES[0])
+    at_one_rate = cases(bank.all_scores[is_compared])
+    shown = [*SHIFTED, "cpb_log", PATTERN]
+    cells = pd.DataFrame(index=shown)
+    suffices: list[str] = []
     for task in ("lag", "copy"):
-        cells[f"p {task}"] = ["–" if np.isnan(p) else f"{p:.3f}" for p in tests[f"p {task}"]]
-    cells.insert(0, "encoding", [f"`{label}`" for label in tests.index])
-    is_enough = (tests["p lag"] <= ALPHA) & (tests["lag with it"] >= SUFFICIENT)
-    enough = [f"`{label}`" for label in tests.index[is_enough]]
-    return {"shift": table(cells), "shift/suffices": ", ".join(enough) or "none"} | shift_confirmation(bank)
-
-
-def shift_confirmation(bank: Bank) -> dict[str, Any]:
-    """Return the planned test of FoX with the option in the mirrored configurations, and its means."""
-    shifted = bank.shifted[bank.shifted["configuration"] >= CONFIGURATIONS]
-    matrix = over_tasks(bank.mirrored, [*TASKS])
-    matrix["with it"] = over_tasks(shifted, [*TASKS])[GATE]
-    tests = sign_tests(matrix, [("with it", label) for label in (PATTERN, "kerple_log", "fox")])
-    against_pattern = tests.iloc[0]
-    verdicts = {"higher": "confirmed", "tied": "unclear", "lower": "refuted"}
-    is_lower = against_pattern["difference"] < 0
+        matrix: Any = at_one_rate.loc[task]
+        tests = sign_tests(matrix, [(label + WITH_SHIFT, label) for label in SHIFTED]).set_index("second")
+        with_it = matrix.mean().reindex([label + WITH_SHIFT for label in shown]).set_axis(shown)
+        cells[task] = matrix.mean().map(number)
+        cells[f"{task} with it"] = with_it.map(number)
+        cells[f"p {task}"] = tests["p"].map("{:.3f}".format)
+        if task == "lag":
+            is_enough = (tests["p"] <= ALPHA) & (with_it[SHIFTED] >= SUFFICIENT)
+            suffices = [f"`{label}`" for label in tests.index[is_enough]]
+    mirrored = over_tasks(bank.cases("mirrored"))
+    gate = GATE + WITH_SHIFT
+    test = sign_tests(mirrored, [(gate, label) for label in (PATTERN, "kerple_log", "fox")]).iloc[0]
+    verdict = {"higher": "confirmed", "tied": "unclear", "lower": "refuted"}[test["verdict"]]
     return {
-        "shift/mean": matrix["with it"].mean(),
-        "shift/difference": difference_cell(against_pattern),
-        "shift/verdict": "refuted" if is_lower else verdicts[against_pattern["verdict"]],
-        "shift/copied": by_task(shifted, ["copy"], AT_2X)["copy"][GATE].mean(),
+        "shift": encoding_table(cells.fillna("–")),
+        "shift/suffices": ", ".join(suffices) or "none",
+        "shift/mean": mirrored[gate].mean(),
+        "shift/difference": test_in_words(test),
+        "shift/verdict": "refuted" if test["difference"] < 0 else verdict,
+        "shift/copied": bank.cases("mirrored", metric=AT_2X)[gate].xs("copy").mean(),
     }
+
+
+def test_in_words(test: Any) -> str:
+    """Return a test as ``+0.06 [-0.05, +0.15], p 0.172``."""
+    return f"{format_change(test)}, p {test.p:.3f}"
 
 
 # More tasks
 
 
-def means_by_task(bank: Bank, metric: str = SCORE) -> pd.DataFrame:
-    """Return the mean of a metric over configurations [tasks, encodings]; unlearned cases count as 0.
+def means_by_task(bank: Bank) -> pd.DataFrame:
+    """Return mean scores over configurations [tasks, encodings].
 
     The tasks of the ranking come first, then those that joined later, on which fewer encodings ran.
     """
-    further = by_task(bank.further, FURTHER, metric)
-    matrices = by_task(pd.concat([bank.first, bank.apart]), [*TASKS], metric) | further
-    labels = further[FURTHER[0]].columns
-    return pd.DataFrame({task: matrix[labels].mean() for task, matrix in matrices.items()}).T
-
-
-def task_tests(bank: Bank) -> pd.DataFrame:
-    """Return the planned tests over all tasks, a task as one observation: the pattern against each other."""
-    means = means_by_task(bank)
-    return sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
+    means = bank.cases("ranked", "apart", "further").groupby("task").mean()
+    return means.loc[[*TASKS, *FURTHER]].dropna(axis="columns")
 
 
 def task_numbers(bank: Bank) -> dict[str, Any]:
-    """Return what is said of the tests over all tasks, and the means over those that joined later."""
-    means, tests = means_by_task(bank), task_tests(bank)
+    """Return what is said of the tests over all tasks, and the means over those that joined later.
+
+    The planned tests compare the pattern with each other encoding, a task as one observation.
+    """
+    means = means_by_task(bank)
+    tests = sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
     gate = sign_tests(means, [(GATE, "alibi")]).iloc[0]
     further = means.loc[FURTHER].mean().sort_values(ascending=False)
     return {
-        "tasks/means": means_in_words(further, [*map(str, further.index)]),
-        "tasks/before": int((further > further[PATTERN]).sum()),
-        "tasks/significant": int((tests["verdict"] != "tied").sum()) or "none",
+        "tasks/means": means_in_words(further),
+        "tasks/before": (further > further[PATTERN]).sum(),
+        "tasks/significant": (tests["verdict"] != "tied").sum() or "none",
         "tasks/lowest p": tests["p"].min(),
         "tasks/gate/difference": gate["difference"],
         "tasks/gate/p": gate["p"],
@@ -400,112 +355,64 @@ def task_numbers(bank: Bank) -> dict[str, Any]:
 # The mirrored configurations
 
 
-def half_numbers(bank: Bank) -> dict[str, Any]:
-    """Return the planned tests in the mirrored configurations, and how far both halves agree."""
-    first, mirrored = (over_tasks(scores, [*TASKS]) for scores in (bank.first, bank.mirrored))
+def mirrored_values(bank: Bank) -> dict[str, Any]:
+    """Return mean scores by task and the planned tests in the mirrored configurations.
+
+    They compare FoX and KERPLE with all other early encodings, the pattern with `CHALLENGED`, and FoX and
+    KERPLE with RoPE on its last tokens.
+    """
+    cases = bank.cases("mirrored")
+    matrix = over_tasks(cases)
+    means = pd.concat([matrix.mean(), cases.groupby("task").mean().T[[*TASKS]]], axis="columns")
+    means["at 2x"] = bank.cases("mirrored", metric=AT_2X).mean()
+    cells = means.rename(columns={0: "mean score"}).loc[[*MIRRORED]].map(number)
+    cells.insert(0, "model", [*MIRRORED.values()])
+    tests = sign_tests(matrix, [(PATTERN, label) for label in CHALLENGED]).set_index("second")
+    cells[f"`{PATTERN}` minus it"] = tests.apply(test_in_words, axis="columns")
     others = [label for label in EARLIEST if label not in EARLY]
-    tests = sign_tests(mirrored, [(label, other) for label in EARLY for other in others])
+    of_early = sign_tests(matrix, [(label, other) for label in EARLY for other in others])
+    against_truncated = sign_tests(matrix, [(label, TRUNCATED) for label in EARLY]).set_index("first")
+    of_halves = over_tasks(bank.cases("ranked")).mean() - matrix.mean()
     return {
-        "mirrored/higher": int((tests["verdict"] == "higher").sum()),
-        "mirrored/tests": len(tests),
-        "halves/most": (first.mean() - mirrored.mean()).abs().max(),
-    }
-
-
-# Truncation
-
-
-def window_scores(bank: Bank) -> dict[str, pd.DataFrame]:
-    """Return the scores in the mirrored configurations of RoPE in a window, and of a perfect model in it."""
-    names = bank.truncated["name"].unique()
-    in_window = select_runs(bank.runs, bank.runs.runs["name"].isin(names))
-    exact_match = bank.truncated.set_index(["name", "content_length"])["exact_match"]
-    truncated = in_window.curves.copy()
-    perfect = in_window.curves.merge(bank.rows[["name", "symbols", "ignore", "max_length"]], on="name")
-    keys = list(zip(truncated["name"], truncated["content_length"], strict=True))
-    truncated["exact_match"] = [exact_match[key] for key in keys]
-    options = perfect[["task", "symbols", "ignore", "max_length", "content_length"]]
-    perfect["exact_match"] = list(map(ceiling, *options.to_numpy().T))
-    perfect = perfect[in_window.curves.columns]
-    return {
-        "truncated": score_runs(replace(in_window, curves=truncated), METRICS),
-        "limit": score_runs(replace(in_window, curves=perfect), METRICS),
-    }
-
-
-def truncation_rows(bank: Bank) -> dict[str, pd.DataFrame]:
-    """Return scores in the mirrored configurations, by the words for a model, with one label each."""
-    tables = window_scores(bank)
-    mirrored = {label: bank.mirrored[bank.mirrored["label"] == label] for label in ("rope", *EARLY)}
-    return {
-        "RoPE, all tokens": mirrored["rope"],
-        "RoPE, its last tokens": tables["truncated"],
-        "a perfect model of its last tokens": tables["limit"],
-        "KERPLE": mirrored["kerple_log"],
-        "FoX": mirrored["fox"],
-    }
-
-
-def mirrored_table(bank: Bank) -> str:
-    """Return mean scores by task, and the planned tests of the pattern against three of the others."""
-    pattern = f"`{PATTERN}`"
-    rows = {pattern: bank.mirrored[bank.mirrored["label"] == PATTERN]} | truncation_rows(bank)
-    matrix = pd.DataFrame({words: over_tasks(scores, [*TASKS]).iloc[:, 0] for words, scores in rows.items()})
-    tests = sign_tests(matrix, [(pattern, words) for words in CHALLENGED]).set_index("second")
-    lines = []
-    for words, scores in rows.items():
-        line = {"model": words, "mean score": number(matrix[words].mean())}
-        line |= {task: number(values.iloc[:, 0].mean()) for task, values in by_task(scores, [*TASKS]).items()}
-        line["at 2x"] = number(over_tasks(scores, [*TASKS], AT_2X).to_numpy().mean())
-        line[f"{pattern} minus it"] = difference_cell(tests.loc[words]) if words in CHALLENGED else "–"
-        lines.append(line)
-    return table(pd.DataFrame(lines))
-
-
-def truncation_numbers(bank: Bank) -> dict[str, Any]:
-    """Return the planned tests of FoX and KERPLE against RoPE on its last tokens."""
-    rows = truncation_rows(bank)
-    matrix = pd.DataFrame({words: over_tasks(scores, [*TASKS]).iloc[:, 0] for words, scores in rows.items()})
-    tests = sign_tests(matrix, [(words, "RoPE, its last tokens") for words in ("FoX", "KERPLE")])
-    return {
-        f"truncation/{row.first}/{name}": getattr(row, name)
-        for row in tests.itertuples()
-        for name in ("difference", "p")
+        "mirrored": table(cells.fillna("–")),
+        "mirrored/higher": (of_early["verdict"] == "higher").sum(),
+        "mirrored/tests": len(of_early),
+        "halves/most": of_halves.abs().max(),
+        "truncation/fox/difference": against_truncated.loc["fox", "difference"],
+        "truncation/kerple_log/difference": against_truncated.loc["kerple_log", "difference"],
+        "truncation/p": against_truncated["p"].max(),
     }
 
 
 # Does it train, and what does the rule of rates cost?
 
 
-def hard_to_train(bank: Bank) -> str:
-    """Return the encodings that learned fewer than nine tenths of their cases, as "`fox` 80 of 96, ..."."""
-    learned = (
-        pd.concat([bank.first, bank.mirrored]).groupby(["label", "task"])["learned"].agg(["sum", "size"])
-    )
+def at_better_rates(bank: Bank) -> pd.DataFrame:
+    """Return `cases` of the ranked encodings at the rate with the higher score."""
+    return cases(bank.all_scores[bank.all_scores["part"] == "ranked"])
+
+
+def training_values(bank: Bank) -> dict[str, Any]:
+    """Return which encodings are hard to train, and what the rule of rates costs on average and at most.
+
+    Encodings that learned fewer than nine tenths of their cases are listed as "`fox` 80 of 96, ...".
+    """
+    scores = bank.scores[bank.scores["part"].isin(["ranked", "mirrored"])]
+    learned = scores.groupby(["label", "task"])["learned"].agg(["sum", "size"])
     totals = learned.groupby("label").sum()
     shares = (totals["sum"] / totals["size"]).sort_values()
-    words = []
+    hard = []
     for label in shares.index[shares < OFTEN]:
         least = learned.loc[label].sort_values("sum").iloc[0]
-        cases = "{} of {}".format(*totals.loc[label])
-        words.append(f"`{label}` {cases} (`{least.name}` {least['sum']} of {least['size']})")
-    return ", ".join(words)
-
-
-def rates_by_case(bank: Bank) -> pd.DataFrame:
-    """Return the value at the rate that counts and at the better one [cases, 2], by label and case."""
-    keys = ["label", "task", "configuration"]
-    value = bank.at_rates[SCORE].where(bank.at_rates["learned"], 0.0)
-    better = bank.at_rates.assign(value=value).groupby(keys)["value"].max()
-    counted = bank.first.set_index(keys)
-    return pd.DataFrame({"counted": counted[SCORE].where(counted["learned"], 0.0), "better": better})
-
-
-def rate_numbers(bank: Bank) -> dict[str, Any]:
-    """Return what the rule of rates costs on average and at most, and the encoding that it costs most."""
-    means = rates_by_case(bank).groupby("label").mean()
-    loss = (means["better"] - means["counted"]).sort_values()
-    return {"rates/mean": loss.mean(), "rates/most": loss.iloc[-1], "rates/whose": loss.index[-1]}
+        counts = "{} of {}".format(*totals.loc[label])
+        hard.append(f"`{label}` {counts} (`{least.name}` {least['sum']} of {least['size']})")
+    loss = (at_better_rates(bank) - bank.cases("ranked")).mean().sort_values()
+    return {
+        "hard to train": ", ".join(hard),
+        "rates/mean": loss.mean(),
+        "rates/most": loss.iloc[-1],
+        "rates/whose": loss.index[-1],
+    }
 
 
 # Larger models
@@ -513,42 +420,39 @@ def rate_numbers(bank: Bank) -> dict[str, Any]:
 
 def scale_means(scale: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return mean scores [encodings, widths] over six cases, and over the cases that all sizes have."""
-    planned = scale[scale.index.isin(SCALED, level="label")]
-    keys = ["task", "configuration"]
-    means = {}
-    for part in (planned.dropna(axis="columns"), planned.dropna()):
-        cases = part.reset_index()[keys].drop_duplicates()
-        chosen = scale.reset_index().merge(cases, on=keys)
-        means[f"{len(cases)} cases"] = chosen.groupby("label")[[*part.columns]].mean()
-    return means
+    planned = scale.loc[:, scale.columns.isin(SCALED, level="label")]
+    complete = planned.dropna(axis="columns").columns.unique("width")
+    at_all_sizes = scale.loc[planned.dropna().index]
+    means = {f"{len(scale)} cases": scale[complete], f"{len(at_all_sizes)} cases": at_all_sizes}
+    return {words: rows.mean().unstack("width") for words, rows in means.items()}
 
 
-def scale_table(scale: pd.DataFrame) -> str:
-    """Return the mean scores by size, over all cases and over the same cases at all sizes."""
-    labels = [PATTERN, *SCALED]
-    cells: dict[str, Any] = {"encoding": [f"`{label}`" for label in labels]}
-    for cases, means in scale_means(scale).items():
-        for width in [width for width in SIZES if width in means]:
-            column = means[width][labels]
-            cells[f"{SIZES[width]} M, {cases}"] = ["–" if np.isnan(mean) else number(mean) for mean in column]
-    return table(pd.DataFrame(cells))
+def scale_values(scale: pd.DataFrame) -> dict[str, Any]:
+    """Return the mean scores by size, and the planned decisions.
 
-
-def scale_numbers(scale: pd.DataFrame) -> dict[str, Any]:
-    """Return the planned decisions: the order at two sizes, and who is above the two others."""
-    values: dict[str, Any] = {}
-    for cases, means in scale_means(scale).items():
-        for width in means:
-            lowest, highest = means[width][SCALED[:3]].min(), means[width][SCALED[3:]].max()
-            values[f"rule/{width}/{cases}"] = "holds" if lowest > highest else "fails"
-    means = scale_means(scale)["6 cases"]
-    is_above = (means.loc[PATTERN] > means.loc[SCALED[3:]].max()).all()
-    values["scale/pattern"] = "confirmed" if is_above else "refuted"
-    small, large = (means[width][SCALED].to_numpy() for width in means)
-    values["scale/rho"], values["scale/p"] = rank_correlation(small, large)
-    for width, copied in scale.loc["copy"].groupby("label").mean().items():
-        values |= {f"copy/{width}/{label}": mean for label, mean in copied.items()}
-    return values
+    These are whether three encodings are above two others at two sizes, whether the pattern is above these
+    two, and the correlation of the orders.
+    """
+    by_cases = scale_means(scale)
+    cells = {
+        f"{SIZES[width]} M, {words}": means[width].map(number)
+        for words, means in by_cases.items()
+        for width in SIZES
+        if width in means
+    }
+    means = by_cases["6 cases"]
+    small, large = means.loc[SCALED].to_numpy().T
+    rho, p = rank_correlation(small, large)
+    others = means.loc[SCALED[3:]].max()
+    holds = means.loc[SCALED[:3]].min() > others
+    return {
+        "scale": encoding_table(pd.DataFrame(cells).loc[[PATTERN, *SCALED]]),
+        "scale/pattern": "confirmed" if (means.loc[PATTERN] > others).all() else "refuted",
+        "scale/rho": rho,
+        "scale/p": p,
+        **{f"scale/rule/{width}": "holds" if rule else "fails" for width, rule in holds.items()},
+        **{f"scale/copied/{width}": scale[width, "kerple_log"].xs("copy").mean() for width in (64, 128)},
+    }
 
 
 # Figures
@@ -559,26 +463,28 @@ def draw_curves(bank: Bank, folder: Path) -> None:
 
     RoPE on its last tokens, which was measured in the mirrored configurations, is a dashed line.
     """
-    points = at_multiples(bank.runs.curves.merge(bank.first[["name", "configuration"]], on="name"), bank)
-    truncated = at_multiples(bank.truncated, bank)
-    in_colour = [label for label in IN_COLOUR if label in set(points["label"])]
-    style_of: Any = {"others": (GREY, "")} | styles(in_colour)
+    ranked = bank.scores[bank.scores["part"] == "ranked"]
+    points = pd.concat([bank.runs.curves.merge(ranked["name"]), bank.truncated.assign(label=TRUNCATED)])
+    points = points[["name", "label", "content_length", "exact_match"]]
+    points = points.merge(bank.runs.runs[["name", "task", "max_length"]], on="name")
+    points["times"] = points["content_length"] / points["max_length"]
+    has_all_runs = points.groupby("times")["name"].transform("nunique") == points["name"].nunique()
+    points = points[(points["times"] >= 1) & has_all_runs]
+    style_of: Any = {"others": (GREY, "")} | styles(IN_COLOUR)
+    grey = sorted(set(ranked["label"]) - set(IN_COLOUR))
     figure = Figure(figsize=(7.2, 2.5), layout="constrained")
     for axes, (task, (title, _)) in zip(
         figure.subplots(1, len(TASKS), sharey=True), TASKS.items(), strict=True
     ):
         groups = points[points["task"] == task].groupby(["label", "times"])["exact_match"]
-        means, errors = groups.mean().unstack("label"), groups.sem().unstack("label")
-        grey = [str(label) for label in means if label not in in_colour]
-        for label in (*grey, *in_colour):
-            colour, marker = style_of[label if label in in_colour else "others"]
-            bars = errors[label] if label in in_colour else None
+        means, errors = groups.mean(), groups.sem()
+        for label in (*grey, *IN_COLOUR):
+            colour, marker = style_of.get(label, style_of["others"])
             axes.errorbar(
-                means.index, means[label], bars, color=colour, marker=marker, markersize=3,
-                linewidth=1.2 if label in in_colour else 0.8, elinewidth=0.6,
+                means[label].index, means[label], None if label in grey else errors[label], color=colour,
+                marker=marker, markersize=3, linewidth=0.8 if label in grey else 1.2, elinewidth=0.6,
             )  # fmt: skip
-        cut = truncated[truncated["task"] == task].groupby("times")["exact_match"].mean()
-        axes.plot(cut.index, cut, "--", color=style_of["rope"][0], linewidth=1.4, zorder=3)
+        axes.plot(means[TRUNCATED], "--", color=style_of["rope"][0], linewidth=1.4, zorder=3)
         if task == "induction":  # its panel has room
             words = "dashed: RoPE, only\nits last N tokens"
             axes.text(1.1, 0.06, words, color=style_of["rope"][0], fontsize=6.5)
@@ -587,24 +493,16 @@ def draw_curves(bank: Bank, folder: Path) -> None:
         axes.set_title(f"{title} ({task})", fontsize=7)
         axes.set_xlabel("input length / training length", fontsize=7)
         axes.label_outer()
-    legend_below(figure, style_of, [*reversed(in_colour), "others"])
+    legend_below(figure, style_of, [*reversed(IN_COLOUR), "others"])
     save(figure, folder, "curves")
-
-
-def at_multiples(curves: pd.DataFrame, bank: Bank) -> pd.DataFrame:
-    """Return the rows of curves from the training length on, at the multiples of it that all runs have."""
-    columns = ["name", *({"task", "max_length"} - {*curves})]
-    points = curves.merge(bank.rows[columns], on="name")
-    points["times"] = points["content_length"] / points["max_length"]
-    has_all_runs = points.groupby("times")["name"].transform("nunique") == points["name"].nunique()
-    return points[(points["times"] >= 1) & has_all_runs]
 
 
 def draw_answer(bank: Bank, folder: Path) -> None:
     """Draw the score of every configuration and its mean, by task and over the tasks, the best on top."""
-    ranked = rank(bank.first)
+    ranked = rank(bank)
     order = [*map(str, ranked.index)]
-    matrices = {"mean of four tasks": over_tasks(bank.first, [*TASKS]), **by_task(bank.first, [*TASKS])}
+    cases: Any = bank.cases("ranked")
+    matrices = {"mean of four tasks": over_tasks(cases), **{task: cases.loc[task] for task in TASKS}}
     figure = Figure(figsize=(7.2, 0.9 + 0.19 * len(order)), layout="constrained")
     panels = figure.subplots(1, len(matrices), sharey=True)
     draw_means(panels, matrices, order, [*ranked.index[ranked["tied"]]])
@@ -638,11 +536,10 @@ def draw_scale(bank: Bank, folder: Path) -> None:
     labels = [PATTERN, *SCALED]
     style_of = styles(labels)
     for axes, label in zip(figure.subplots(1, len(labels), sharey=True), labels, strict=True):
-        by_size = bank.scale.xs(label, level="label").groupby("task").mean()
+        by_size = bank.scale.xs(label, axis="columns", level="label").groupby("task").mean()
         for task, line in SCALE_LINES.items():
-            axes.plot(
-                [*map(float, SIZES.values())], by_size.loc[task], line, color=style_of[label][0], marker="."
-            )
+            sizes = [float(words) for width, words in SIZES.items() if width in by_size]
+            axes.plot(sizes, by_size.loc[task], line, color=style_of[label][0], marker=".")
             axes.plot([], [], line, color="0.3", label=task)  # in the legend
         axes.set(xscale="log", xlim=(0.07, 9), ylim=(0, 1.03))
         axes.set_title(label, fontsize=7)
@@ -663,9 +560,8 @@ STUDY = Study(
     values=values,
     figures=(draw_curves, draw_answer, draw_tasks, draw_scale),
     tables={
-        "scores": lambda bank: pd.concat([bank.first, bank.apart, bank.mirrored, bank.further]),
-        "tasks": task_tests,
+        "scores": lambda bank: bank.scores,
         "patterns": pattern_rows,
-        "ranking": lambda bank: rank(bank.first).reset_index(names="encoding"),
+        "ranking": lambda bank: rank(bank).reset_index(names="encoding"),
     },
 )
