@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,14 +22,11 @@ from pe_experiments.encodings.rope_released import RopeLlama3  # noqa: E402
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors  # noqa: E402
 from pe_experiments.encodings.t5 import distance_bucket  # noqa: E402
 from pe_experiments.models.attention_scores import Inputs, attention_scores  # noqa: E402
-from pe_experiments.studies import read_archive  # noqa: E402
-from results.text import study as text_study  # noqa: E402
-from results.transfer import prospective  # noqa: E402
 from results.transfer import study as transfer  # noqa: E402
 
 TRAINED, LONGEST = 20, 80  # tokens
 SHAPE = ModelShape(64, 4, 2, causal=True, train_length=TRAINED, train_positions=TRAINED)
-CLASS_COLOURS = ("#D55E00", "#999999", "#0072B2")  # in the order of `prospective.CLASS_NAMES`
+CLASS_COLOURS = ("#D55E00", "#999999", "#0072B2")  # in the order of `transfer.CLASS_NAMES`
 
 
 def draw_offset(folder: Path) -> None:
@@ -109,14 +105,13 @@ def draw_biases(folder: Path) -> None:
 
 def draw_classes(folder: Path) -> None:
     """Draw how much the loss on text rises from 256 to 2,048 bytes, by encoding, coloured by class."""
-    losses = text_study.losses(read_archive(prospective.TEXT))
-    rises = (losses[text_study.LONGEST] - losses[text_study.TRAINED]).groupby("label").mean()
+    rises = transfer.rises(transfer.load(HERE)).groupby("label").mean()
     class_of = dict(zip(transfer.ENCODINGS, transfer.CLASSES.tolist(), strict=True))
-    class_of |= pd.read_csv(prospective.PREDICTIONS, index_col="encoding")["class"].to_dict()
+    class_of |= transfer.read_predictions()["class"].to_dict()
     figure = Figure(figsize=(5.5, 2.9), layout="constrained")
     axes = figure.subplots()
     rises = rises[[label for label in rises.index if label in class_of]].sort_values(ascending=False)
-    for number, name in enumerate(prospective.CLASS_NAMES):
+    for number, name in enumerate(transfer.CLASS_NAMES):
         labels = [label for label in rises.index if class_of[label] == number]
         places = [rises.index.get_loc(label) for label in labels]
         axes.hlines(places, 0, rises[labels], color=CLASS_COLOURS[number], linewidth=2)

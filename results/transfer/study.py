@@ -1,22 +1,26 @@
 """Test whether scores on synthetic tasks predict which encodings extrapolate on text.
 
+Twelve encodings are compared in hindsight. For six others the order was predicted before they were trained on
+text, by classes of formulas and by scores in the bank; the rules are those of the third plan.
+
 Shapes: C encodings, T tasks, S repetitions (configurations of the bank, seeds of text), N random resamples.
-Higher scores are better.
 """
 
+from itertools import combinations, permutations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy import stats
 
+from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.drawing import save
-from pe_experiments.studies import Study, read_archive
+from pe_experiments.studies import Study, read_archive, table
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
 from results.text import study as text_study
-from results.transfer import prospective
 
 RESULTS = Path(__file__).parents[1]
 # Groups of related encodings, the units of the bootstrap, as fixed by the first plan.
@@ -35,8 +39,42 @@ FALLING = ("alibi", "kerple_log", "fox")  # a bias that keeps falling with dista
 TASKS = ("copy", "flip_flop", "induction", "kth", "lag")
 RESAMPLES, BATCHES = 200_000, 20
 CLASSES = 1 - np.isin(ENCODINGS, UNSEEN) + np.isin(ENCODINGS, FALLING)  # 0, 1 or 2, by encoding
+CLASS_NAMES = ("untrained vectors or angles", "others", "bias keeps falling")
 CLASS_COLOURS = ("white", "0.6", "black")  # by class
 LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset", "cope", "cpb_log")
+SMALLEST_DIFFERENCE = 0.05  # bits per byte; encodings whose rises differ by less are not compared
+SAME_RISE = 0.01  # bits per byte; lower rises are all the same
+
+
+def load(folder: Path) -> pd.DataFrame:
+    """Return the losses on text, of which no run diverged."""
+    return text_study.losses(read_archive(RESULTS / "text"))
+
+
+def rises(losses: pd.DataFrame) -> pd.Series:
+    """Return the rise of bits per byte from 256 to 2,048 bytes, by label and seed."""
+    return losses[text_study.LONGEST] - losses[text_study.TRAINED]
+
+
+def read_predictions() -> pd.DataFrame:
+    """Return class and score of the six encodings, and their predicted places."""
+    return pd.read_csv(RESULTS / "transfer" / "predictions.csv", index_col="encoding")
+
+
+def hindsight(losses: pd.DataFrame) -> pd.DataFrame:
+    """Return class and score of the twelve encodings, with the `outcomes`."""
+    known = pd.DataFrame({"class": CLASSES, "score": overall(bank_scores())}, index=ENCODINGS)
+    return outcomes(known, losses)
+
+
+def outcomes(predicted: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
+    """Return what is known of encodings with what was measured on text, sorted by the rise.
+
+    Columns are added for the loss at 256 bytes, and for the mean and the range over seeds of its rise.
+    """
+    measured = rises(losses).groupby("label").agg(rise="mean", low="min", high="max")
+    measured["trained"] = losses[text_study.TRAINED].groupby("label").mean()
+    return predicted.join(measured).sort_values("rise")
 
 
 def bank_scores() -> np.ndarray:
@@ -45,13 +83,6 @@ def bank_scores() -> np.ndarray:
     rows = rows[rows["task"].isin(TASKS) & rows["learned"]]
     scores = rows.pivot(index="label", columns=["task", "configuration"], values=SCORE).sort_index(axis=1)
     return scores.loc[[*ENCODINGS]].to_numpy().reshape(len(ENCODINGS), len(TASKS), -1)
-
-
-def text_scores() -> np.ndarray:
-    """Return the negated rise of bits per byte from 256 to 2,048 bytes [C, 1, S]."""
-    losses = text_study.losses(read_archive(RESULTS / "text"))
-    rises = (losses[text_study.LONGEST] - losses[text_study.TRAINED]).unstack("seed")
-    return -rises.loc[[*ENCODINGS]].to_numpy()[:, None]
 
 
 def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -103,22 +134,55 @@ def interval(scores: np.ndarray, others: np.ndarray, resamples: int) -> tuple[fl
     return float(low), float(high)
 
 
-def earlier_outcomes() -> pd.DataFrame:
-    """Return class and score of the twelve encodings in hindsight, with the columns of `outcomes`."""
-    past = pd.DataFrame({"class": CLASSES, "score": overall(bank_scores())}, index=ENCODINGS)
-    return prospective.outcomes(past)
+def within_classes(rows: pd.DataFrame) -> tuple[float, int, float]:
+    """Test whether higher scores go with lower rises within classes; equal scores count as half.
+
+    Only pairs whose rises differ by at least `SMALLEST_DIFFERENCE` are compared.
+
+    Returns:
+        The share of pairs that are ordered rightly, their number, and the one-sided p-value over all
+        permutations of the scores within classes.
+    """
+    rows = rows.sort_values("class", kind="stable")
+    rises_C, classes_C = rows["rise"].to_numpy(), rows["class"].to_numpy()
+    pairs = [
+        (i, j)
+        for i, j in combinations(range(len(rows)), 2)
+        if classes_C[i] == classes_C[j] and abs(rises_C[i] - rises_C[j]) >= SMALLEST_DIFFERENCE
+    ]
+    first, second = np.array(pairs).T
+    lower = np.sign(rises_C[second] - rises_C[first])  # 1 where the first encoding has the lower rise
+    shares = []
+    for orders in product(*(permutations(scores) for _, scores in rows.groupby("class")["score"])):
+        scores_C = np.concatenate(orders)
+        agreement = np.sign(scores_C[first] - scores_C[second]) * lower
+        shares.append((agreement + 1).mean() / 2)
+    observed = shares[0]  # the first permutation is the identity
+    return float(observed), len(pairs), float(np.mean(np.array(shares) >= observed - 1e-12))
 
 
-def draw(folder: Path, figures: Path) -> None:
+def rank_correlation(scores_C: Any, rises_C: Any) -> tuple[float, float]:
+    """Return Spearman's rho of scores and negated rises, and its one-sided permutation p-value.
+
+    If there are more than `RESAMPLES` permutations, this many are drawn at random.
+    """
+    first, second = (stats.zscore(stats.rankdata(values)) for values in (scores_C, -rises_C))
+    test = stats.permutation_test(
+        (first,), lambda ranks: ranks @ second / len(second), permutation_type="pairings",
+        alternative="greater", n_resamples=RESAMPLES, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return float(test.statistic), float(test.pvalue)
+
+
+def draw(losses: pd.DataFrame, figures: Path) -> None:
     """Draw rises on text over scores in the bank, of the twelve encodings and of the six predicted ones.
 
     Bars show the range over seeds, the shade the class. The best encodings are at the top right.
     """
-    predicted = prospective.outcomes(pd.read_csv(prospective.PREDICTIONS, index_col="encoding"))
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, rows in zip(panels, (earlier_outcomes(), predicted), strict=True):
-        for level, (name, face) in enumerate(zip(prospective.CLASS_NAMES, CLASS_COLOURS, strict=True)):
+    for axes, rows in zip(panels, (hindsight(losses), outcomes(read_predictions(), losses)), strict=True):
+        for level, (name, face) in enumerate(zip(CLASS_NAMES, CLASS_COLOURS, strict=True)):
             chosen = rows[rows["class"] == level]
             ranges = [chosen["rise"] - chosen["low"], chosen["high"] - chosen["rise"]]
             axes.errorbar(
@@ -144,25 +208,73 @@ def draw(folder: Path, figures: Path) -> None:
     save(figure, figures, "answer")
 
 
-def values(folder: Path) -> dict[str, Any]:
+def values(losses: pd.DataFrame) -> dict[str, Any]:
     """Return the table of predictions and the numbers in the text of the page."""
-    past, text = bank_scores(), text_scores()
+    past = bank_scores()
+    on_text = -rises(losses).unstack("seed").loc[[*ENCODINGS]].to_numpy()[:, None]
     without = {
-        task: interval(np.delete(past, index, axis=1), text, RESAMPLES // 10)[0]
+        task: interval(np.delete(past, index, axis=1), on_text, RESAMPLES // 10)[0]
         for index, task in enumerate(TASKS)
     }
-    earlier = earlier_outcomes()
-    rho, p = prospective.rank_correlation(earlier["score"], earlier["rise"])
-    low, high = interval(past, text, RESAMPLES)
+    earlier = hindsight(losses)
+    rho, p = rank_correlation(earlier["score"], earlier["rise"])
+    low, high = interval(past, on_text, RESAMPLES)
     four_tasks = pd.Series(overall(np.delete(past, TASKS.index("kth"), axis=1)), ENCODINGS)
-    return prospective.values(earlier.assign(score=four_tasks)) | {
+    return prospective_values(losses, earlier.assign(score=four_tasks)) | {
         "twelve/bank_rho": rho,
         "twelve/bank_p": p,
         "twelve/interval": f"[{low:.2f}, {high:.2f}]",
-        "twelve/classes_rho": prospective.rank_correlation(earlier["class"], earlier["rise"])[0],
+        "twelve/classes_rho": rank_correlation(earlier["class"], earlier["rise"])[0],
         "without_kth": without.pop("kth"),
         "without_another": min(without.values()),
     }
 
 
-STUDY = Study(values=values, figures=(draw,))
+def prospective_values(losses: pd.DataFrame, earlier: pd.DataFrame) -> dict[str, Any]:
+    """Return the table of predictions and outcomes, and the numbers of the prospective test.
+
+    ``earlier`` has score, rise and class of the twelve encodings.
+    """
+    rows = outcomes(read_predictions(), losses)
+    share, pairs, p = within_classes(rows)
+    classes_rho, classes_p = rank_correlation(rows["class"], rows["rise"])
+    bank_rho, bank_p = rank_correlation(rows["score"], rows["rise"])
+    tied_rises = rows["rise"].mask(rows["rise"] < SAME_RISE, 0.0)
+    tied_bank_rho, bank_p_with_ties = rank_correlation(rows["score"], tied_rises)
+    both = pd.concat([rows, earlier])
+    return {
+        "predictions": prediction_table(rows),
+        "pairs": pairs,
+        "share": share,
+        "p": p,
+        "smallest_p": within_classes(rows.assign(score=-rows["rise"]))[2],  # if the order were perfect
+        "verdict": "shown" if p <= ALPHA else "not shown",
+        "classes_rho": classes_rho,
+        "classes_p": classes_p,
+        "bank_rho": bank_rho,
+        "bank_p": bank_p,
+        "bank_p_with_ties": bank_p_with_ties,
+        "bank_rho_with_ties": tied_bank_rho,
+        "classes_rho_with_ties": rank_correlation(rows["class"], tied_rises)[0],
+        "both_bank_rho": rank_correlation(both["score"], both["rise"])[0],
+        "both_classes_rho": rank_correlation(both["class"], both["rise"])[0],
+    }
+
+
+def prediction_table(rows: pd.DataFrame) -> str:
+    """Return a table with a row per encoding: its class, score and rise, and its rank by each."""
+    rise, low, high = (rows[column].map("{:+z.2f}".format) for column in ("rise", "low", "high"))
+    cells = {
+        "encoding": "`" + rows.index + "`",
+        "class": [CLASS_NAMES[level] for level in rows["class"]],
+        "at 256 bytes": rows["trained"].map("{:.2f}".format),
+        "score in the bank": rows["score"].map("{:.2f}".format),
+        "rise on text (range of three seeds)": rise + " [" + low + ", " + high + "]",
+        "place by class": rows["place_by_class"].map("{:g}".format),
+        "by the bank": rows["place_by_bank"].map("{:g}".format),
+        "on text": rows["rise"].rank().map("{:g}".format),
+    }
+    return table(pd.DataFrame(cells))
+
+
+STUDY = Study(load=load, values=values, figures=(draw,))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from results.transfer import prospective
+from results.transfer import study as transfer
 from tests import recomputation
 from tests.conftest import ROOT
 
@@ -44,7 +44,10 @@ def permutation_p(predicted: Sequence[float], measured: Sequence[float]) -> floa
 
 
 def test_independent_code_finds_the_outcome() -> None:
-    predictions = {row["encoding"]: row for row in recomputation.read_csv(prospective.PREDICTIONS)}
+    predictions = {
+        row["encoding"]: row
+        for row in recomputation.read_csv(transfer.RESULTS / "transfer" / "predictions.csv")
+    }
     rises = rises_by_encoding(predictions)
     levels = [int(row["class"]) for row in predictions.values()]
     groups = [[label for label, row in predictions.items() if row["class"] == level] for level in "012"]
@@ -59,7 +62,7 @@ def test_independent_code_finds_the_outcome() -> None:
 
     shares = np.array([share_in_order(order) for order in permutations(scores)])
     earlier = pd.DataFrame(np.arange(9.0).reshape(3, 3), columns=["score", "rise", "class"])  # made up
-    blocks = prospective.values(earlier)
+    blocks = transfer.prospective_values(transfer.load(transfer.RESULTS), earlier)
     assert blocks["pairs"] == len(pairs)
     assert blocks["share"] == pytest.approx(share_in_order(scores))
     assert blocks["p"] == pytest.approx(np.mean(shares >= blocks["share"] - 1e-9))

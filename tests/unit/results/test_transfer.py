@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results.transfer import prospective
 from results.transfer import study as transfer
 
 
@@ -12,7 +11,7 @@ def test_the_p_value_is_that_of_scipy() -> None:
     x, y = np.random.default_rng(2).normal(size=(2, 12))
     x = x + 0.5 * y
     expected = stats.spearmanr(x, y, alternative="greater")
-    assert prospective.rank_correlation(x, -y) == pytest.approx(expected, abs=0.01)
+    assert transfer.rank_correlation(x, -y) == pytest.approx(expected, abs=0.01)
 
 
 def test_weighted_ranks_are_those_of_repeated_values() -> None:
@@ -28,8 +27,9 @@ def test_the_page_says_what_scipy_finds(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(transfer, "RESAMPLES", 20_000)
     past_by_task = np.nanmean(transfer.bank_scores(), axis=2)
     past = past_by_task.mean(axis=1)
-    rises = transfer.text_scores()[:, 0].mean(axis=1)
-    blocks = transfer.values(transfer.RESULTS / "transfer")
+    losses = transfer.load(transfer.RESULTS)
+    rises = -transfer.rises(losses).groupby("label").mean()[[*transfer.ENCODINGS]]
+    blocks = transfer.values(losses)
     of_classes = stats.spearmanr(transfer.CLASSES, rises).statistic
     assert blocks["twelve/classes_rho"] == pytest.approx(of_classes, abs=1e-9)
     assert blocks["twelve/bank_rho"] == pytest.approx(stats.spearmanr(past, rises).statistic, abs=1e-9)
