@@ -38,16 +38,15 @@ WORDS = {  # each change in words, by the label of the child run; DroPE runs hav
 }
 PARENT, SCRATCH, ALIBI, FOX = ("parent", 1500), ("scratch", 1950), ("alibi", 1950), ("fox", 1950)
 CONTROL = ("parent", 1950)  # RoPE at 256 with as many steps as ALiBi and FoX
-FROM_SCRATCH = {
-    PARENT: "RoPE at 256 (parents)",
-    SCRATCH: "RoPE at 1,024",
-    ALIBI: "ALiBi at 256",
-    FOX: "FoX at 256",
-    CONTROL: "RoPE at 256, 1,950 steps",
-}
 QK_NORM = Path(__file__).parent / "qk_norm"  # parents and children with normalised queries and keys
 TASKS = Path(__file__).parent / "tasks"  # parents and children on copy and needle
-AGAINST_TRUNCATED = [("rope_yarn", 450), ("rope_llama3", 450), ("rope(base=160000)", 450), ALIBI, FOX]
+AGAINST_TRUNCATED = {
+    ("rope_yarn", 450): "YaRN, 450 steps",
+    ("rope_llama3", 450): "Llama 3, 450 steps",
+    ("rope(base=160000)", 450): "base times 16, 450 steps",
+    ALIBI: "ALiBi at 256",
+    FOX: "FoX at 256",
+}
 DRAWN_STEPS = [10, 30, 150, 450]  # `STEPS` on a logarithmic axis
 ENLARGED = (2.1, 2.7)  # bits per byte in the enlarged panel
 SYMBOLS = [20, 40, 80, 160]  # lengths on copy and needle; parents are trained up to 20, children up to 80
@@ -130,24 +129,14 @@ def all_tests(bits: pd.DataFrame) -> pd.DataFrame:
     """
     parts = []
     for family, pairs in families(bits):
-        keys = [f"{family}/{first[0]} minus {second[0]}/{first[2]}" for first, second in pairs]
-        names = [(family, describe(first), describe(second), first[2]) for first, second in pairs]
-        columns = ["family", "model", "minus", "length"]
-        differences = {
-            key: bits[first] - bits[second] for key, (first, second) in zip(keys, pairs, strict=True)
-        }
-        tests = paired_t_tests(pd.DataFrame(differences))
-        parts.append(pd.DataFrame(names, index=keys, columns=columns).join(tests))
+        tests = paired_t_tests(pd.DataFrame([bits[first] - bits[second] for first, second in pairs]).T)
+        tests.index = pd.Index([f"{family}/{a[0]} minus {b[0]}/{a[2]}" for a, b in pairs])
+        names = pd.DataFrame(
+            [(family, *first, *second) for first, second in pairs], tests.index,
+            ["family", "model", "steps", "length", "minus", "minus_steps", "minus_length"],
+        )  # fmt: skip
+        parts.append(names.join(tests))
     return pd.concat(parts)
-
-
-def describe(column: Column) -> str:
-    """Return a model in words, such as ``YaRN, 150 steps``; one that reads `TRAINED` bytes is truncated."""
-    name, steps, length = column
-    change, normalised, _ = name.partition("+qk_norm")
-    words = FROM_SCRATCH.get((change, steps)) or f"{WORDS[change]}, {steps} steps"
-    words += ", normalised" if normalised else ""
-    return f"{words}, on the last {TRAINED} bytes" if length == TRAINED else words
 
 
 def test_in_words(row: Any) -> str:
@@ -174,12 +163,11 @@ def step_table(bits: pd.DataFrame, tests: dict[str, str]) -> str:
 
 def truncated_table(tests: dict[str, str]) -> str:
     """Return a table of losses minus those of the parents that read only their last `TRAINED` bytes."""
-    lengths = (EXTENDED, LONGEST)
-    lines = []
-    for model in AGAINST_TRUNCATED:
-        cells = [tests[f"truncated/{model[0]} minus parent/{length}"] for length in lengths]
-        lines.append([describe((*model, LONGEST)), *cells])
-    return markdown_table(["model", *(f"at {length:,} bytes" for length in lengths)], lines)
+    lines = [
+        [words, *(tests[f"truncated/{model} minus parent/{length}"] for length in (EXTENDED, LONGEST))]
+        for (model, _), words in AGAINST_TRUNCATED.items()
+    ]
+    return markdown_table(["model", "at 1,024 bytes", "at 4,096 bytes"], lines)
 
 
 def task_rows() -> pd.DataFrame:
