@@ -1,5 +1,6 @@
 """Compare ways to extend a RoPE model to four times its training length, by further training steps."""
 
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ WORDS = {  # each change in words, by the label of the child run; DroPE runs hav
     "none": "RoPE removed",
     "drope": "DroPE",
 }
+# Models from scratch and their steps: RoPE at 256 and at 1,024 bytes, and two others at 256.
 PARENT, SCRATCH, ALIBI, FOX = ("parent", 1500), ("scratch", 1950), ("alibi", 1950), ("fox", 1950)
 CONTROL = ("parent", 1950)  # RoPE at 256 with as many steps as ALiBi and FoX
 QK_NORM = Path(__file__).parent / "qk_norm"  # parents and children with normalised queries and keys
@@ -88,38 +90,27 @@ def model_name(label: str, max_length: int) -> str:
     return label
 
 
-def families(bits: pd.DataFrame) -> list[tuple[str, list[tuple[Column, Column]]]]:
-    """Return the families of tests: their names, and pairs of columns, the second of which is subtracted.
+def families(bits: pd.DataFrame) -> Iterator[tuple[str, list[tuple[Column, Column]]]]:
+    """Yield the families of tests: a name, and pairs of columns of which the second is subtracted.
 
     The tests in ``truncated`` were not planned and are not adjusted: each is a family. They compare with the
     parents' windows of `TRAINED` bytes, which end with the scored bytes: a truncated model reads just these.
     """
     changes = [change for change in WORDS if change != "rope"]
+    yield "what_to_change", [((change, 150, EXTENDED), ("rope", 150, EXTENDED)) for change in changes]
+    changes.remove("drope")  # without training it is `none`
+    yield "without_training", [((change, 0, EXTENDED), (*PARENT, EXTENDED)) for change in changes]
+    yield "beyond", [((change, 150, LONGEST), (*SCRATCH, LONGEST)) for change in WORDS]
     best = min(WORDS, key=lambda change: float(bits[change, 150, EXTENDED].mean()))
-    truncated, dropped = (*PARENT, TRAINED), ("drope+qk_norm", 450, EXTENDED)
-    return [
-        ("what_to_change", [((change, 150, EXTENDED), ("rope", 150, EXTENDED)) for change in changes]),
-        ("without_training", [((change, 0, EXTENDED), (*PARENT, EXTENDED)) for change in changes[:-1]]),
-        ("beyond", [((change, 150, LONGEST), (*SCRATCH, LONGEST)) for change in WORDS]),
-        (
-            "what_to_start_from",
-            [((best, 450, n), (*other, n)) for n in (EXTENDED, LONGEST) for other in (ALIBI, FOX)],
-        ),
-        *[
-            ("truncated", [((*model, n), truncated)])
-            for model in AGAINST_TRUNCATED
-            for n in (EXTENDED, LONGEST)
-        ],
-        ("control", [((*model, LONGEST), (*CONTROL, TRAINED)) for model in (FOX, ALIBI)]),
-        (
-            "normalised",
-            [
-                (dropped, ("drope", 450, EXTENDED)),
-                (dropped, ("parent+qk_norm", 1500, TRAINED)),
-                (("drope+qk_norm", 450, LONGEST), ("rope+qk_norm", 450, LONGEST)),
-            ],
-        ),
-    ]
+    others = product((EXTENDED, LONGEST), (ALIBI, FOX))
+    yield "what_to_start_from", [((best, 450, length), (*other, length)) for length, other in others]
+    for model, length in product(AGAINST_TRUNCATED, (EXTENDED, LONGEST)):
+        yield "truncated", [((*model, length), (*PARENT, TRAINED))]
+    yield "control", [((*model, LONGEST), (*CONTROL, TRAINED)) for model in (FOX, ALIBI)]
+    dropped = ("drope+qk_norm", 450, EXTENDED)
+    at_longest = (("drope+qk_norm", 450, LONGEST), ("rope+qk_norm", 450, LONGEST))
+    parents = ("parent+qk_norm", 1500, TRAINED)
+    yield "normalised", [(dropped, ("drope", 450, EXTENDED)), (dropped, parents), at_longest]
 
 
 def all_tests(bits: pd.DataFrame) -> pd.DataFrame:

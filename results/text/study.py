@@ -22,17 +22,8 @@ LONGEST = LENGTHS[-1]
 ARGUMENTS = r"\(max_positions=\d+\)"  # in a label
 ENLARGED = (2.0, 2.65)  # bits per byte in enlarged panels
 RESCALED = ("rope_yarn", "rope_linear", "rope_dynamic_ntk", "rope_ntk")
-IN_COLOUR = (
-    "sinusoidal",
-    "rope",
-    "t5",
-    "alibi",
-    "kerple_log",
-    "cpb_log",
-    "fox",
-    "fox(initial_bias=4)",
-    "rope_nope",
-)
+IN_COLOUR = ("sinusoidal", "rope", "t5", "alibi", "kerple_log", "cpb_log", "fox", "fox(initial_bias=4)",
+             "rope_nope")  # fmt: skip
 GREY = ("0.75", "")  # encodings that are not in colour
 LOOKS = {"others": GREY} | styles(IN_COLOUR) | {"cpb_log": ("#000000", "*")}
 
