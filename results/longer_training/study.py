@@ -75,30 +75,6 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def span(first: pd.Series, last: pd.Series) -> pd.Series:
-    """Return cells such as ``0.57 to 0.96``."""
-    return first.map(number) + " to " + last.map(number)
-
-
-def change_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a line for each run: exact match when it learned and at the end, and the verdicts."""
-    cells = pd.DataFrame(
-        {
-            "task": "`" + rows["task"] + "`",
-            "model": rows["configuration"].map(CONFIGURATIONS),
-            "encoding": "`" + rows["encoding"] + "`",
-            "learned at step": rows["learned"].map("{:,.0f}".format),
-            "at 2x": span(rows["before"], rows["after"]),
-            "": rows["verdict"],
-            "since its highest": rows["since_highest"].map("{:+.2f}".format),
-            "at 4x": span(rows["before_4x"], rows["after_4x"]),
-            "from the bank": span(rows["bank"], rows["end"]) + ", " + rows["against_bank"],
-        }
-    )
-    cells.loc[rows["learned"].isna(), "learned at step":"at 4x"] = ["not", "–", "–", "–", "–"]
-    return cells
-
-
 def copied_at_4x(rows: pd.DataFrame, encoding: str) -> str:
     """Return the range of exact match of copying at the end, at four times the training length."""
     copies = rows[(rows["task"] == "copy") & (rows["encoding"] == encoding)]["after_4x"]
@@ -117,10 +93,8 @@ def values(folder: Path) -> dict[str, Any]:
         answer = "yes"
     against_bank = rows[rows["bank"] > CHANGE]
     worse = against_bank[against_bank["against_bank"] == "falls"]
-    names = "`" + worse["encoding"] + "` on `" + worse["task"] + "` from "
     return {
         "counts": table(lines),
-        "changes": table(change_table(rows)),
         "answer": answer,
         "fallen": fallen,
         "able": able,
@@ -129,7 +103,10 @@ def values(folder: Path) -> dict[str, Any]:
         **{f"copied/{label}": copied_at_4x(rows, label) for label in ("rope_nope", "kerple_log")},
         "bank_fallen": len(worse),
         "bank_able": len(against_bank),
-        "bank_fallen_runs": ", ".join(names + span(worse["bank"], worse["end"])),
+        "bank_fallen_runs": ", ".join(
+            f"`{row.encoding}` on `{row.task}` from {number(row.bank)} to {number(row.end)}"
+            for row in worse.itertuples()
+        ),
         "bank_risen": (rows["against_bank"] == "rises").sum(),
     }
 
