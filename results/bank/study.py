@@ -19,7 +19,14 @@ from pe_experiments.comparison import Runs
 from pe_experiments.comparison.sentences import number
 from pe_experiments.comparison.statistics import ALPHA, rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.studies import format_change, read_archive, read_table, table, with_settings
+from pe_experiments.studies import (
+    encoding_table,
+    format_change,
+    read_archive,
+    read_table,
+    table,
+    with_settings,
+)
 from pe_experiments.studies.archive import select_runs
 from pe_experiments.studies.ranking import against_best, draw_means, sign_tests
 from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs
@@ -151,10 +158,11 @@ def early_scores() -> pd.DataFrame:
 
 def values(bank: Bank) -> dict[str, Any]:
     """Return the tables and the numbers of the page."""
+    patterns = pattern_rows(bank)
     return {
+        **dict(zip(patterns["encoding"], patterns["mean"], strict=True)),  # such as ``pattern/window_nope``
         **ranking_values(bank),
         **later_numbers(bank),
-        **pattern_numbers(bank),
         **shift_values(bank),
         **task_numbers(bank),
         **mirrored_values(bank),
@@ -209,12 +217,6 @@ def ranking_table(ranked: pd.DataFrame) -> str:
     cells["learned"] = ranked["learned"]
     cells["p"] = ["–", *ranked["calibrated_p"].iloc[1:].map("{:.3f}".format)]
     return encoding_table(cells.rename(columns={AT_2X: "at 2x"}))
-
-
-def encoding_table(cells: pd.DataFrame) -> str:
-    """Return a table whose first column is the index, names of encodings."""
-    cells.insert(0, "encoding", "`" + cells.index + "`")
-    return table(cells)
 
 
 def robustness_table(bank: Bank) -> str:
@@ -272,11 +274,6 @@ def pattern_rows(bank: Bank) -> pd.DataFrame:
     rows = rows.join(tests[["difference", "low", "high", "p"]])
     rows["found"] = tests["verdict"].map({"higher": "lower", "lower": "higher", "tied": "tied"})
     return rows
-
-
-def pattern_numbers(bank: Bank) -> dict[str, Any]:
-    """Return the means of the pattern and its variants, such as ``pattern/window_nope``."""
-    return dict(pattern_rows(bank)[["encoding", "mean"]].itertuples(index=False))
 
 
 # One option for the last tokens
@@ -363,9 +360,10 @@ def mirrored_values(bank: Bank) -> dict[str, Any]:
     """
     cases = bank.cases("mirrored")
     matrix = over_tasks(cases)
-    means = pd.concat([matrix.mean(), cases.groupby("task").mean().T[[*TASKS]]], axis="columns")
+    means = cases.groupby("task").mean().T[[*TASKS]]
+    means.insert(0, "mean score", cases.mean())
     means["at 2x"] = bank.cases("mirrored", metric=AT_2X).mean()
-    cells = means.rename(columns={0: "mean score"}).loc[[*MIRRORED]].map(number)
+    cells = means.loc[[*MIRRORED]].map(number)
     cells.insert(0, "model", [*MIRRORED.values()])
     tests = sign_tests(matrix, [(PATTERN, label) for label in CHALLENGED]).set_index("second")
     cells[f"`{PATTERN}` minus it"] = tests.apply(test_in_words, axis="columns")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import paired_t_tests
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
-from pe_experiments.studies import Study, bits_per_byte, format_change, read_archive, table
+from pe_experiments.studies import Study, bits_per_byte, encoding_table, format_change, read_archive, table
 
 HERE = Path(__file__).parent
 TUNING_SEED = 100
@@ -123,14 +123,11 @@ def values(folder: Path) -> dict[str, Any]:
 
 def loss_table(rows: pd.DataFrame, tests: pd.DataFrame) -> str:
     """Return a table of bits per byte, and their distance from truncated RoPE."""
-    cells = pd.DataFrame({
-        "encoding": "`" + rows.index + "`",
-        f"at {TRAINED}": rows[TRAINED].map("{:.2f}".format),
-        f"at {LONGEST:,}": rows[LONGEST].map("{:.2f}".format),
-        "minus truncated RoPE": tests.apply(format_change, axis=1),
-        "p": tests["p"].map("{:.2g}".format),
-    }, index=rows.index)  # fmt: skip
-    return table(cells.fillna("–"))
+    cells = rows[[TRAINED, LONGEST]].map("{:.2f}".format)
+    cells.columns = pd.Index([f"at {TRAINED}", f"at {LONGEST:,}"])
+    cells["minus truncated RoPE"] = tests.apply(format_change, axis=1)
+    cells["p"] = tests["p"].map("{:.2g}".format)
+    return encoding_table(cells.fillna("–"))
 
 
 def rescaled_table(bits: pd.DataFrame) -> str:
@@ -165,9 +162,7 @@ def further_table(studies: dict[str, pd.DataFrame]) -> str:
         rows = means(bits)
         cells[f"{words}, at {TRAINED}"] = rows[TRAINED].map("{:.2f}".format)
         cells[f"{words}, rise"] = rows["rise"].map("{:+z.2f}".format)
-    lines = pd.DataFrame(cells).loc[rows.index]  # those on prose
-    lines.insert(0, "encoding", "`" + lines.index + "`")
-    return table(lines)
+    return encoding_table(pd.DataFrame(cells).loc[rows.index])  # those on prose
 
 
 STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_context))

@@ -17,7 +17,7 @@ from scipy import stats
 
 from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.drawing import save
-from pe_experiments.studies import Study, read_archive, table
+from pe_experiments.studies import Study, encoding_table, read_archive
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
 from results.text import study as text_study
@@ -265,7 +265,6 @@ def prediction_table(rows: pd.DataFrame) -> str:
     """Return a table with a row per encoding: its class, score and rise, and its rank by each."""
     rise, low, high = (rows[column].map("{:+z.2f}".format) for column in ("rise", "low", "high"))
     cells = {
-        "encoding": "`" + rows.index + "`",
         "class": [CLASS_NAMES[level] for level in rows["class"]],
         "at 256 bytes": rows["trained"].map("{:.2f}".format),
         "score in the bank": rows["score"].map("{:.2f}".format),
@@ -274,7 +273,7 @@ def prediction_table(rows: pd.DataFrame) -> str:
         "by the bank": rows["place_by_bank"].map("{:g}".format),
         "on text": rows["rise"].rank().map("{:g}".format),
     }
-    return table(pd.DataFrame(cells))
+    return encoding_table(pd.DataFrame(cells, rows.index))
 
 
 STUDY = Study(load=load, values=values, figures=(draw,))
