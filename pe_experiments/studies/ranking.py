@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from pe_experiments.comparison.statistics import ALPHA, holm, holm_alphas, paired_interval, paired_ps
-from pe_experiments.studies import verdicts
+from pe_experiments.studies.verdicts import calibrated_p
 
 DRAWS = 10_000  # bootstrap samples
 
@@ -27,21 +27,15 @@ def against_best(matrix: pd.DataFrame) -> pd.DataFrame:
         The columns ``mean, difference, low, high, p, calibrated_p, tied``; those of the best are 0 or 1.
         ``p`` is Holm's, and `verdicts.calibrated_p` corrects it for the choice of the best.
     """
-    best, differences = verdicts.best(matrix)
-    rows = {best: {"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0, "calibrated_p": 1.0}}
-    for encoding, difference in differences.items():
-        interval = difference.interval
-        rows[encoding] = {
-            "difference": interval.estimate,
-            "low": interval.low,
-            "high": interval.high,
-            "p": difference.p,
-            "calibrated_p": verdicts.calibrated_p(difference.p, matrix.shape[1], len(matrix)),
-        }
-    tests = pd.DataFrame.from_dict(rows, orient="index")
-    tests.insert(0, "mean", matrix.mean())
-    tests["tied"] = tests["calibrated_p"] > ALPHA
-    return tests.sort_values("mean", ascending=False)
+    means = matrix.mean()
+    best = str(means.idxmax())
+    pairs = [(best, other) for other in map(str, matrix) if other != best]
+    tests = sign_tests(matrix, pairs).set_index("second")
+    rows = means.rename("mean").to_frame().join(tests[["difference", "low", "high", "p"]])
+    rows = rows.fillna({"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0})
+    rows["calibrated_p"] = [calibrated_p(p, len(rows), len(matrix)) for p in rows["p"]]
+    rows["tied"] = rows["calibrated_p"] > ALPHA
+    return rows.sort_values("mean", ascending=False)
 
 
 def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
@@ -52,31 +46,17 @@ def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.Dat
         pairs: names of columns.
 
     Returns:
-        A row per pair, with the columns ``first, second, difference, low, high, ahead, of, p, verdict``: the
-        interval has the level of its test, ``ahead`` counts the configurations in which the first is higher,
-        and the verdict is higher, lower or tied.
+        A row per pair, with the columns ``first, second, difference, low, high, p, verdict``: the interval
+        has the level of its test, and the verdict is higher, lower or tied.
     """
     differences = np.array([(matrix[first] - matrix[second]).to_numpy(float) for first, second in pairs])
     raw = paired_ps(differences)
-    rows = []
-    tests = zip(pairs, differences, holm(raw.tolist()), holm_alphas(raw.tolist()), strict=True)
-    for (first, second), values, p, alpha in tests:
-        interval = paired_interval(values, alpha)
-        verdict = "tied" if p > ALPHA else "higher" if values.mean() > 0 else "lower"
-        rows.append(
-            {
-                "first": first,
-                "second": second,
-                "difference": values.mean(),
-                "low": interval.low,
-                "high": interval.high,
-                "ahead": int((values > 0).sum()),
-                "of": len(values),
-                "p": p,
-                "verdict": verdict,
-            }
-        )
-    return pd.DataFrame(rows)
+    intervals = map(paired_interval, differences, holm_alphas(raw.tolist()))
+    rows = pd.DataFrame(pairs, columns=["first", "second"])
+    rows[["difference", "low", "high"]] = pd.DataFrame(list(intervals))
+    rows["p"] = holm(raw.tolist())
+    verdicts = [rows["p"] > ALPHA, rows["difference"] > 0]
+    return rows.assign(verdict=np.select(verdicts, ["tied", "higher"], "lower"))
 
 
 def draw_means(

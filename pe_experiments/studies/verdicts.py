@@ -59,24 +59,11 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     return by_name
 
 
-def best(scores: pd.DataFrame) -> tuple[str, dict[str, Difference]]:
-    """Return the encoding with the highest mean score and its differences from the other encodings.
-
-    The mean is taken over the configurations in which an encoding learned the task. Only encodings that
-    learned it often enough can be best. If there are none, the name is empty.
-    """
-    means = scores.mean()[_learned_often(scores)]
-    if means.empty:
-        return "", {}
-    best_encoding = str(means.idxmax())
-    return best_encoding, verdicts_on(scores, best_encoding)
-
-
 def calibrated_p(p: float, encodings: int, configurations: int) -> float:
-    """Return the probability that `best` yields an adjusted p-value of at most ``p`` for equal encodings.
+    """Return the probability that the best of equal encodings has an adjusted p-value of at most ``p``.
 
-    `best` selects and tests with the same scores, so its p-values are too small. The probability depends on
-    the numbers of encodings and configurations.
+    The best is chosen and tested with the same scores, so its p-values are too small. The probability depends
+    on the numbers of encodings and configurations.
     """
     return float((_smallest_of_equals(encodings, configurations) <= p + EQUAL_WITHIN).mean())
 

@@ -19,7 +19,6 @@ from pe_experiments.studies.verdicts import (
     ONLY_YOURS,
     TOO_FEW,
     WORSE,
-    best,
     calibrated_p,
     verdicts_on,
 )
@@ -85,13 +84,6 @@ def test_verdicts_are_adjusted_for_the_number_of_encodings() -> None:
     assert {difference.verdict for difference in against_four.values()} == {TOO_FEW}  # 4 * 2 / 2^7 > 0.05
     mixed = [1.0, *lower[1:]]
     assert verdicts_on(scores(new=new, a=mixed), "new")["a"].verdict == NOT_SEPARATED
-
-
-def test_an_encoding_that_did_not_learn_is_not_the_best() -> None:
-    first, differences = best(scores(lucky=[1.0, 1.0, NO, NO], steady=[0.2] * 4))
-    assert first == "steady"
-    assert differences["lucky"].verdict == ONLY_YOURS
-    assert best(scores(lucky=[1.0, 1.0, NO, NO])) == ("", {})
 
 
 def test_the_calibrated_p_corrects_for_the_choice_of_the_best() -> None:
