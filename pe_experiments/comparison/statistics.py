@@ -88,11 +88,8 @@ def paired_t_tests(differences: pd.DataFrame) -> pd.DataFrame:
     """
     columns = [differences[test].to_numpy(float) for test in differences]
     raw = [float(stats.ttest_1samp(values, 0).pvalue) for values in columns]
-    rows = []
-    for values, alpha, p in zip(columns, holm_alphas(raw), holm(raw), strict=True):
-        interval = t_interval(values, alpha)
-        rows.append({"difference": interval.estimate, "low": interval.low, "high": interval.high, "p": p})
-    return pd.DataFrame(rows, index=differences.columns)
+    tests = pd.DataFrame(list(map(t_interval, columns, holm_alphas(raw))), index=differences.columns)
+    return tests.rename(columns={"estimate": "difference"}).assign(p=holm(raw))
 
 
 def _enough(sample: np.ndarray) -> bool:

@@ -61,10 +61,10 @@ def read_predictions() -> pd.DataFrame:
     return pd.read_csv(RESULTS / "transfer" / "predictions.csv", index_col="encoding")
 
 
-def hindsight(losses: pd.DataFrame) -> pd.DataFrame:
-    """Return class and score of the twelve encodings, with the `outcomes`."""
-    known = pd.DataFrame({"class": CLASSES, "score": overall(bank_scores())}, index=ENCODINGS)
-    return outcomes(known, losses)
+def hindsight(losses: pd.DataFrame, scores: np.ndarray) -> pd.DataFrame:
+    """Return class and mean score of the twelve encodings, with the `outcomes`; scores are [C, T, S]."""
+    mean_scores = np.nanmean(scores, axis=2).mean(axis=1)
+    return outcomes(pd.DataFrame({"class": CLASSES, "score": mean_scores}, ENCODINGS), losses)
 
 
 def outcomes(predicted: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
@@ -97,11 +97,6 @@ def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
     total = np.einsum("cts,ns->nct", np.nan_to_num(scores), weights)
     weight = np.einsum("cts,ns->nct", ~np.isnan(scores), weights)
     return np.divide(total, weight, out=np.zeros_like(total), where=weight > 0).mean(axis=-1).round(12)
-
-
-def overall(scores: np.ndarray) -> np.ndarray:
-    """Return `means` with equal weights [C]."""
-    return means(scores, np.ones((1, scores.shape[-1])))[0]
 
 
 def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -181,7 +176,9 @@ def draw(losses: pd.DataFrame, figures: Path) -> None:
     """
     figure = Figure(figsize=(7.2, 3.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, rows in zip(panels, (hindsight(losses), outcomes(read_predictions(), losses)), strict=True):
+    for axes, rows in zip(
+        panels, (hindsight(losses, bank_scores()), outcomes(read_predictions(), losses)), strict=True
+    ):
         for level, (name, face) in enumerate(zip(CLASS_NAMES, CLASS_COLOURS, strict=True)):
             chosen = rows[rows["class"] == level]
             ranges = [chosen["rise"] - chosen["low"], chosen["high"] - chosen["rise"]]
@@ -216,11 +213,11 @@ def values(losses: pd.DataFrame) -> dict[str, Any]:
         task: interval(np.delete(past, index, axis=1), on_text, RESAMPLES // 10)[0]
         for index, task in enumerate(TASKS)
     }
-    earlier = hindsight(losses)
+    earlier = hindsight(losses, past)
     rho, p = rank_correlation(earlier["score"], earlier["rise"])
     low, high = interval(past, on_text, RESAMPLES)
-    four_tasks = pd.Series(overall(np.delete(past, TASKS.index("kth"), axis=1)), ENCODINGS)
-    return prospective_values(losses, earlier.assign(score=four_tasks)) | {
+    on_four_tasks = hindsight(losses, np.delete(past, TASKS.index("kth"), axis=1))
+    return prospective_values(losses, on_four_tasks) | {
         "twelve/bank_rho": rho,
         "twelve/bank_p": p,
         "twelve/interval": f"[{low:.2f}, {high:.2f}]",
