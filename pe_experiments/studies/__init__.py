@@ -12,6 +12,7 @@ from pe_experiments.studies.blocks import bits_per_byte as bits_per_byte
 from pe_experiments.studies.blocks import encoding_table as encoding_table
 from pe_experiments.studies.blocks import format_change as format_change
 from pe_experiments.studies.blocks import format_mean as format_mean
+from pe_experiments.studies.blocks import format_test as format_test
 from pe_experiments.studies.blocks import table as table
 from pe_experiments.studies.blocks import with_settings as with_settings
 from pe_experiments.studies.study import Study as Study

@@ -97,6 +97,11 @@ def format_change(test: Any) -> str:
     return f"{test.difference:+z.2f} [{test.low:+z.2f}, {test.high:+z.2f}]"
 
 
+def format_test(test: Any, style: str = ".2g") -> str:
+    """Return `format_change` of a test with its p-value, as ``+0.03 [-0.02, +0.08], p 0.27``."""
+    return f"{format_change(test)}, p {test.p:{style}}"
+
+
 def format_mean(values: Iterable[float], unit: str = "seed") -> str:
     """Return a mean: ``0.32 [0.08, 0.70]``, ``1.00 in all 5 seeds`` or, of few values, ``0.32 (2 seeds)``."""
     numbers = list(values)

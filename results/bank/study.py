@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.sentences import number
 from pe_experiments.comparison.statistics import ALPHA, rank_correlation
-from pe_experiments.drawing import legend_below, length_axis, save, styles
+from pe_experiments.drawing import legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import (
     encoding_table,
-    format_change,
+    format_test,
     read_archive,
     read_table,
     table,
@@ -120,12 +119,11 @@ def load(folder: Path) -> Bank:
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
     is_usual = rows["rate"].isin(RATES) & (rows["steps"].eq(usual_steps) | usual_steps.isna())
     is_usual &= ~is_scale & ~is_shifted
-    # A study of newer encodings in the mirrored configurations was withdrawn: some of their runs are here.
-    is_complete = is_usual.groupby([rows["label"], half]).transform("sum") >= len(TASKS) * CONFIGURATIONS * 2
     runs.runs["label"] += np.where(is_shifted, WITH_SHIFT, "")
     parts = {
         "shifted": is_shifted & (half == 0),
-        "mirrored": is_shifted | is_usual & is_complete & (half == 1),
+        # Newer encodings have some runs there, too: their study was withdrawn.
+        "mirrored": is_shifted | is_usual & (half == 1) & rows["label"].isin([*EARLIEST, PATTERN]),
         "further": is_usual & (half == 2),
         "early": is_usual & usual_steps.isna(),
         "apart": is_usual & rows["label"].isin(APART),
@@ -307,15 +305,10 @@ def shift_values(bank: Bank) -> dict[str, Any]:
         "shift": encoding_table(cells.fillna("–")),
         "shift/suffices": ", ".join(suffices) or "none",
         "shift/mean": mirrored[gate].mean(),
-        "shift/difference": test_in_words(test),
+        "shift/difference": format_test(test, ".3f"),
         "shift/verdict": "refuted" if test["difference"] < 0 else verdict,
         "shift/copied": bank.cases("mirrored", metric=AT_2X)[gate].xs("copy").mean(),
     }
-
-
-def test_in_words(test: Any) -> str:
-    """Return a test as ``+0.06 [-0.05, +0.15], p 0.172``."""
-    return f"{format_change(test)}, p {test.p:.3f}"
 
 
 # More tasks
@@ -366,7 +359,7 @@ def mirrored_values(bank: Bank) -> dict[str, Any]:
     cells = means.loc[[*MIRRORED]].map(number)
     cells.insert(0, "model", [*MIRRORED.values()])
     tests = sign_tests(matrix, [(PATTERN, label) for label in CHALLENGED]).set_index("second")
-    cells[f"`{PATTERN}` minus it"] = tests.apply(test_in_words, axis="columns")
+    cells[f"`{PATTERN}` minus it"] = tests.apply(format_test, axis="columns", style=".3f")
     others = [label for label in EARLIEST if label not in EARLY]
     of_early = sign_tests(matrix, [(label, other) for label in EARLY for other in others])
     against_truncated = sign_tests(matrix, [(label, TRUNCATED) for label in EARLY]).set_index("first")
@@ -470,10 +463,8 @@ def draw_curves(bank: Bank, folder: Path) -> None:
     points = points[(points["times"] >= 1) & has_all_runs]
     style_of: Any = {"others": (GREY, "")} | styles(IN_COLOUR)
     grey = sorted(set(ranked["label"]) - set(IN_COLOUR))
-    figure = Figure(figsize=(7.2, 2.5), layout="constrained")
-    for axes, (task, (title, _)) in zip(
-        figure.subplots(1, len(TASKS), sharey=True), TASKS.items(), strict=True
-    ):
+    figure, panels = panel_grid(len(TASKS), len(TASKS), 2.5, sharey=True)
+    for axes, (task, (title, _)) in zip(panels, TASKS.items(), strict=True):
         groups = points[points["task"] == task].groupby(["label", "times"])["exact_match"]
         means, errors = groups.mean(), groups.sem()
         for label in (*grey, *IN_COLOUR):
@@ -501,8 +492,7 @@ def draw_answer(bank: Bank, folder: Path) -> None:
     order = [*map(str, ranked.index)]
     cases: Any = bank.cases("ranked")
     matrices = {"mean of four tasks": over_tasks(cases), **{task: cases.loc[task] for task in TASKS}}
-    figure = Figure(figsize=(7.2, 0.9 + 0.19 * len(order)), layout="constrained")
-    panels = figure.subplots(1, len(matrices), sharey=True)
+    figure, panels = panel_grid(len(matrices), len(matrices), 0.9 + 0.19 * len(order), sharey=True)
     draw_means(panels, matrices, order, [*ranked.index[ranked["tied"]]])
     panels[0].axhline(ranked["tied"].sum() - 0.5, color="0.5", linewidth=0.7, linestyle=":")
     save(figure, folder, "answer")
@@ -513,8 +503,7 @@ def draw_tasks(bank: Bank, folder: Path) -> None:
     means = means_by_task(bank)
     means.loc["mean of all"] = means.mean()
     means = means.T.sort_values("mean of all", ascending=False)
-    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
-    axes = figure.subplots()
+    figure, [axes] = panel_grid(1, 1, 2.7)
     axes.imshow(means, cmap="Blues", vmin=0, vmax=1.2, aspect="auto")
     for (row, column), mean in np.ndenumerate(means.to_numpy()):
         colour = "white" if mean > 0.75 else "black"
@@ -530,10 +519,10 @@ def draw_tasks(bank: Bank, folder: Path) -> None:
 
 def draw_scale(bank: Bank, folder: Path) -> None:
     """Draw the score of every case over the number of parameters, with a panel per encoding."""
-    figure = Figure(figsize=(7.2, 2.2), layout="constrained")
     labels = [PATTERN, *SCALED]
     style_of = styles(labels)
-    for axes, label in zip(figure.subplots(1, len(labels), sharey=True), labels, strict=True):
+    figure, panels = panel_grid(len(labels), len(labels), 2.2, sharey=True)
+    for axes, label in zip(panels, labels, strict=True):
         by_size = bank.scale.xs(label, axis="columns", level="label").groupby("task").mean()
         for task, line in SCALE_LINES.items():
             sizes = [float(words) for width, words in SIZES.items() if width in by_size]
@@ -544,11 +533,10 @@ def draw_scale(bank: Bank, folder: Path) -> None:
         axes.set_xticks([*map(float, SIZES.values())], SIZES.values())
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("score")
-    figure.axes[len(labels) // 2].set_xlabel("million parameters")
-    figure.legend(
-        *figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
-    )
+    panels[0].set_ylabel("score")
+    panels[len(labels) // 2].set_xlabel("million parameters")
+    handles, tasks = panels[0].get_legend_handles_labels()
+    figure.legend(handles, tasks, loc="outside lower center", ncols=3, frameon=False)
     save(figure, folder, "scale")
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, t_interval
-from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
+from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import (
     Study,
     bits_per_byte,
-    format_change,
+    format_test,
     markdown_table,
     read_archive,
     with_settings,
@@ -130,11 +129,6 @@ def all_tests(bits: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def test_in_words(row: Any) -> str:
-    """Return a test as ``-0.07 [-0.13, -0.01], p 0.027``."""
-    return f"{format_change(row)}, p {row.p:.2g}"
-
-
 def step_table(bits: pd.DataFrame, tests: dict[str, str]) -> str:
     """Return bits per byte after each number of steps, when a change caught up, and the test of each."""
     lines = []
@@ -173,7 +167,7 @@ def values(bits: pd.DataFrame) -> dict[str, Any]:
 
     Examples of numbers are ``rope_yarn_150_at_1024``, ``seeds`` and ``copy/rope_yarn/250/160``.
     """
-    tests = {str(key): test_in_words(row) for key, row in all_tests(bits).iterrows()}
+    tests = {str(key): format_test(row) for key, row in all_tests(bits).iterrows()}
     losses: Any = bits.mean().items()
     on_tasks: Any = task_rows().groupby(level=[0, 1, 2]).mean().stack().items()
     return {
@@ -195,8 +189,7 @@ def draw_steps(bits: pd.DataFrame, figures: Path) -> None:
     """
     style_by_change = styles(WORDS)
     looks = {words: style_by_change[change] for change, words in WORDS.items()}
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    panels = figure.subplots(1, 3)
+    figure, panels = panel_grid(3, 3, 3.6)
     truncated = float(bits[(*PARENT, TRAINED)].mean())
     for axes, length in zip(panels, (EXTENDED, EXTENDED, LONGEST), strict=True):
         scratch = bits[(*SCRATCH, length)]
@@ -225,8 +218,7 @@ def draw_tasks(bits: pd.DataFrame, figures: Path) -> None:
     rows = task_rows()
     style_by_change = styles(WORDS)
     looks = {WORDS[change]: style_by_change[change] for change in ON_TASKS}
-    figure = Figure(figsize=(7.2, 2.3), layout="constrained")
-    panels = figure.subplots(1, 4, sharey=True)
+    figure, panels = panel_grid(4, 4, 2.3, sharey=True)
     for axes, (task, steps) in zip(panels, product(("copy", "needle"), (0, 250)), strict=True):
         for change in ON_TASKS:
             draw_seeds(axes, SYMBOLS, rows.loc[[(task, change, steps)]], style_by_change[change])

@@ -1,13 +1,13 @@
 """Does exact match past the training lengths fall after a task is learned? The rules are in plan.md."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.comparison.sentences import number
-from pe_experiments.drawing import legend_below, save, styles
+from pe_experiments.drawing import legend_below, panel_grid, save, styles
 from pe_experiments.studies import Study, read_archive, read_table, table
 
 BANK = Path(__file__).parents[1] / "bank"
@@ -115,27 +115,25 @@ def draw_curves(folder: Path, figures: Path) -> None:
     """Draw exact match at two and four times the training length over the steps; a ring marks learning."""
     runs = read_archive(folder)
     points = runs.by_step.merge(runs.runs[["name", "label", "task", "seed"]], on="name")
+    curves: Any = points.set_index(["task", "seed", "length", "label", "step"])["exact_match"].sort_index()
     learned = by_run(folder).set_index(["task", "configuration", "encoding"])["learned"]
-    cases = [(task, seed) for task in sorted(set(points["task"])) for seed in CONFIGURATIONS]
     style_of = {label: (colour, "") for label, (colour, _) in styles(sorted(set(points["label"]))).items()}
-    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
-    panels = figure.subplots(2, len(cases), sharey=True, sharex="col")
-    for line, (length, times) in zip(panels, ((TWICE, "2x"), (FOUR_TIMES, "4x")), strict=True):
-        for axes, (task, seed) in zip(line, cases, strict=True):
-            case = points[(points["task"] == task) & (points["seed"] == seed) & (points["length"] == length)]
-            for label, (colour, _) in sorted(style_of.items()):
-                curve = case[case["label"] == label].set_index("step")["exact_match"]
-                axes.plot(curve.index / 1000, curve, color=colour, linewidth=1)
-                start = curve[curve.index == learned[task, seed, label]]
-                axes.plot(start.index / 1000, start, "o", color=colour, fillstyle="none")
-            axes.set(ylim=(-0.03, 1.03))
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.tick_params(labelsize=7)
-        line[0].set_ylabel(f"exact match at {times}", fontsize=7)
-    for axes, (task, seed) in zip(panels[0], cases, strict=True):
-        axes.set_title(f"{task}\n{CONFIGURATIONS[seed]}", fontsize=7)
-    for axes in panels[1]:
+    cases = [*product({TWICE: "2x", FOUR_TIMES: "4x"}.items(), ("copy", "induction"), CONFIGURATIONS)]
+    figure, panels = panel_grid(len(cases), 4, 1.9, sharey=True, sharex="col")
+    for axes, ((length, times), task, seed) in zip(panels, cases, strict=True):
+        for label, (colour, _) in sorted(style_of.items()):
+            curve = curves[task, seed, length, label]
+            axes.plot(curve.index / 1000, curve, color=colour, linewidth=1)
+            start = curve[curve.index == learned[task, seed, label]]
+            axes.plot(start.index / 1000, start, "o", color=colour, fillstyle="none")
+        axes.set(ylim=(-0.03, 1.03))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7)
+        axes.set_ylabel(f"exact match at {times}", fontsize=7)
         axes.set_xlabel("thousand steps", fontsize=7)
+        axes.label_outer()
+        if length == TWICE:
+            axes.set_title(f"{task}\n{CONFIGURATIONS[seed]}", fontsize=7)
     legend_below(figure, style_of, style_of)
     save(figure, figures, "curves")
 

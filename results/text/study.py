@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import paired_t_tests
-from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, save, styles
+from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import Study, bits_per_byte, encoding_table, format_change, read_archive, table
 
 HERE = Path(__file__).parent
@@ -61,8 +60,7 @@ def draw_lengths(folder: Path, figures: Path) -> None:
     The dashed line is RoPE that reads only the last `TRAINED` bytes.
     """
     bits = losses(read_archive(folder))
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    enlarged, complete = figure.subplots(1, 2)
+    figure, (enlarged, complete) = panel_grid(2, 2, 3.6)
     for axes in (enlarged, complete):
         for label in sorted(means(bits).index, key=lambda label: label in IN_COLOUR):  # grey lines below
             draw_seeds(axes, LENGTHS, bits.loc[label], LOOKS.get(label, GREY))
@@ -79,8 +77,7 @@ def draw_lengths(folder: Path, figures: Path) -> None:
 def draw_context(folder: Path, figures: Path) -> None:
     """Draw bits per byte by index in windows of `LONGEST` bytes, and the same enlarged."""
     bits = by_index(read_archive(folder))
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
-    complete, enlarged = figure.subplots(1, 2)
+    figure, (complete, enlarged) = panel_grid(2, 2, 3.2)
     for label in sorted(bits.index, key=lambda label: label in IN_COLOUR):
         colour, marker = LOOKS.get(label, GREY)
         for axes, every in ((complete, 4), (enlarged, 1)):

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy import stats
 
 from pe_experiments.comparison.statistics import ALPHA
-from pe_experiments.drawing import save
+from pe_experiments.drawing import panel_grid, save
 from pe_experiments.studies import Study, encoding_table, read_archive
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
@@ -174,8 +173,7 @@ def draw(losses: pd.DataFrame, figures: Path) -> None:
 
     Bars show the range over seeds, the shade the class. The best encodings are at the top right.
     """
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, panels = panel_grid(2, 2, 3.6, sharey=True)
     for axes, rows in zip(
         panels, (hindsight(losses, bank_scores()), outcomes(read_predictions(), losses)), strict=True
     ):
