@@ -19,11 +19,12 @@ from scipy import optimize, stats
 LEVEL = 0.95  # confidence level of every interval
 ALPHA = 1 - LEVEL  # significance level of every test
 FEWEST = 3  # seeds needed for an interval or a test
-RESAMPLES = 200_000  # permutations in a test of more than 10 against 10 seeds; below that, all of them
+RESAMPLES = 200_000  # permutations in a test that has more, as one of more than 10 against 10 seeds has
 POWER = 0.8  # share of studies in which a planned number of seeds finds the difference
 MOST_SEEDS = 1000  # a study with more is not planned
-MOST_PAIRS = 8  # of a rank correlation, whose test lists all orders
 EQUAL_WITHIN = 1e-12  # values closer than this count as equal
+
+Values = Sequence[float] | np.ndarray | pd.Series
 
 
 @dataclass(frozen=True)
@@ -195,23 +196,21 @@ def _subset_means(pairs: int) -> np.ndarray:
     return weights
 
 
-def rank_correlation(
-    first: Sequence[float] | np.ndarray, second: Sequence[float] | np.ndarray
-) -> tuple[float, float]:
-    """Return Spearman's rho of at most eight pairs, and the share of orders with as large an absolute rho.
+def rank_correlation(first: Values, second: Values, one_sided: bool = False) -> tuple[float, float]:
+    """Return Spearman's rho, and the share of orders with as large an absolute rho, or as large a rho.
 
-    Tied values share their mean rank. Both results are NaN if all values of one side are equal.
+    Tied values share their mean rank. Beyond `RESAMPLES` orders a fixed sample of this size is taken. Both
+    results are NaN if all values of one side are equal.
     """
-    if len(first) > MOST_PAIRS:
-        raise ValueError(f"{len(first)} pairs; expected at most {MOST_PAIRS}")
-    ranks = [stats.rankdata(values) for values in (first, second)]
-    x, y = (values - values.mean() for values in ranks)
-    scale = np.linalg.norm(x) * np.linalg.norm(y)
-    if scale == 0.0:
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
         return math.nan, math.nan
-    rho = float(x @ y / scale)
-    rhos = np.array([*itertools.permutations(y)]) @ x / scale
-    return rho, float(np.mean(np.abs(rhos) >= abs(rho) - 1e-9))
+    x, y = (stats.zscore(stats.rankdata(values)) / math.sqrt(len(values)) for values in (first, second))
+    size = float if one_sided else abs
+    test = stats.permutation_test(
+        (x,), lambda order: size(order @ y), permutation_type="pairings", alternative="greater",
+        n_resamples=RESAMPLES, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    return float(x @ y), float(test.pvalue)
 
 
 def smallest_p(first: int, second: int) -> float:

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from pe_experiments.comparison.statistics import ALPHA
+from pe_experiments.comparison.statistics import ALPHA, rank_correlation
 from pe_experiments.drawing import panel_grid, save
 from pe_experiments.studies import Study, encoding_table, read_archive
 from pe_experiments.studies.scores import SCORE
@@ -155,19 +154,6 @@ def within_classes(rows: pd.DataFrame) -> tuple[float, int, float]:
     return float(observed), len(pairs), float(np.mean(np.array(shares) >= observed - 1e-12))
 
 
-def rank_correlation(scores_C: Any, rises_C: Any) -> tuple[float, float]:
-    """Return Spearman's rho of scores and negated rises, and its one-sided permutation p-value.
-
-    If there are more than `RESAMPLES` permutations, this many are drawn at random.
-    """
-    first, second = (stats.zscore(stats.rankdata(values)) for values in (scores_C, -rises_C))
-    test = stats.permutation_test(
-        (first,), lambda ranks: ranks @ second / len(second), permutation_type="pairings",
-        alternative="greater", n_resamples=RESAMPLES, rng=np.random.default_rng(0),
-    )  # fmt: skip
-    return float(test.statistic), float(test.pvalue)
-
-
 def draw(losses: pd.DataFrame, figures: Path) -> None:
     """Draw rises on text over scores in the bank, of the twelve encodings and of the six predicted ones.
 
@@ -212,14 +198,14 @@ def values(losses: pd.DataFrame) -> dict[str, Any]:
         for index, task in enumerate(TASKS)
     }
     earlier = hindsight(losses, past)
-    rho, p = rank_correlation(earlier["score"], earlier["rise"])
+    rho, p = rank_correlation(earlier["score"], -earlier["rise"], one_sided=True)
     low, high = interval(past, on_text, RESAMPLES)
     on_four_tasks = hindsight(losses, np.delete(past, TASKS.index("kth"), axis=1))
     return prospective_values(losses, on_four_tasks) | {
         "twelve/bank_rho": rho,
         "twelve/bank_p": p,
         "twelve/interval": f"[{low:.2f}, {high:.2f}]",
-        "twelve/classes_rho": rank_correlation(earlier["class"], earlier["rise"])[0],
+        "twelve/classes_rho": rank_correlation(earlier["class"], -earlier["rise"], one_sided=True)[0],
         "without_kth": without.pop("kth"),
         "without_another": min(without.values()),
     }
@@ -232,10 +218,10 @@ def prospective_values(losses: pd.DataFrame, earlier: pd.DataFrame) -> dict[str,
     """
     rows = outcomes(read_predictions(), losses)
     share, pairs, p = within_classes(rows)
-    classes_rho, classes_p = rank_correlation(rows["class"], rows["rise"])
-    bank_rho, bank_p = rank_correlation(rows["score"], rows["rise"])
+    classes_rho, classes_p = rank_correlation(rows["class"], -rows["rise"], one_sided=True)
+    bank_rho, bank_p = rank_correlation(rows["score"], -rows["rise"], one_sided=True)
     tied_rises = rows["rise"].mask(rows["rise"] < SAME_RISE, 0.0)
-    tied_bank_rho, bank_p_with_ties = rank_correlation(rows["score"], tied_rises)
+    tied_bank_rho, bank_p_with_ties = rank_correlation(rows["score"], -tied_rises, one_sided=True)
     both = pd.concat([rows, earlier])
     return {
         "predictions": prediction_table(rows),
@@ -250,9 +236,9 @@ def prospective_values(losses: pd.DataFrame, earlier: pd.DataFrame) -> dict[str,
         "bank_p": bank_p,
         "bank_p_with_ties": bank_p_with_ties,
         "bank_rho_with_ties": tied_bank_rho,
-        "classes_rho_with_ties": rank_correlation(rows["class"], tied_rises)[0],
-        "both_bank_rho": rank_correlation(both["score"], both["rise"])[0],
-        "both_classes_rho": rank_correlation(both["class"], both["rise"])[0],
+        "classes_rho_with_ties": rank_correlation(rows["class"], -tied_rises, one_sided=True)[0],
+        "both_bank_rho": rank_correlation(both["score"], -both["rise"], one_sided=True)[0],
+        "both_classes_rho": rank_correlation(both["class"], -both["rise"], one_sided=True)[0],
     }
 
 

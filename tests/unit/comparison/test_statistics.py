@@ -92,6 +92,12 @@ def test_a_rank_correlation_counts_all_orders() -> None:
     assert np.isnan(rank_correlation(first, [1, 1, 1, 1, 1])).all()
 
 
+def test_a_one_sided_rank_correlation_of_many_pairs_is_that_of_scipy() -> None:
+    x, y = np.random.default_rng(2).normal(size=(2, 12))
+    expected = stats.spearmanr(x, x + y, alternative="greater")
+    assert rank_correlation(x, x + y, one_sided=True) == pytest.approx(expected, abs=0.01)
+
+
 def test_an_interval_of_seeds_is_students_within_the_bounds_and_perfect_seeds_have_none() -> None:
     values = [0.9, 0.95, 1.0, 1.0, 0.97]
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
