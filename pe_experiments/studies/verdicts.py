@@ -29,7 +29,6 @@ ONLY_YOURS, ONLY_OTHER = "only yours often enough", "only the other often enough
 NEITHER = "neither often enough"
 SIGNS = {BETTER: "+", WORSE: "-", NOT_SEPARATED: "=", TOO_FEW: ".",
          ONLY_YOURS: "(+)", ONLY_OTHER: "(-)", NEITHER: "0"}  # fmt: skip
-TESTED = (BETTER, WORSE, NOT_SEPARATED)
 ENOUGH = 0.75  # share of configurations in which an encoding must learn a task to be compared
 SIMULATIONS = 4_000  # number of simulated sets of equally good encodings
 
@@ -45,17 +44,28 @@ class Difference:
 
 def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     """Return the difference of an encoding from each other encoding, by the name of the other."""
-    others = scores.drop(columns=encoding)
-    differences = -others.sub(scores[encoding], axis=0)
-    learned = bool(_learned_often(scores[[encoding]])[0])
-    verdicts, ps = _verdicts(differences.to_numpy(), learned, _learned_often(others))
+    differences = -scores.drop(columns=encoding).sub(scores[encoding], axis=0)
+    learned_often = scores.notna().mean() >= ENOUGH
+    tested = [name for name in map(str, differences) if learned_often[encoding] and learned_often[name]]
+    raw = paired_ps(differences[tested].to_numpy(float).T).tolist()
+    tests = dict(zip(tested, zip(holm(raw), holm_alphas(raw), strict=True), strict=True))
     by_name: dict[str, Difference] = {}
-    tests = zip(others, verdicts, holm(ps.tolist()), holm_alphas(ps.tolist()), strict=True)
-    for name, verdict, p, alpha in tests:
-        interval = Interval(math.nan)
-        if verdict in TESTED:
-            interval = paired_interval(differences[name].dropna().to_numpy(float), alpha)
-        by_name[str(name)] = Difference(str(verdict), interval, p)
+    for name in map(str, differences):
+        if name not in tests:
+            without_yours = ONLY_OTHER if learned_often[name] else NEITHER
+            verdict = ONLY_YOURS if learned_often[encoding] else without_yours
+            by_name[name] = Difference(verdict, Interval(math.nan), math.nan)
+            continue
+        p, alpha = tests[name]
+        values = differences[name].dropna().to_numpy(float)
+        interval = paired_interval(values, alpha)
+        if p <= ALPHA:
+            verdict = BETTER if interval.estimate > 0 else WORSE
+        elif 2.0 ** (1 - len(values)) * len(tests) <= ALPHA:  # p if all differences had the same sign
+            verdict = NOT_SEPARATED
+        else:
+            verdict, interval = TOO_FEW, Interval(math.nan)
+        by_name[name] = Difference(verdict, interval, p)
     return by_name
 
 
@@ -82,31 +92,3 @@ def _smallest_of_equals(encodings: int, configurations: int) -> np.ndarray:
         ps = paired_ps(batch.reshape(-1, configurations)).reshape(len(batch), -1)
         smallest_ps += [min(holm(row)) for row in ps.tolist()]
     return np.array(smallest_ps)
-
-
-def _learned_often(scores: pd.DataFrame) -> np.ndarray:
-    """Return which encodings learned the task in enough configurations to be compared."""
-    return scores.notna().mean().to_numpy() >= ENOUGH
-
-
-def _verdicts(differences: np.ndarray, learned: bool, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return verdicts [others] and unadjusted p-values [others] of differences [configurations, others].
-
-    ``learned`` says whether the encoding learned the task in enough configurations, and ``others`` [others]
-    whether each of the other encodings did.
-    """
-    if learned:
-        verdicts = np.where(others, NOT_SEPARATED, ONLY_YOURS).astype(object)
-    else:
-        verdicts = np.where(others, ONLY_OTHER, NEITHER).astype(object)
-    ps = np.full(verdicts.shape, math.nan)
-    if learned:
-        ps[others] = paired_ps(differences.T[others])
-    adjusted = np.array(holm(ps.tolist()))
-    sums = np.nansum(differences, axis=0)
-    pairs = (~np.isnan(differences)).sum(axis=0)
-    smallest_p = 2.0 ** (1 - pairs) * others.sum()  # adjusted p if all differences had the same sign
-    verdicts[(verdicts == NOT_SEPARATED) & (smallest_p > ALPHA)] = TOO_FEW
-    verdicts[(adjusted <= ALPHA) & (sums > 0)] = BETTER
-    verdicts[(adjusted <= ALPHA) & (sums < 0)] = WORSE
-    return verdicts, ps
