@@ -138,9 +138,7 @@ def _areas(points: pd.DataFrame) -> pd.Series:
     return strips.groupby(points["name"]).sum() / (by_run["x"].last() - by_run["x"].first())
 
 
-def scores_by_configuration(
-    rows: pd.DataFrame, metric: str = SCORE, unlearned: float = np.nan
-) -> pd.DataFrame:
-    """Return scores [configurations, encodings] of one task, ``unlearned`` where the task was not learned."""
-    values = rows.assign(value=rows[metric].where(rows["learned"], unlearned))
+def scores_by_configuration(rows: pd.DataFrame, metric: str = SCORE) -> pd.DataFrame:
+    """Return scores [configurations, encodings] of one task, NaN where the task was not learned."""
+    values = rows.assign(value=rows[metric].where(rows["learned"]))
     return values.pivot(index="configuration", columns="label", values="value")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison import Runs
 from pe_experiments.comparison.sentences import number
 from pe_experiments.comparison.statistics import ALPHA, rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, panel_grid, save, styles
@@ -84,8 +83,7 @@ class Bank(NamedTuple):
     in configurations 12 to 23; ``further`` for tasks that joined later, and ``early`` for tasks that left.
     """
 
-    runs: Runs
-    truncated: pd.DataFrame  # exact match of `TRUNCATED`, by run and length
+    curves: pd.DataFrame  # exact match by label, run and length as a multiple of the training length
     all_scores: pd.DataFrame  # a row per run
     scores: pd.DataFrame  # a row per task, encoding and configuration: the run at the rate that counts
     scale: pd.DataFrame  # scores of the larger models [(task, configuration), (width, label)]
@@ -133,19 +131,21 @@ def load(folder: Path) -> Bank:
     all_scores = score_runs(select_runs(runs, rows["part"] != ""), METRICS)
     all_scores = all_scores.merge(rows[["name", "part"]], on="name")
 
-    truncated = pd.read_csv(folder / "truncated.csv")
-    in_window = select_runs(runs, rows["name"].isin(truncated["name"]))
-    exact_match = truncated[["name", "content_length", "exact_match"]]
-    curves = in_window.curves.drop(columns="exact_match").merge(exact_match, on=["name", "content_length"])
-    scores = score_runs(replace(in_window, curves=curves), METRICS)
+    exact_match = pd.read_csv(folder / "truncated.csv")[["name", "content_length", "exact_match"]]
+    in_window = select_runs(runs, rows["name"].isin(exact_match["name"]))
+    truncated = in_window.curves.drop(columns="exact_match").merge(exact_match, on=["name", "content_length"])
+    scores = score_runs(replace(in_window, curves=truncated), METRICS)
     all_scores = pd.concat([all_scores, scores.assign(label=TRUNCATED, part="mirrored")])
+    curves = pd.concat([runs.curves, truncated.assign(label=TRUNCATED)])
+    curves = curves.merge(rows[["name", "max_length"]], on="name")
+    curves["times"] = curves["content_length"] / curves["max_length"]
 
     scale = {}
     for width in SIZES:
         scores = score_runs(select_runs(runs, is_scale & (rows["width"] == width)))
         scale[width] = cases(at_counted_rates(scores))
     by_width = pd.concat(scale, axis="columns", names=["width", "label"])
-    return Bank(runs, truncated, all_scores, at_counted_rates(all_scores), by_width)
+    return Bank(curves, all_scores, at_counted_rates(all_scores), by_width)
 
 
 def early_scores() -> pd.DataFrame:
@@ -454,15 +454,12 @@ def draw_curves(bank: Bank, folder: Path) -> None:
 
     RoPE on its last tokens, which was measured in the mirrored configurations, is a dashed line.
     """
-    ranked = bank.scores[bank.scores["part"] == "ranked"]
-    points = pd.concat([bank.runs.curves.merge(ranked["name"]), bank.truncated.assign(label=TRUNCATED)])
-    points = points[["name", "label", "content_length", "exact_match"]]
-    points = points.merge(bank.runs.runs[["name", "task", "max_length"]], on="name")
-    points["times"] = points["content_length"] / points["max_length"]
+    is_drawn = (bank.scores["part"] == "ranked") | (bank.scores["label"] == TRUNCATED)
+    points = bank.curves.merge(bank.scores.loc[is_drawn, ["name", "label"]])
     has_all_runs = points.groupby("times")["name"].transform("nunique") == points["name"].nunique()
     points = points[(points["times"] >= 1) & has_all_runs]
     style_of: Any = {"others": (GREY, "")} | styles(IN_COLOUR)
-    grey = sorted(set(ranked["label"]) - set(IN_COLOUR))
+    grey = sorted(set(points["label"]) - {TRUNCATED, *IN_COLOUR})
     figure, panels = panel_grid(len(TASKS), len(TASKS), 2.5, sharey=True)
     for axes, (task, (title, _)) in zip(panels, TASKS.items(), strict=True):
         groups = points[points["task"] == task].groupby(["label", "times"])["exact_match"]
