@@ -11,7 +11,7 @@ from threading import Barrier
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
@@ -33,8 +33,6 @@ OTHERS = {"x-transformers": "sdpa", "nn.TransformerEncoder": "default"}  # their
 BLOCK = 20  # steps that are timed together, since a GPU computes later than it is called
 JOBS = (1, 2, 4, 8)  # runs on one GPU
 RUN_STEPS = 300
-
-_ready: Any = None  # in a process of `_several_runs`: waits until all runs have begun
 
 
 def gpu(repeats: int, display: Display, peers: Peers, device: str = "cuda") -> Iterator[Row]:
@@ -78,11 +76,9 @@ def _cases(size: tuple[int, ...], peers: Peers, device: str) -> Iterator[tuple[s
     models: dict[str, Callable[[], nn.Module]] = {
         "pe_experiments": partial(Transformer, vocabulary, shape, Learned, activation="relu")
     }
-    models |= {
-        name: partial(peers[name][0], shape, vocabulary, kind)
-        for name, kind in OTHERS.items()
-        if name in peers
-    }
+    for name, attention in OTHERS.items():
+        if name in peers:
+            models[name] = partial(peers[name][0], shape, vocabulary, attention)
     for (name, make), precision, compiled in product(models.items(), ("float32", "bf16"), (False, True)):
         case = f"{name}, {precision}, compiled" if compiled else f"{name}, {precision}"
         try:
@@ -90,27 +86,14 @@ def _cases(size: tuple[int, ...], peers: Peers, device: str) -> Iterator[tuple[s
             model: Any = make().to(device)
             if compiled:
                 model = torch.compile(model, backend="inductor" if device == "cuda" else "eager")
-            if precision == "bf16":
-                model = Autocast(model, device)
+            if precision == "bf16":  # as with trainer.precision=bf16-mixed
+                model.forward = torch.autocast(device, torch.bfloat16)(model.forward)
             step = next_token_step(model, batches, DEFAULT)
             step()  # compiles
         except Exception as error:  # a library that is missing or cannot be compiled ends no benchmark
             say(f"{case} is left out: {sentence(error)}")
             continue
         yield case, partial(_seconds_per_step, step, device)
-
-
-class Autocast(nn.Module):
-    """A model whose products are computed in bfloat16, as with ``trainer.precision=bf16-mixed``."""
-
-    def __init__(self, model: nn.Module, device: str):
-        super().__init__()
-        self.model = model
-        self.device_type = device
-
-    def forward(self, tokens_BT: Tensor) -> Tensor:
-        with torch.autocast(self.device_type, torch.bfloat16):
-            return self.model(tokens_BT)
 
 
 def _seconds_per_step(step: Step, device: str) -> float:
@@ -128,18 +111,14 @@ def _several_runs(jobs: int, device: str, steps: int) -> float:
     The runs are processes that train in the harness, as with ``hydra.launcher.jobs_per_device``.
     """
     context = get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _set_ready, (context.Barrier(jobs),)) as processes:
-        rates = [1 / seconds for seconds in processes.map(_run, [device] * jobs, [steps] * jobs)]
-    return 1 / sum(rates)
+    with context.Manager() as manager, ProcessPoolExecutor(jobs, context) as processes:
+        all_ready = manager.Barrier(jobs)
+        runs = [processes.submit(_run, device, steps, all_ready) for _ in range(jobs)]
+        return 1 / sum(1 / run.result() for run in runs)
 
 
-def _set_ready(barrier: Barrier) -> None:
-    global _ready
-    _ready = barrier.wait
-
-
-def _run(device: str, steps: int) -> float:
-    """Train a run in the harness and return its seconds per step, since all runs have begun."""
+def _run(device: str, steps: int, all_ready: Barrier) -> float:
+    """Return the seconds per step of a run in the harness, since all runs have begun."""
     sizes = {"training.steps": steps, "training.batch_size": 64, "training.check_every": steps}
     run = experiment(pe="learned", **sizes)
-    return whole_training(run.untrained_model(), run, DEFAULT, device, _ready)
+    return whole_training(run, DEFAULT, device, all_ready.wait)

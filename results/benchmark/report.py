@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 from pydantic import BeforeValidator, Field
 
 from pe_experiments.configuration.component import shipped
-from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Count, Folder, Section, validated
 from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape
@@ -30,18 +28,12 @@ from pe_experiments.training import cpu
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.gpu import gpu
 from results.benchmark.peers import PEERS, Peers, missing_packages
-from results.benchmark.startup import startup
 from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
     Batches,
-    bare_training,
-    data_alone,
     experiment,
-    forward_alone,
     long_evaluation,
     next_token_step,
-    of_new_model,
-    padded_batches,
     random_batches,
     seconds_per_step,
     training_step,
@@ -67,7 +59,7 @@ QUICK_REPEATS = 5
 HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
-Part = Literal["small", "peers", "encodings", "lengths", "quick", "startup", "gpu"]
+Part = Literal["small", "peers", "encodings", "lengths", "quick", "gpu"]
 WITH_PEERS = {"small", "peers", "quick", "gpu"}
 
 
@@ -132,14 +124,11 @@ def _their_steps(peers: Peers, shape: ModelShape, vocabulary: int, batches: Batc
     for name, (make, attentions) in peers.items():
         for attention, route in product(attentions, routes):
             torch.manual_seed(0)
-            case = name
-            if (attention, route) != (attentions[0], cpu.DEFAULT):
-                variant = []
-                if attention != "default":
-                    variant.append(attention)
-                if route == cpu.ONEDNN:
-                    variant.append("oneDNN")
-                case = f"{name}, {' '.join(variant)}"
+            variant = [] if attention == "default" else [attention]
+            if route == cpu.ONEDNN:
+                variant.append("oneDNN")
+            is_default = (attention, route) == (attentions[0], cpu.DEFAULT)
+            case = name if is_default else f"{name}, {' '.join(variant)}"
             steps[case] = next_token_step(make(shape, vocabulary, attention), batches, route)
     return steps
 
@@ -164,31 +153,15 @@ def small(
         with use_device(run.config):
             cpu.tune(run.config, run.untrained_model(), {}, say)
             route = cpu.route
-        theirs = _their_steps(peers, run.shape, run.format.vocab_size, padded_batches(run))
-        cases: dict[str, Timed] = {
-            OURS: partial(of_new_model, whole_training, run, route),
-            f"{OURS}: without Lightning": partial(of_new_model, bare_training, run, route),
-            f"{OURS}: data and forward": partial(of_new_model, forward_alone, run, route),
-            f"{OURS}: data": partial(data_alone, run),
-        }
+        padded = [run.batches.batch(index) for index in range(run.config.training.steps)]
+        batches = [(batch.tokens_BT, batch.labels_BT) for batch in padded]
+        theirs = _their_steps(peers, run.shape, run.format.vocab_size, batches)
+        cases: dict[str, Timed] = {OURS: partial(whole_training, run, route)}
         cases |= {name: partial(seconds_per_step, step, run) for name, step in theirs.items()}
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
         seconds = interleave(cases, min(7, repeats), display, f"{part}: {setting}", warm_up=1)
-        for row in paired_ratios(part, setting, seconds, OURS):
-            if row.case in (OURS, *theirs):
-                speed = _billions_of_operations(run) / row.milliseconds * 1000
-                row = replace(row, value=speed, unit="GFLOP/s on real tokens")
-            yield row
+        yield from paired_ratios(part, setting, seconds, OURS)
         yield from _against_fastest(f"{part}: {BEST}", setting, seconds, theirs)
-
-
-def _billions_of_operations(run: Experiment) -> float:
-    """Return the billions of operations in matrix products per step, without padding."""
-    shape = run.shape
-    steps = run.config.training.steps
-    weights = 12 * shape.num_layers * shape.d_model**2 + shape.d_model * run.format.vocab_size
-    tokens = sum(int(run.batches.batch(index).lengths_B.sum()) for index in range(steps)) / steps
-    return 6 * weights * tokens / 1e9
 
 
 def encodings(repeats: int, display: Display) -> Iterator[Row]:
@@ -236,7 +209,6 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
         "encodings": encodings,
         "lengths": lengths,
         "quick": partial(quick, peers=peers),
-        "startup": startup,
         "gpu": partial(gpu, peers=peers, device=settings.device),
     }
     say(" | ".join(HEADING))

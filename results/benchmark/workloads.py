@@ -30,7 +30,6 @@ from results.benchmark.timing import Step
 
 EXAMPLES = 2  # per long evaluation
 Batches = list[tuple[Tensor, Tensor]]  # tokens and labels [B, T]
-Training = Callable[[Backbone, Experiment, Route], float]
 
 
 def experiment(**keys: object) -> Experiment:
@@ -86,46 +85,11 @@ def training_step(model: Backbone, run: Experiment, route: Route) -> Step:
     return step
 
 
-def padded_batches(run: Experiment) -> Batches:
-    """Return tokens and labels of the batches of a run, each as wide as its longest row."""
-    batches = run.batches
-    padded = (batches.batch(index) for index in range(run.config.training.steps))
-    return [(batch.tokens_BT, batch.labels_BT) for batch in padded]
-
-
-def data_alone(run: Experiment) -> float:
-    """Return the seconds per step that generating the batches of a run takes."""
-    batches = run.batches
-    index = count()
-    return seconds_per_step(lambda: batches.batch(next(index)), run)
-
-
-def of_new_model(measure: Training, run: Experiment, route: Route) -> float:
-    """Call `forward_alone`, `bare_training` or `whole_training` with a new untrained model."""
-    return measure(run.untrained_model(), run, route)
-
-
-def forward_alone(model: Backbone, run: Experiment, route: Route) -> float:
-    """Return the seconds per step of computing the loss, data included."""
-    cpu.use_route(route)
-    batches = run.batches
-    index = count()
-    return seconds_per_step(lambda: batch_loss(model, batches.batch(next(index))), run)
-
-
-def bare_training(model: Backbone, run: Experiment, route: Route) -> float:
-    """Return the seconds per step of training in a bare loop."""
-    return seconds_per_step(training_step(model, run, route), run)
-
-
 def whole_training(
-    model: Backbone,
-    run: Experiment,
-    route: Route,
-    device: str = "cpu",
-    after_first_step: Callable[[], object] = lambda: None,
+    run: Experiment, route: Route, device: str = "cpu", after_first_step: Callable[[], object] = lambda: None
 ) -> float:
     """Return the seconds per step of a whole training in the harness, without the time of the first step."""
+    model = run.untrained_model()
     cpu.use_route(route)
     end_times: list[float] = []  # of every step
     with tempfile.TemporaryDirectory() as folder:
