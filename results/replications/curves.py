@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -70,13 +69,10 @@ def by_run(rows: pd.DataFrame) -> pd.DataFrame:
 
 def scan_values() -> dict[str, Any]:
     """Return Spearman's rho of the five means past training, by all runs and by single seeds of ours."""
-    released, ours = (table.T.mean() for table in scan())
-    means = released.groupby("encoding").mean()
-    rho, p = rank_correlation(means.to_numpy(), ours.groupby("encoding").mean().to_numpy())
-    seeds = [
-        rank_correlation(means.to_numpy(), of_seed.droplevel("run")[means.index].to_numpy())[0]
-        for _, of_seed in ours.groupby("run")
-    ]
+    released, ours = (table.T.mean().unstack("run") for table in scan())
+    means = released.mean(axis="columns").to_numpy()
+    rho, p = rank_correlation(means, ours.mean(axis="columns").to_numpy())
+    seeds = [rank_correlation(means, of_seed.to_numpy())[0] for _, of_seed in ours.items()]
     return {
         "scan/rho": rho,
         "scan/p": p,
@@ -87,14 +83,14 @@ def scan_values() -> dict[str, Any]:
 
 def gu_values() -> dict[str, str]:
     """Return whether at least `FEWEST` of our accuracies of each encoding are close to the printed ones."""
-    printed, ours = induction()
+    printed, ours = (table.droplevel("run") for table in induction())
     verdicts = []
     for encoding in PUBLISHED:
-        differences = ours.loc[encoding].to_numpy(float) - printed.loc[encoding].to_numpy(float)
-        count = int((np.abs(differences) <= CLOSE).sum())
-        agrees = f"{'agrees' if count >= FEWEST else 'does not'} ({count} of {ours.shape[1]} lengths)"
-        learned = ours.loc[encoding][GU_TRAINED].item() >= LEARNED
-        verdicts.append(f"`{encoding}` {agrees if learned else 'not learned'}")
+        count = ((ours.loc[encoding] - printed.loc[encoding]).abs() <= CLOSE).sum()
+        verdict = f"{'agrees' if count >= FEWEST else 'does not'} ({count} of {len(ours.columns)} lengths)"
+        if ours.loc[encoding, GU_TRAINED] < LEARNED:
+            verdict = "not learned"
+        verdicts.append(f"`{encoding}` {verdict}")
     return {"gu": "; ".join(verdicts)}
 
 

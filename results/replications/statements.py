@@ -1,7 +1,6 @@
 """Test statements of papers that one encoding is better than another."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,30 +38,25 @@ def judged_pairs() -> pd.DataFrame:
     Holm's method corrects ``p`` within a statement.
     """
     runs = runs_with_titles()
-    rows = read_table(HERE / "statements.csv", *TEXT).to_dict("records")
-    pairs = pd.DataFrame([_judge_pair(row, runs) for row in rows])
-    for _, statement in pairs.groupby(["arxiv", "task"]):
-        pairs.loc[statement.index, "p"] = holm(statement["p"].tolist())
-    insignificant = pairs["verdict"].isin([AGREES, CONTRARY]) & ~(pairs["p"] <= ALPHA)
-    return pairs.assign(verdict=pairs["verdict"].mask(insignificant, OPEN))
-
-
-def _judge_pair(row: dict[Any, Any], runs: pd.DataFrame) -> dict[Any, Any]:
-    """Add to the row of a pair its means, its uncorrected p-value, and the verdict without the test."""
-    runs = runs[runs["title"] == row["task"]]
-    first, second = (runs[runs["label"] == row[side]] for side in ("better", "worse"))
-    for end, side in (("", first), ("_2", second)):
-        row[f"mean{end}"] = side[row["metric"]].mean()
-        row[f"within{end}"] = side[WITHIN].mean()
-    row["p"] = np.nan
-    shares_solved = [side["solved_in_distribution"].eq(True).mean() for side in (first, second)]
-    if min(shares_solved) < LEARNED:
-        return row | {"verdict": NOT_LEARNED}
-    values = [side[row["metric"]] for side in (first, second)]
-    row["p"] = permutation_p(*values)
-    if pd.concat(values).nunique(dropna=False) == 1:
-        return row | {"verdict": SAME}
-    return row | {"verdict": AGREES if row["mean"] > row["mean_2"] else CONTRARY}
+    rows = []
+    for row in read_table(HERE / "statements.csv", *TEXT).to_dict("records"):
+        of_task = runs[runs["title"] == row["task"]]
+        first, second = (of_task[of_task["label"] == row[side]] for side in ("better", "worse"))
+        metric = row["metric"]
+        row |= {"mean": first[metric].mean(), "within": first[WITHIN].mean()}
+        row |= {"mean_2": second[metric].mean(), "within_2": second[WITHIN].mean(), "p": np.nan}
+        shares_solved = [side["solved_in_distribution"].eq(True).mean() for side in (first, second)]
+        row["verdict"] = NOT_LEARNED
+        if min(shares_solved) >= LEARNED:
+            row["p"] = permutation_p(first[metric], second[metric])
+            row["verdict"] = AGREES if row["mean"] > row["mean_2"] else CONTRARY
+            if pd.concat([first[metric], second[metric]]).nunique(dropna=False) == 1:
+                row["verdict"] = SAME
+        rows.append(row)
+    pairs = pd.DataFrame(rows)
+    pairs["p"] = pairs.groupby(["arxiv", "task"])["p"].transform(lambda ps: holm(ps.tolist()))
+    is_open = pairs["verdict"].isin([AGREES, CONTRARY]) & ~(pairs["p"] <= ALPHA)
+    return pairs.assign(verdict=pairs["verdict"].mask(is_open, OPEN))
 
 
 def verdicts() -> dict[str, str]:
@@ -70,15 +64,14 @@ def verdicts() -> dict[str, str]:
 
     A statement about several pairs agrees only if all pairs agree.
     """
-    words: dict[str, str] = {}
+    words = {}
     for paper, pairs in judged_pairs().groupby("paper"):
-        by_task: dict[str, str] = {}
+        by_task = {}
         for task, of_pairs in pairs.groupby("task")["verdict"]:
-            by_task[str(task)] = OPEN if of_pairs.nunique() > 1 else of_pairs.iloc[0]
-            if (of_pairs == CONTRARY).any():
-                by_task[str(task)] = CONTRARY
-        texts = list(by_task.values())
+            verdict = of_pairs.iloc[0] if of_pairs.nunique() == 1 else OPEN
+            by_task[str(task)] = CONTRARY if CONTRARY in of_pairs.tolist() else verdict
+        texts = [*by_task.values()]
         if len(texts) > 1:
-            texts = sorted({f"{task.rpartition(', ')[2]}: {verdict}" for task, verdict in by_task.items()})
+            texts = sorted(f"{task.rpartition(', ')[2]}: {verdict}" for task, verdict in by_task.items())
         words[str(paper).split()[0].lower()] = "; ".join(texts)
     return words

@@ -18,10 +18,9 @@ from . import curves, statements
 
 HERE = Path(__file__).parent
 PATH, HUANG, TEXT = "2505.16381", "2410.02140", "2505.17083"
-ERROR, BITS = "error, %", "bits per byte"
-UNITS = {PATH: ERROR, HUANG: ERROR, TEXT: BITS}  # of our values
 NAMES = {PATH: "path", HUANG: "huang", TEXT: "text"}
-TIED = {ERROR: 1.0, BITS: 0.03}  # values that differ by at most this much have no order
+# Values that differ by at most this much have no order: errors in %, and bits per byte on text.
+TIED_ERRORS, TIED_BITS = 1.0, 0.03
 CLOSE, FAR = 1.0, 5.0  # limits of the tolerance, in percentage points
 LENGTHS = {256: "as trained", 1024: "4x", 2048: "16x"}  # our context in bytes: the paper's setting
 RANGES = {"up to 50": (1, 50), "51 to 100": (51, 100), "101 to 150": (101, 150)}  # symbols
@@ -39,11 +38,9 @@ WORDS = {
 }
 KEYS = ["arxiv", "task", "setting", "encoding"]
 
-Values = dict[Any, np.ndarray]  # a value per seed, by the values of `KEYS`
 
-
-def our_values() -> Values:
-    """Return our errors on flip-flop and on the tasks of Huang et al., and our bits per byte on text."""
+def our_values() -> pd.DataFrame:
+    """Return our errors in %, on text bits per byte: a row per seed with the columns `KEYS` and ``value``."""
     flips = read_table(HERE / "path" / "errors.csv", "setting")
     flips = flips[flips["steps"].eq(STEPS) & flips["learning_rate"].eq(RATE)]
     flips = flips.assign(arxiv=PATH, task="flip-flop", value=flips["error"])
@@ -59,7 +56,7 @@ def our_values() -> Values:
     bits = lines.merge(runs[["name", "label"]], on="name")
     bits = bits.rename(columns={"label": "encoding", "bits_per_byte": "value"})
     bits = bits.assign(arxiv=TEXT, task="next token", setting=bits["length"].map(LENGTHS))
-    return {key: rows["value"].to_numpy() for key, rows in pd.concat([flips, *answers, bits]).groupby(KEYS)}
+    return pd.concat([flips, *answers, bits])[[*KEYS, "value"]]
 
 
 def judge_ledger() -> pd.DataFrame:
@@ -68,34 +65,35 @@ def judge_ledger() -> pd.DataFrame:
     Columns are added: our values by seed, their mean, our mean in the first setting listed, and the verdict.
     """
     ledger = read_table(HERE / "ledger.csv", "arxiv", "table", "setting", "command", "paper")
-    ours = our_values()
-    seeds: Any = [ours[key] for key in ledger[KEYS].itertuples(index=False, name=None)]
-    rows = ledger.assign(seeds=seeds, mean=[values.mean() for values in seeds])
+    seeds = our_values().groupby(KEYS)["value"].agg(list).rename("seeds")
+    rows = ledger.merge(seeds, left_on=KEYS, right_index=True)
+    rows["mean"] = rows["seeds"].map(np.mean)
     rows["trained"] = rows.groupby(["arxiv", "task", "encoding"])["mean"].transform("first")
-    columns: Any = dict(list(rows.groupby(KEYS[:3])))
-    verdicts = [_verdict(columns[row.arxiv, row.task, row.setting], row) for row in rows.itertuples()]
-    return rows.assign(verdict=verdicts)
+    for _, column in rows.groupby(KEYS[:3]):
+        rows.loc[column.index, "verdict"] = [_verdict(column, row) for row in column.itertuples()]
+    return rows
 
 
 def _verdict(column: pd.DataFrame, row: Any) -> str:
     """Return the verdict on the published value of a row; ``column`` has its paper, task and setting."""
-    unit = UNITS[row.arxiv]
-    if unit == ERROR:
-        if column[["published", "mean"]].to_numpy().max() <= TIED[unit]:
+    is_error = row.arxiv != TEXT
+    tied = TIED_ERRORS if is_error else TIED_BITS
+    if is_error:
+        if column[["published", "mean"]].to_numpy().max() <= tied:
             return CERTAIN
         if row.trained > LEARNED:
             return NOT_LEARNED
         if abs(row.mean - row.published) <= max(CLOSE, min(FAR, row.published / 4)):
             return REPRODUCED
-        column = column[~(column["trained"] > LEARNED)]
-    untied = column[(column["published"] - row.published).abs() > TIED[unit]]
+        column = column[column["trained"] <= LEARNED]
+    untied = column[(column["published"] - row.published).abs() > tied]
     if untied.empty:
-        return f"{NOT}: value differs, and there is no order" if unit == ERROR else OPEN
+        return f"{NOT}: value differs, and there is no order" if is_error else OPEN
     ours, published = untied["mean"] - row.mean, untied["published"] - row.published
-    contrary = untied["encoding"][(ours * published < 0) & (ours.abs() > TIED[unit])]
+    contrary = untied["encoding"][(ours * published < 0) & (ours.abs() > tied)]
     if len(contrary):
         return f"{NOT}: against {', '.join(contrary)}"
-    return OPEN if (ours.abs() <= TIED[unit]).any() else ORDER
+    return OPEN if (ours.abs() <= tied).any() else ORDER
 
 
 def draw(folder: Path, figures: Path) -> None:
@@ -125,15 +123,25 @@ def draw(folder: Path, figures: Path) -> None:
 def values(folder: Path) -> dict[str, Any]:
     """Return the verdicts on papers, the number of values by verdict, and how far the runs are."""
     rows = judge_ledger()
+    rows["verdict"] = rows["verdict"].str.replace(rf"^{NOT}: .*", NOT, regex=True)
+    count = rows["verdict"].value_counts().reindex(WORDS, fill_value=0)
+    in_words: dict[str, str] = {}
+    for arxiv, verdicts in rows.groupby("arxiv")["verdict"]:
+        of_paper = verdicts.value_counts()
+        parts = [f"{of_paper[verdict]} {words}" for verdict, words in WORDS.items() if verdict in of_paper]
+        in_words[NAMES[str(arxiv)]] = ", ".join(parts)
+    runs = [f"[{name}]({name}/report.html) {words}" for name, words in progress_of_runs().items()]
     return {
-        **counts(rows),
-        **{NAMES[str(arxiv)]: counts_in_words(group["verdict"]) for arxiv, group in rows.groupby("arxiv")},
+        "all": len(rows),
+        "value": count[REPRODUCED],
+        "order": count[ORDER],
+        "turned": count[NOT],
+        "judged": count[[REPRODUCED, ORDER, NOT]].sum(),
+        "runs": ", ".join(runs),
+        **in_words,
         **statements.verdicts(),
         **curves.scan_values(),
         **curves.gu_values(),
-        "runs": ", ".join(
-            f"[{name}]({name}/report.html) {words}" for name, words in progress_of_runs().items()
-        ),
     }
 
 
@@ -146,35 +154,22 @@ def progress_of_runs() -> dict[str, str]:
     return {name: progress(HERE / name, Study(sweep=(*presets[name],))) for name in sorted(presets)}
 
 
-def counts_in_words(verdicts: pd.Series) -> str:
-    """Return the verdicts on the values of a paper, as "3 equal in value, 9 not learned"."""
-    words = verdicts.where(~verdicts.str.startswith(f"{NOT}: "), NOT).map(WORDS)
-    return ", ".join(f"{(words == name).sum()} {name}" for name in WORDS.values() if (words == name).any())
-
-
 def judged_values(folder: Path) -> pd.DataFrame:
-    """Return the published values with ours, the 95 % interval of our mean, and the verdict."""
+    """Return the published values with ours, the 95 % interval of our mean, and the verdict.
+
+    The interval is Gaffke's for errors and Student's for losses.
+    """
     rows = judge_ledger()
-    lows, highs = zip(*map(interval, rows["seeds"], rows["arxiv"].map(UNITS)), strict=True)
-    rows = rows.assign(low=lows, high=highs, seeds=rows["seeds"].map(len))
+    is_loss = rows["arxiv"] == TEXT
+    unit = np.where(is_loss, 1.0, 100.0)
+    intervals = [
+        t_interval(values) if loss else mean_interval(np.array(values) / 100)
+        for values, loss in zip(rows["seeds"], is_loss, strict=True)
+    ]
+    rows["low"] = unit * [interval.low for interval in intervals]
+    rows["high"] = unit * [interval.high for interval in intervals]
+    rows["seeds"] = rows["seeds"].map(len)
     return rows.drop(columns=["command", "trained"]).rename(columns={"mean": "ours"})
-
-
-def interval(values: np.ndarray, unit: str) -> tuple[float, float]:
-    """Return the 95 % interval of the mean: Gaffke's for errors, Student's for losses."""
-    if unit == ERROR:
-        share = mean_interval(values / 100)
-        return 100 * share.low, 100 * share.high
-    of_losses = t_interval(values)
-    return of_losses.low, of_losses.high
-
-
-def counts(rows: pd.DataFrame) -> dict[str, int]:
-    """Return the number of published values by verdict."""
-    verdicts = rows["verdict"].where(~rows["verdict"].str.startswith(f"{NOT}: "), NOT)
-    value, order, contrary = (int((verdicts == verdict).sum()) for verdict in (REPRODUCED, ORDER, NOT))
-    judged = value + order + contrary
-    return {"all": len(rows), "value": value, "order": order, "turned": contrary, "judged": judged}
 
 
 STUDY = Study(

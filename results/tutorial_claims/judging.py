@@ -27,8 +27,7 @@ from pe_experiments.studies import format_mean, with_settings
 
 from .audits import NOISE
 
-HOLDS, FAILS, DEPENDS = "holds", "does not hold", "depends"
-UNSUPPORTED, UNTESTED = "not supported", "not tested"
+HOLDS, DEPENDS, FAILS, UNSUPPORTED = "holds", "depends", "does not hold", "not supported"
 SIGNS = {"<": operator.lt, ">": operator.gt, "=": operator.eq}
 IN_DISTRIBUTION, TWICE, PAST = "exact_match_in_distribution", "exact_match_at_2x", "exact_match_extrapolation"
 WORDS = {IN_DISTRIBUTION: "in distribution", TWICE: "at 2x", PAST: "past training"}
@@ -102,18 +101,18 @@ def judge_trained(runs: Runs, bank: pd.DataFrame) -> dict[str, Finding]:
 def judge_offset(runs: pd.DataFrame) -> Finding:
     """Judge whether sinusoids learn a relative position and use it at twice the length."""
     within, twice = format_mean(runs[IN_DISTRIBUTION]), format_mean(runs[TWICE])
-    measured = f"Exact match in distribution: {within}; at 2x: {twice}."
-    if runs["learned"].mean() < 0.5:
-        return measured, FAILS
-    return measured, {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[solved(runs[TWICE])]
+    verdict = FAILS
+    if runs["learned"].mean() >= 0.5:
+        verdict = {True: HOLDS, False: DEPENDS, None: UNSUPPORTED}[solved(runs[TWICE])]
+    return f"Exact match in distribution: {within}; at 2x: {twice}.", verdict
 
 
 def judge_reach(tasks: Tasks, encoding: str) -> Finding:
     """Judge whether an encoding works at twice the length on the tasks that it learned."""
     decided, parts = [], []
-    for task, runs in tasks.items():
-        twice = metric_of(task, runs, encoding, TWICE)
-        if twice is None:
+    for task in tasks:
+        twice = metric_of(tasks, task, encoding, TWICE)
+        if twice.empty:
             parts.append(f"{task} not learned")
             continue
         parts.append(f"{task} {format_mean(twice, 'seed' if task == PRECEDENCE else 'configuration')}")
@@ -126,18 +125,17 @@ def judge_reach(tasks: Tasks, encoding: str) -> Finding:
     return f"At 2x: {'; '.join(parts)}.", verdict
 
 
-def metric_of(task: str, runs: pd.DataFrame, encoding: str, metric: str) -> pd.Series | None:
-    """Return a metric by seed; past training None if fewer than half of the runs learned the task.
+def metric_of(tasks: Tasks, task: str, encoding: str, metric: str) -> pd.Series:
+    """Return a metric by seed; past training of no run if fewer than half learned the task.
 
     Past training, unlearned configurations of the bank are left out.
     """
-    runs = runs[runs["label"] == encoding].set_index("seed")
-    if metric != IN_DISTRIBUTION:
-        if runs["learned"].mean() < 0.5:
-            return None
-        if task != PRECEDENCE:
-            runs = runs[runs["learned"]]
-    return runs[metric]
+    runs = tasks[task][tasks[task]["label"] == encoding].set_index("seed")
+    if metric == IN_DISTRIBUTION:
+        return runs[metric]
+    if runs["learned"].mean() < 0.5:
+        return runs[metric].iloc[:0]
+    return runs[metric] if task == PRECEDENCE else runs.loc[runs["learned"], metric]
 
 
 def solved(values: pd.Series, tests: int = 1) -> bool | None:
@@ -150,52 +148,35 @@ def solved(values: pd.Series, tests: int = 1) -> bool | None:
 def judge_pair(tasks: Tasks, metrics: Sequence[str], first: str, second: str) -> Finding:
     """Judge whether the first encoding is better than the second, by tests with Holm's correction.
 
-    The signs of the significant differences decide whether the claim holds, fails or depends; significant
-    differences on at least two tasks are required.
+    Signs are flipped within configurations, seeds are permuted. The signs of the significant differences
+    decide whether the claim holds, fails or depends; it needs significant differences on two tasks.
     """
-    means: dict[tuple[str, str], float] = {}
-    ps: list[float] = []
+    rows = []
     unlearned = 0
-    for (task, runs), metric in product(tasks.items(), metrics):
-        values, others = (metric_of(task, runs, encoding, metric) for encoding in (first, second))
-        if values is None or others is None:
+    for task, metric in product(tasks, metrics):
+        values, others = (metric_of(tasks, task, encoding, metric) for encoding in (first, second))
+        if values.empty or others.empty:
             unlearned += 1
             continue
-        mean, p = difference_and_p(values, others, paired=task != PRECEDENCE)
-        means[task, metric] = mean
-        ps.append(p)
-    adjusted = dict(zip(means, holm(ps), strict=True))
-    tested = {key: p for key, p in adjusted.items() if not np.isnan(p)}
-    parts = [
-        f"{task}, {WORDS[metric]} {means[task, metric]:+z.2f} (p {p:.2g})"
-        for (task, metric), p in tested.items()
-    ]
-    if len(tested) < len(means):
-        parts.append(f"{len(means) - len(tested)} not tested: all runs have the same value")
+        differences = (values - others).to_numpy(float)
+        if np.ptp([*values, *others]) <= EQUAL_WITHIN:
+            p = math.nan
+        elif task == PRECEDENCE:
+            p = permutation_p(values, others)
+        else:
+            p = paired_ps(differences[None])[0]
+        rows.append([task, WORDS[metric], np.nanmean(differences), p])
+    tests = pd.DataFrame(rows, columns=["task", "where", "difference", "p"])
+    tests["p"] = holm(tests["p"].tolist())
+    tested = tests.dropna()
+    parts = [f"{row.task}, {row.where} {row.difference:+z.2f} (p {row.p:.2g})" for row in tested.itertuples()]
+    if len(tested) < len(tests):
+        parts.append(f"{len(tests) - len(tested)} not tested: all runs have the same value")
     if unlearned:
         parts.append(f"{unlearned} not tested: an encoding did not learn the task")
-    significant = {key: means[key] for key, p in tested.items() if p <= ALPHA}
-    verdict = UNSUPPORTED if tested else UNTESTED
-    if len({task for task, _ in significant}) >= 2:
-        verdict = DEPENDS
-        if min(significant.values()) > 0:
-            verdict = HOLDS
-        elif max(significant.values()) < 0:
-            verdict = FAILS
+    significant = tested[tested["p"] <= ALPHA]
+    is_better = significant["difference"] > 0
+    verdict = UNSUPPORTED
+    if significant["task"].nunique() >= 2:
+        verdict = HOLDS if is_better.all() else DEPENDS if is_better.any() else FAILS
     return "; ".join(parts) + ".", verdict
-
-
-def difference_and_p(first: pd.Series, second: pd.Series, paired: bool) -> tuple[float, float]:
-    """Return a mean difference and its p-value, NaN if all runs have the same value.
-
-    Pairs of configurations are tested by flipping signs, seeds by permutation.
-    """
-    if not paired:
-        is_equal = np.ptp([*first, *second]) <= EQUAL_WITHIN
-        return float(first.mean() - second.mean()), math.nan if is_equal else permutation_p(
-            [*first], [*second]
-        )
-    differences = (first - second).dropna().to_numpy(float)
-    is_equal = np.abs(differences).max(initial=0) <= EQUAL_WITHIN
-    mean = float(differences.mean()) if len(differences) else 0.0
-    return mean, math.nan if is_equal else float(paired_ps(differences[None])[0])

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
@@ -10,18 +11,10 @@ from pe_experiments.studies import Study, read_archive, read_table, table
 from results.bank.study import early_scores
 
 from .audits import audit_all
-from .judging import (
-    DEPENDS,
-    FAILS,
-    HOLDS,
-    UNSUPPORTED,
-    UNTESTED,
-    judge_trained,
-    judge_untrained,
-)
+from .judging import DEPENDS, FAILS, HOLDS, UNSUPPORTED, judge_trained, judge_untrained
 
-HERE = Path(__file__).parent
-BANK = HERE.parent / "bank"
+BANK = Path(__file__).parents[1] / "bank"
+UNTESTED = "not tested"
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
 NOT_AS_WRITTEN = [FAILS, DEPENDS, UNSUPPORTED]
 
@@ -37,11 +30,10 @@ def judge(folder: Path) -> pd.DataFrame:
     bank_runs = read_archive(BANK).runs.merge(early_scores()[["name", "learned"]], on="name")
     findings = judge_untrained(claims, read_table(folder / "audits.csv"))
     findings |= judge_trained(read_archive(folder), bank_runs)
-    rows = zip(claims["claim"], claims["measured"], strict=True)
-    measured, verdicts = zip(
-        *(findings.get(claim, (measured, UNTESTED)) for claim, measured in rows), strict=True
-    )
-    return claims.assign(measured=measured, verdict=verdicts)
+    claims["verdict"] = UNTESTED
+    for claim, finding in findings.items():
+        claims.loc[claims["claim"] == claim, ["measured", "verdict"]] = finding
+    return claims
 
 
 def values(claims: pd.DataFrame) -> dict[str, Any]:
@@ -49,11 +41,10 @@ def values(claims: pd.DataFrame) -> dict[str, Any]:
 
     Claims about vectors and about trained models are counted separately.
     """
-    shown = [claims[claims["verdict"] == verdict] for verdict in NOT_AS_WRITTEN]
-    values: dict[str, Any] = {"claims": table(pd.concat(shown)[["claim", "measured", "verdict"]])}
-    groups = {"vectors": claims[claims["holds_if"] != ""], "trained": claims[claims["holds_if"] == ""]}
-    for group, rows in groups.items():
-        values[group] = len(rows)
+    shown = pd.concat([claims[claims["verdict"] == verdict] for verdict in NOT_AS_WRITTEN])
+    values: dict[str, Any] = {"claims": table(shown[["claim", "measured", "verdict"]])}
+    for group, rows in claims.groupby(np.where(claims["holds_if"] == "", "trained", "vectors")):
+        values[str(group)] = len(rows)
         for name, verdict in VERDICTS.items():
             values[f"{group}_{name}"] = (rows["verdict"] == verdict).sum()
     return values
