@@ -34,23 +34,21 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
 
 SAME = "same logits"
-CASTS = "cast"
-# Words of the page for the checks, which ``table.csv`` lists by their promises.
+# Words of the page for the checks beside the comparison of logits; table.csv has their promises.
 CHECKED = {
-    "same": SAME,
     "far": "far",
-    "long": "finite",
-    "ids": "gaps",
+    "finite": "long",
+    "gaps": "ids",
     "fractions": "fractions",
-    "batch": "rows",
-    "cache": "cached_keys",
-    "left": "left_padding",
+    "rows": "batch",
+    "cached_keys": "cache",
+    "left_padding": "left",
     "packed": "packed",
-    "half": CASTS,
-    "reuse": "state",
+    "cast": "half",
+    "state": "reuse",
 }
+# What a check finds, in the order in which a form of the encoding decides: one that fails comes first.
 RESULTS = {False: "fail", True: "pass", None: "not applicable"}
-PRECEDENCE = [*RESULTS]  # if the forms of an encoding differ, the first of these results counts
 
 
 def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
@@ -61,15 +59,13 @@ def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
         yield SAME, *compare_logits(row, reference, forms)
     except Exception as error:  # of the implementation under test
         yield SAME, "fail", f"{type(error).__name__}: {error}"
-    for name in CHECKED.values():
-        if name == SAME:
-            continue
-        if name == CASTS and not row.torch:
+    for name in CHECKED:
+        if name == "cast" and not row.torch:
             yield CHECKS[name].promise, "not applicable", "its tensors are no tensors of PyTorch"
             continue
         check = CHECKS[name]
         findings = [check(Subject(row.make, causal)) for causal in forms]
-        finding = min(findings, key=lambda finding: PRECEDENCE.index(finding.holds))
+        finding = min(findings, key=lambda finding: [*RESULTS].index(finding.holds))
         yield check.promise, RESULTS[finding.holds], finding.measured
 
 
@@ -99,43 +95,38 @@ def write_table(folder: Path, packages: list[str]) -> None:
 
     path = folder / "table.csv"
     earlier = pd.read_csv(path, dtype=str).fillna("")
-    today = datetime.date.today().isoformat()
     rows = []
     for row in ROWS:
+        implementation = {"package": row.package, "implementation": row.name}
         try:
             if packages and row.package not in packages:
                 raise UserError("not asked for")
-            installed = version(row.package)
+            implementation["version"] = version(row.package)
             row.make(small_shape())
         except (PackageNotFoundError, ImportError, UserError) as error:
             say(f"{row.package}, {row.name}: left as it was ({type(error).__name__}: {error})")
             is_row = (earlier["package"] == row.package) & (earlier["implementation"] == row.name)
             rows += earlier[is_row].to_dict("records")
             continue
-        implementation = {
-            "package": row.package,
-            "version": installed,
-            "implementation": row.name,
-            "against": reference_of(row.against, **row.arguments).label,
-        }
+        implementation["against"] = reference_of(row.against, **row.arguments).label
+        implementation["date"] = datetime.date.today().isoformat()
         for check, result, reason in check_row(row):
             short_reason = " ".join(reason.split())[:300]
-            outcome = {"check": check, "result": result, "reason": short_reason, "date": today}
-            rows.append(implementation | outcome)
+            rows.append(implementation | {"check": check, "result": result, "reason": short_reason})
             if result == "fail":
                 say(f"{row.package}, {row.name}: {check}")
-    write_atomically(path, pd.DataFrame(rows).to_csv(index=False))
+    write_atomically(path, pd.DataFrame(rows, columns=earlier.columns).to_csv(index=False))
 
 
 def values(folder: Path) -> dict[str, Any]:
     """Return the table of implementations and the numbers in the text of the page."""
     checks = pd.read_csv(folder / "table.csv", dtype=str).fillna("")
-    names = {SAME: "logits"} | {CHECKS[name].promise: word for word, name in CHECKED.items() if name != SAME}
+    words = {SAME: "logits"} | {CHECKS[name].promise: word for name, word in CHECKED.items()}
     failed = checks[checks["result"] == "fail"]
     lines = []
     implementations: Any = checks.groupby(["package", "version", "implementation", "against"], sort=False)
     for (package, version_, implementation, against), rows in implementations:
-        fails = [*rows.loc[rows["result"] == "fail", "check"].map(names)]
+        fails = [*rows.loc[rows["result"] == "fail", "check"].map(words)]
         result = "right, other channel pairs" if "convention" in set(rows["result"]) else "right"
         if fails:
             result = f"{'**wrong**' if 'logits' in fails else 'fails'}: {', '.join(fails)}"

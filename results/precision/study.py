@@ -5,37 +5,34 @@ are sign-flip tests of differences between runs of the same seed.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA
+from pe_experiments.comparison.statistics import ALPHA, paired_ps
 from pe_experiments.studies import Study, format_mean, read_archive, table, with_settings
 
 MARGIN = 0.1
 
 
-def sign_flip_p(differences: np.ndarray, alternative: Literal["two-sided", "greater"]) -> float:
-    """Return the p-value of a mean difference of paired seeds; if two-sided, at least 2 / 2^pairs."""
-    test = stats.permutation_test(
-        (differences.tolist(),), np.mean, permutation_type="samples", alternative=alternative
-    )
-    return float(test.pvalue)
-
-
 def equivalence_p(differences: np.ndarray) -> float:
     """Return the p-value of the hypothesis that the mean difference is at least `MARGIN` in size (TOST)."""
-    return max(sign_flip_p(side, "greater") for side in (MARGIN - differences, MARGIN + differences))
+    sides = (MARGIN - differences, MARGIN + differences)
+    tests = [
+        stats.permutation_test((side,), np.mean, permutation_type="samples", alternative="greater")
+        for side in sides
+    ]
+    return max(test.pvalue for test in tests)
 
 
 def verdict(differences: np.ndarray) -> str:
     """Return ``equivalent``, ``changed`` or ``not decided``, without correction for multiple tests."""
     if equivalence_p(differences) <= ALPHA:
         return "equivalent"
-    return "changed" if sign_flip_p(differences, "two-sided") <= ALPHA else "not decided"
+    return "changed" if paired_ps(differences[None])[0] <= ALPHA else "not decided"
 
 
 def pairs(runs: Runs, metric: str) -> pd.DataFrame:
@@ -44,8 +41,8 @@ def pairs(runs: Runs, metric: str) -> pd.DataFrame:
     Runs without a counterpart in the other precision are left out.
     """
     values = with_settings(runs, precision="trainer.precision")
-    values["precision"] = values["precision"].map({"32-true": "float32", "bf16-mixed": "bfloat16"})
     wide = values.pivot(index=["task", "label", "seed"], columns="precision", values=metric).dropna()
+    wide = wide.rename(columns={"32-true": "float32", "bf16-mixed": "bfloat16"})
     return wide.assign(difference=wide["bfloat16"] - wide["float32"])
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pe_experiments.drawing import save, styles
-from pe_experiments.studies import Study, markdown_table
+from pe_experiments.studies import Study, table
 
 TRUNCATED, TRAINED, LONGEST = 2048, 8192, 16384  # tokens
 # Each rescaling, and the encoding drawn in the same style.
@@ -66,28 +66,25 @@ def draw(folder: Path, figures: Path) -> None:
 
 def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text, such as ``yarn_16384``."""
-    table = pd.read_csv(folder / "bits_per_byte.csv").pivot(
+    losses = pd.read_csv(folder / "bits_per_byte.csv").pivot(
         index="length", columns="rope", values="bits_per_byte"
     )
     bits = by_stretch(folder)
-    values: dict[str, Any] = {
-        f"{rope}_{length}": table.loc[length, rope] for rope in RESCALINGS for length in table.index
+    differences = {
+        (f"`{rope}`", f"{length:,}"): bits[rope, LONGEST] - bits["as_is", length]
+        for rope in RESCALINGS
+        for length in (TRAINED, TRUNCATED)
     }
-    means = [
-        [f"{length:,}", *(f"{row[rope]:.3f}" for rope in RESCALINGS)] for length, row in table.iterrows()
-    ]
-    differences = []
-    for rope in RESCALINGS:
-        for length in (TRAINED, TRUNCATED):
-            by_part = bits[rope, LONGEST] - bits["as_is", length]
-            differences.append([f"`{rope}`", f"{length:,}", *(f"{value:+.3f}" for value in by_part)])
-    names = [f"`{rope}`" for rope in RESCALINGS]
-    stretches = [f"stretch {stretch + 1}" for stretch in bits.index]
-    close = max(values[f"{rope}_{LONGEST}"] for rope in ("yarn", "llama3", "ntk"))
-    return values | {
-        "rise": close - values[f"as_is_{TRAINED}"],
-        "means": markdown_table(["context length", *names], means),
-        "differences": markdown_table(["at 16,384 tokens", "minus on the last", *stretches], differences),
+    by_rescaling = pd.DataFrame(differences).T.map("{:+.3f}".format)
+    by_rescaling.columns = [f"stretch {stretch + 1}" for stretch in bits.index]
+    means = losses[[*RESCALINGS]].map("{:.3f}".format).rename(columns="`{}`".format, index="{:,}".format)
+    return {
+        **{f"{rope}_{length}": loss for (rope, length), loss in losses.unstack().items()},
+        "rise": losses.loc[LONGEST, ["yarn", "llama3", "ntk"]].max() - losses.loc[TRAINED, "as_is"],
+        "means": table(means.rename_axis("context length").reset_index()),
+        "differences": table(
+            by_rescaling.rename_axis(["at 16,384 tokens", "minus on the last"]).reset_index()
+        ),
     }
 
 
