@@ -45,35 +45,25 @@ def _x_transformers(shape: ModelShape, vocabulary: int, attention: str) -> nn.Mo
 class _HuggingFace(nn.Module):
     """A causal language model of `transformers` whose call returns logits."""
 
-    def __init__(self, config: Any, model: Any, vocabulary: int, attention: str, **sizes: Any):
+    def __init__(self, kind: str, vocabulary: int, attention: str, **sizes: Any):
+        from transformers import AutoConfig, AutoModelForCausalLM
+
         super().__init__()
         special_tokens = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-        self.model = model(
-            config(vocab_size=vocabulary, attn_implementation=attention, **special_tokens, **sizes)
-        )
+        config = AutoConfig.for_model(kind, vocab_size=vocabulary, **special_tokens, **sizes)
+        self.model = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         return self.model(tokens_BT, use_cache=False).logits
 
 
 def _gpt2(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes: dict[str, Any] = {
-        "n_embd": shape.d_model,
-        "n_layer": shape.num_layers,
-        "n_head": shape.num_heads,
-        "n_positions": shape.train_length,
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-    }
-    return _HuggingFace(GPT2Config, GPT2LMHeadModel, vocabulary, attention, **sizes)
+    sizes = {"n_embd": shape.d_model, "n_layer": shape.num_layers, "n_head": shape.num_heads}
+    sizes |= {"n_positions": shape.train_length, "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    return _HuggingFace("gpt2", vocabulary, attention, **sizes)
 
 
 def _llama(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     sizes = {
         "hidden_size": shape.d_model,
         "num_hidden_layers": shape.num_layers,
@@ -81,7 +71,7 @@ def _llama(shape: ModelShape, vocabulary: int, attention: str) -> nn.Module:
         "max_position_embeddings": shape.train_length,
         "intermediate_size": 8 * shape.d_model // 3,  # its three MLP matrices have as many weights as our two
     }
-    return _HuggingFace(LlamaConfig, LlamaForCausalLM, vocabulary, attention, **sizes)
+    return _HuggingFace("llama", vocabulary, attention, **sizes)
 
 
 # By name: a function of shape, vocabulary size and attention implementation that builds a model from tokens

@@ -77,25 +77,24 @@ def answers(runs: Iterable[Path]) -> Json:
     trained = {}
     for path in runs:
         model = load_model(path)
-        trained[model.experiment.components["pe"].label] = (model, RunDirectory(path))
+        trained[model.experiment.components["pe"].label] = (model, read_json(RunDirectory(path).environment))
     first = trained[ORDER[0]][0].experiment
     generator = torch.Generator().manual_seed(0)
-    inputs = {length: first.task.sample(length, INPUTS, generator)[0] for length in LENGTHS}
+    inputs = {length: first.task.sample(length, INPUTS, generator)[0].tolist() for length in LENGTHS}
     models = []
     for name in ORDER:
-        model, run = trained[name]
+        model, environment = trained[name]
         assert model.experiment.config.training == first.config.training
-        words = read_json(run.environment)["command"]
-        command = " ".join(word for word in words if not word.startswith(HIDDEN_OVERRIDES))
-        copied = {length: [_symbols(row) for row in model.answers(rows)] for length, rows in inputs.items()}
-        models.append({"name": name, "command": command, "answers": copied})
-    shown_inputs = {length: [_symbols(row) for row in rows.tolist()] for length, rows in inputs.items()}
+        shown = [word for word in environment["command"] if not word.startswith(HIDDEN_OVERRIDES)]
+        copied = {length: _symbols(model.answers(rows)) for length, rows in inputs.items()}
+        models.append({"name": name, "command": " ".join(shown), "answers": copied})
+    shown_inputs = {length: _symbols(rows) for length, rows in inputs.items()}
     return {"max_length": first.config.training.max_length, "inputs": shown_inputs, "models": models}
 
 
-def _symbols(tokens: Sequence[int]) -> str:
-    """Return a digit per symbol of the task and ``?`` for any other token."""
-    return "".join(str(token) if token < 10 else "?" for token in tokens)
+def _symbols(rows: Iterable[Sequence[int]]) -> list[str]:
+    """Return a string per row, with a digit per symbol of the task and ``?`` for any other token."""
+    return ["".join(str(token) if token < 10 else "?" for token in row) for row in rows]
 
 
 def write_data(folder: Path, runs: Sequence[Path]) -> None:

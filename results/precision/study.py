@@ -25,7 +25,7 @@ def equivalence_p(differences: np.ndarray) -> float:
         stats.permutation_test((side,), np.mean, permutation_type="samples", alternative="greater")
         for side in sides
     ]
-    return max(test.pvalue for test in tests)
+    return max(float(test.pvalue) for test in tests)
 
 
 def verdict(differences: np.ndarray) -> str:

@@ -79,8 +79,8 @@ def values(folder: Path) -> dict[str, Any]:
     by_rescaling.columns = [f"stretch {stretch + 1}" for stretch in bits.index]
     means = losses[[*RESCALINGS]].map("{:.3f}".format).rename(columns="`{}`".format, index="{:,}".format)
     return {
-        **{f"{rope}_{length}": loss for (rope, length), loss in losses.unstack().items()},
-        "rise": losses.loc[LONGEST, ["yarn", "llama3", "ntk"]].max() - losses.loc[TRAINED, "as_is"],
+        **{f"{rope}_{length}": loss for rope in RESCALINGS for length, loss in losses[rope].items()},
+        "rise": losses[["yarn", "llama3", "ntk"]].max(axis="columns")[LONGEST] - losses["as_is"][TRAINED],
         "means": table(means.rename_axis("context length").reset_index()),
         "differences": table(
             by_rescaling.rename_axis(["at 16,384 tokens", "minus on the last"]).reset_index()

@@ -83,12 +83,12 @@ def scan_values() -> dict[str, Any]:
 
 def gu_values() -> dict[str, str]:
     """Return whether at least `FEWEST` of our accuracies of each encoding are close to the printed ones."""
-    printed, ours = (table.droplevel("run") for table in induction())
+    printed, ours = (table.droplevel("run").T for table in induction())
     verdicts = []
     for encoding in PUBLISHED:
-        count = ((ours.loc[encoding] - printed.loc[encoding]).abs() <= CLOSE).sum()
-        verdict = f"{'agrees' if count >= FEWEST else 'does not'} ({count} of {len(ours.columns)} lengths)"
-        if ours.loc[encoding, GU_TRAINED] < LEARNED:
+        count = ((ours[encoding] - printed[encoding]).abs() <= CLOSE).sum()
+        verdict = f"{'agrees' if count >= FEWEST else 'does not'} ({count} of {len(ours)} lengths)"
+        if ours[encoding][GU_TRAINED] < LEARNED:
             verdict = "not learned"
         verdicts.append(f"`{encoding}` {verdict}")
     return {"gu": "; ".join(verdicts)}

@@ -124,7 +124,7 @@ def values(folder: Path) -> dict[str, Any]:
     """Return the verdicts on papers, the number of values by verdict, and how far the runs are."""
     rows = judge_ledger()
     rows["verdict"] = rows["verdict"].str.replace(rf"^{NOT}: .*", NOT, regex=True)
-    count = rows["verdict"].value_counts().reindex(WORDS, fill_value=0)
+    count = rows["verdict"].value_counts().reindex([*WORDS], fill_value=0)
     in_words: dict[str, str] = {}
     for arxiv, verdicts in rows.groupby("arxiv")["verdict"]:
         of_paper = verdicts.value_counts()

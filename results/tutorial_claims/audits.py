@@ -41,17 +41,13 @@ Measured = dict[str, float]
 
 
 def audit_all() -> pd.DataFrame:
-    """Return all measured quantities, rounded so that they agree between machines."""
+    """Return all measured quantities, in six digits and without rounding errors, which differ by machine."""
     with torch.no_grad():
-        values = formula() | sample() | documents() | order() | vectors()
-    rows = [(name, _rounded(name, x)) for name, x in values.items()]
-    return pd.DataFrame(rows, columns=["quantity", "value"])
-
-
-def _rounded(name: str, x: float) -> float:
-    """Return a value in six significant digits, or 0 if it is a rounding error."""
-    noise = NOISE_FLOAT32 if name.endswith("float32") else NOISE
-    return 0.0 if abs(x) < noise else float(f"{x:.6g}")
+        values = formula() | printed_code() | counts() | order() | vectors()
+    audits = pd.DataFrame(values.items(), columns=["quantity", "value"])
+    noise = np.where(audits["quantity"].str.endswith("float32"), NOISE_FLOAT32, NOISE)
+    rounded = audits["value"].map("{:.6g}".format).astype(float)
+    return audits.assign(value=rounded.where(audits["value"].abs() >= noise, 0.0))
 
 
 def _largest(values: Tensor) -> float:
@@ -86,24 +82,30 @@ def printed(code: str, name: str) -> Any:
     return namespace[name]
 
 
-def sample() -> Measured:
-    """Compare the printed module, also when it is fed batch first."""
+def printed_code() -> Measured:
+    """Run the printed module, also when it is fed batch first, and the printed function."""
     zeros_BTD = torch.zeros(2, 10, WIDTH)
-    theirs = printed(MODULE, "PositionalEncoding")(WIDTH)
-    errors_PW = theirs.pe[:, 0] - sinusoid_vectors(torch.arange(LONGEST), WIDTH, BASE)
-    vectors = {  # sequence first
-        "sample, batch first": theirs(zeros_BTD).transpose(0, 1),
-        "sample, sequence first": theirs(zeros_BTD.transpose(0, 1)),
-    }
-    return {f"spread over positions, {name}": _largest(x - x[:1]) for name, x in vectors.items()} | {
-        "values of the sample more than 1e-3 off": float((errors_PW.abs() > 1e-3).sum()),
-    }
-
-
-def documents() -> Measured:
-    """Check printed code and numbers of the documents, and count parameters."""
+    module = printed(MODULE, "PositionalEncoding")(WIDTH)
+    errors_PW = module.pe[:, 0] - sinusoid_vectors(torch.arange(LONGEST), WIDTH, BASE)
+    batch_first = module(zeros_BTD).transpose(0, 1)
+    sequence_first = module(zeros_BTD.transpose(0, 1))
     function = printed(WHOLE_FUNCTION, "positional_encoding")
     true_PW = sinusoid_vectors(torch.arange(50), 512, BASE)
+    return {
+        "spread over positions, sample, batch first": _largest(batch_first - batch_first[:1]),
+        "spread over positions, sample, sequence first": _largest(sequence_first - sequence_first[:1]),
+        "values of the sample more than 1e-3 off": float((errors_PW.abs() > 1e-3).sum()),
+        "printed function crashes as extracted": _crashes(lambda: compile(FUNCTION, "printed", "exec")),
+        "printed function, joined, error at d=512": _largest(torch.tensor(function(50, 512)) - true_PW),
+        "printed function, joined, crashes at d=7": _crashes(lambda: function(50, 7)),
+    }
+
+
+def counts() -> Measured:
+    """Count what documents count, parameters, and columns that change with the position of a token."""
+    values = {"1010 read in binary": float(int("1010", 2))}
+    for width in (8, 7):
+        values[f"columns without a k, d={width}"] = width - 2 * math.ceil((width - 1) / 2)
     concatenated = partial(Sinusoidal, combine="concat")
     modules: dict[str, nn.Module] = {
         "fixed": Sinusoidal(_shape(WIDTH)),
@@ -112,24 +114,13 @@ def documents() -> Measured:
         "beside a token as wide": Transformer(10, _shape(2 * WIDTH, causal=True), concatenated),
         "beside a token half as wide": Transformer(10, _shape(WIDTH, causal=True), concatenated),
     }
-    return {
-        "printed function crashes as extracted": _crashes(lambda: compile(FUNCTION, "printed", "exec")),
-        "printed function, joined, error at d=512": _largest(torch.tensor(function(50, 512)) - true_PW),
-        "printed function, joined, crashes at d=7": _crashes(lambda: function(50, 7)),
-        "1010 read in binary": float(int("1010", 2)),
-        **{f"columns without a k, d={d}": float(d - 2 * len(range(math.ceil((d - 1) / 2)))) for d in (8, 7)},
-        **{f"parameters, {n}": float(sum(p.numel() for p in m.parameters())) for n, m in modules.items()},
-    } | separation()
-
-
-def separation() -> Measured:
-    """Count the columns that change with the position of a token, in the embedding and after one layer."""
-    values = {}
-    for combine in ("add", "concat"):
+    for name, module in modules.items():
+        values[f"parameters, {name}"] = sum(parameter.numel() for parameter in module.parameters())
+    tokens_BT = torch.zeros(1, 20, dtype=torch.long)
+    for combine, encoding in (("add", Sinusoidal), ("concat", concatenated)):
         torch.manual_seed(0)
         shape = _shape(WIDTH, causal=True, num_layers=1)
-        model = Transformer(8, shape, partial(Sinusoidal, combine=combine), initialisation="pytorch").double()
-        tokens_BT = torch.zeros(1, 20, dtype=torch.long)
+        model = Transformer(8, shape, encoding, initialisation="pytorch").double()
         embedded_BTD = model.embed(tokens_BT, torch.arange(20)[None])
         for where, x_BTD in (("embedded", embedded_BTD), ("after a layer", model.hidden(tokens_BT))):
             changes_D = (x_BTD[0] - x_BTD[0, :1]).abs().amax(0) > NOISE

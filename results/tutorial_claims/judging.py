@@ -162,7 +162,7 @@ def judge_pair(tasks: Tasks, metrics: Sequence[str], first: str, second: str) ->
         if np.ptp([*values, *others]) <= EQUAL_WITHIN:
             p = math.nan
         elif task == PRECEDENCE:
-            p = permutation_p(values, others)
+            p = permutation_p([*values], [*others])
         else:
             p = paired_ps(differences[None])[0]
         rows.append([task, WORDS[metric], np.nanmean(differences), p])
