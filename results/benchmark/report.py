@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import product
@@ -16,7 +16,6 @@ from pydantic import BeforeValidator, Field
 
 from pe_experiments.configuration.component import shipped
 from pe_experiments.configuration.schema import Count, Folder, Section, validated
-from pe_experiments.drawing import markdown_table
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
@@ -56,7 +55,6 @@ SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # batch size and layers of models of
 OURS = "pe_experiments"
 BEST = "fastest at its best float32"
 QUICK_REPEATS = 5
-HEADING = ("part", "setting", "case", "ms", "ratio", "relative to", "")
 
 
 Part = Literal["small", "peers", "encodings", "lengths", "quick", "gpu"]
@@ -188,8 +186,11 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
         )
 
 
-def benchmark(config: dict[str, Any]) -> list[Row]:
-    """Run the chosen parts and write the table after each; rows of other parts on this machine are kept."""
+def benchmark(config: dict[str, Any]) -> None:
+    """Run the chosen parts and write the table after each; rows of other parts on this machine are kept.
+
+    At the end, say how long a step takes relative to the fastest of the other libraries.
+    """
     settings = validated(BenchmarkSettings, config)
     peers = PEERS if settings.peers else {}
     if peers and WITH_PEERS & set(settings.parts) and (missing := missing_packages()):
@@ -202,7 +203,10 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
     folder = Path(settings.out)
     display = Lines()
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row for row in _earlier_rows(folder, machine) if row.part.partition(":")[0] not in settings.parts]
+    earlier = pd.DataFrame()
+    if (folder / "table.csv").exists() and read_json(folder / "machine.json") == machine:
+        earlier = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""])
+        earlier = earlier[~earlier["part"].str.split(":").str[0].isin(settings.parts)]
     parts: dict[Part, Callable[[int, Display], Iterator[Row]]] = {
         "small": partial(small, peers=peers),
         "peers": partial(equal_shapes, peers=peers),
@@ -211,44 +215,25 @@ def benchmark(config: dict[str, Any]) -> list[Row]:
         "quick": partial(quick, peers=peers),
         "gpu": partial(gpu, peers=peers, device=settings.device),
     }
-    say(" | ".join(HEADING))
+    rows: list[Row] = []
+    say("part | setting | case | ms | ratio | relative to |")
     for part in settings.parts:
         try:
             for row in parts[part](settings.repeats, display):
                 rows.append(row)
-                say(" | ".join(_cells(row)))
+                say(_line(row))
         finally:
             display.stop()
+        table = pd.concat([earlier, pd.DataFrame(rows).round(4)])
         write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
-        write_atomically(folder / "table.csv", pd.DataFrame(rows).round(4).to_csv(index=False))
-        machine_text = ", ".join(f"{key} {value}" for key, value in machine.items())
-        table = markdown_table(HEADING, map(_cells, rows))
-        text = f"Medians, ratios with their quartiles. {machine_text}.\n\n{table}\n"
-        write_atomically(folder / "table.md", text)
+        write_atomically(folder / "table.csv", table.to_csv(index=False))
     say(f"table: {folder / 'table.csv'}")
-    if peers and WITH_PEERS & set(settings.parts):
-        say(conclusion(rows, settings.parts, machine["processor"]))
-    return rows
-
-
-def conclusion(rows: Iterable[Row], parts: Collection[str], processor: str) -> str:
-    """Return the result in one sentence, with the processor."""
-    ratios = [row for row in rows if row.part in {f"{part}: {BEST}" for part in parts}]
-    if not ratios:
-        return f"processor: {processor}; no step was compared with all other libraries"
-    comparison = "; ".join(f"{row.ratio:.2f} ({row.setting})" for row in ratios)
-    return (
-        f"On {processor} a training step takes, relative to the fastest of the other libraries with its best "
-        f"options: {comparison}."
-    )
-
-
-def _earlier_rows(folder: Path, machine: dict[str, Any]) -> list[Row]:
-    """Return the rows of the table in ``folder`` if they were measured on the same machine."""
-    if not (folder / "table.csv").exists() or read_json(folder / "machine.json") != machine:
-        return []
-    rows: Any = pd.read_csv(folder / "table.csv", keep_default_na=False, na_values=[""]).to_dict("records")
-    return [Row(**{key: value for key, value in row.items() if pd.notna(value)}) for row in rows]
+    ratios = [f"{row.ratio:.2f} ({row.setting})" for row in rows if row.part.endswith(BEST)]
+    if ratios:
+        say(
+            f"On {machine['processor']} a training step takes, relative to the fastest of the other libraries "
+            f"with its best options: {'; '.join(ratios)}."
+        )
 
 
 def describe_machine() -> dict[str, Any]:
@@ -259,7 +244,9 @@ def describe_machine() -> dict[str, Any]:
     return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _line(row: Row) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
     value = "" if row.value is None else f"{row.value:.3g} {row.unit}"
-    return row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against, value
+    return " | ".join(
+        (row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against, value)
+    )
