@@ -230,10 +230,8 @@ def benchmark(config: dict[str, Any]) -> None:
     say(f"table: {folder / 'table.csv'}")
     ratios = [f"{row.ratio:.2f} ({row.setting})" for row in rows if row.part.endswith(BEST)]
     if ratios:
-        say(
-            f"On {machine['processor']} a training step takes, relative to the fastest of the other libraries "
-            f"with its best options: {'; '.join(ratios)}."
-        )
+        compared = "relative to the fastest of the other libraries with its best options"
+        say(f"On {machine['processor']} a training step takes, {compared}: {'; '.join(ratios)}.")
 
 
 def describe_machine() -> dict[str, Any]:
