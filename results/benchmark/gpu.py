@@ -1,4 +1,4 @@
-"""Measure steps a second on a GPU: eager and compiled, float32 and bfloat16, and several runs on one GPU."""
+"""Time steps on a GPU: eager and compiled, float32 and bfloat16, and several runs on one GPU."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -56,16 +56,10 @@ def gpu(repeats: int, display: Display, peers: Peers, device: str = "cuda") -> I
         cases = dict(_cases(size, peers, device))
         seconds = interleave(cases, repeats, display, f"gpu {number}/{len(sizes)}, {setting}")
         for case, times in seconds.items():
-            yield _row("gpu", setting, case, median(times))
+            yield Row("gpu", setting, case, 1000 * median(times))
     for jobs in JOBS if device == "cuda" else JOBS[:2]:
-        seconds_per_step = _several_runs(jobs, device, RUN_STEPS if device == "cuda" else 3)
-        yield _row(
-            "gpu: runs that share it", "copy, d=64, 2 layers, batch 64", f"{jobs} runs", seconds_per_step
-        )
-
-
-def _row(part: str, setting: str, case: str, seconds: float) -> Row:
-    return Row(part, setting, case, 1000 * seconds, value=1 / seconds, unit="steps/s")
+        milliseconds = 1000 * _several_runs(jobs, device, RUN_STEPS if device == "cuda" else 3)
+        yield Row("gpu: runs that share it", "copy, d=64, 2 layers, batch 64", f"{jobs} runs", milliseconds)
 
 
 def _cases(size: tuple[int, ...], peers: Peers, device: str) -> Iterator[tuple[str, Timed]]:

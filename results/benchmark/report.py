@@ -181,9 +181,7 @@ def lengths(repeats: int, display: Display) -> Iterator[Row]:
     for done, (tokens, name) in enumerate(cases, start=1):
         milliseconds, megabytes = long_evaluation(tokens, name)
         display.step(done)
-        yield Row(
-            "lengths", f"{tokens} tokens", name, milliseconds, value=megabytes, unit="MB above the imports"
-        )
+        yield Row("lengths", f"{tokens} tokens", name, milliseconds, megabytes=megabytes)
 
 
 def benchmark(config: dict[str, Any]) -> None:
@@ -216,7 +214,7 @@ def benchmark(config: dict[str, Any]) -> None:
         "gpu": partial(gpu, peers=peers, device=settings.device),
     }
     rows: list[Row] = []
-    say("part | setting | case | ms | ratio | relative to |")
+    say("part | setting | case | ms | ratio | relative to | MB")
     for part in settings.parts:
         try:
             for row in parts[part](settings.repeats, display):
@@ -244,7 +242,6 @@ def describe_machine() -> dict[str, Any]:
 
 def _line(row: Row) -> str:
     ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
-    value = "" if row.value is None else f"{row.value:.3g} {row.unit}"
-    return " | ".join(
-        (row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against, value)
-    )
+    memory = "" if row.megabytes is None else f"{row.megabytes:,.0f}"
+    time = f"{row.milliseconds:,.1f}"
+    return " | ".join((row.part, row.setting, row.case, time, ratio, row.against, memory))

@@ -26,8 +26,7 @@ class Row:
     ratio: float | None = None  # median of the ratios to the neighbouring measurement of ``against``
     ratio_low: float | None = None  # lower quartile of the ratios
     ratio_high: float | None = None  # upper quartile of the ratios
-    value: float | None = None  # a measured value other than time
-    unit: str = ""  # of ``value``
+    megabytes: float | None = None  # peak memory above the imports
 
 
 def timed(step: Step) -> Timed:

@@ -4,11 +4,11 @@ A library is imported when one of its rows is built, so that a missing library a
 """
 
 import importlib
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import distribution
+from runpy import run_path
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from pe_experiments.checking.wrapping import by_offset, from_start, pairs, whole
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 
 HF, X = "transformers.models", "x_transformers.x_transformers"
-TUNE = "torchtune/modules/position_embeddings.py"
 FAR = 20_000  # positions in precomputed tables
 Build = Callable[[ModelShape], Any]
 
@@ -94,13 +93,10 @@ def load(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def load_from_file(package: str, path: str, name: str) -> Any:
-    """Return an object from one file of a package whose other files need libraries that are not installed."""
-    location = str(distribution(package).locate_file(path))
-    spec: Any = importlib.util.spec_from_file_location(f"{package}_part", location)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, name)
+def torchtune_rope(shape: ModelShape) -> Any:
+    """Return a module from one file, since other files need libraries that are not installed."""
+    file = distribution("torchtune").locate_file("torchtune/modules/position_embeddings.py")
+    return run_path(str(file))["RotaryPositionalEmbeddings"](shape.head_dim, max_seq_len=FAR)
 
 
 def arrays(call: Callable[[Any], Any], asarray: Callable[[Any], Any], x: Tensor) -> Tensor:
@@ -221,8 +217,7 @@ ROWS = (
         lambda s: load("rotary_embedding_torch:RotaryEmbedding")(s.head_dim),
         lambda module, x, ids: by_offset(
             lambda part, offset: module.rotate_queries_or_keys(part, offset=offset), x, ids)),
-    Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating,
-        lambda s: load_from_file("torchtune", TUNE, "RotaryPositionalEmbeddings")(s.head_dim, max_seq_len=FAR),
+    Row("torchtune", "RotaryPositionalEmbeddings", "rope", Rotating, torchtune_rope,
         lambda module, x, ids: module(
             x.transpose(1, 2), input_pos=whole(ids).expand(len(x), -1)).transpose(1, 2)),
     Row("fla-core", "rotary_embedding_ref", "rope", Rotating, lambda s: None, rotate_fla),

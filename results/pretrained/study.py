@@ -65,26 +65,15 @@ def draw(folder: Path, figures: Path) -> None:
 
 
 def values(folder: Path) -> dict[str, Any]:
-    """Return the tables of the page and the numbers in its text, such as ``yarn_16384``."""
+    """Return the table of the page and the numbers in its text, such as ``yarn_16384``."""
     losses = pd.read_csv(folder / "bits_per_byte.csv").pivot(
         index="length", columns="rope", values="bits_per_byte"
     )
-    bits = by_stretch(folder)
-    differences = {
-        (f"`{rope}`", f"{length:,}"): bits[rope, LONGEST] - bits["as_is", length]
-        for rope in RESCALINGS
-        for length in (TRAINED, TRUNCATED)
-    }
-    by_rescaling = pd.DataFrame(differences).T.map("{:+.3f}".format)
-    by_rescaling.columns = [f"stretch {stretch + 1}" for stretch in bits.index]
     means = losses[[*RESCALINGS]].map("{:.3f}".format).rename(columns="`{}`".format, index="{:,}".format)
     return {
         **{f"{rope}_{length}": loss for rope in RESCALINGS for length, loss in losses[rope].items()},
         "rise": losses[["yarn", "llama3", "ntk"]].max(axis="columns")[LONGEST] - losses["as_is"][TRAINED],
         "means": table(means.rename_axis("context length").reset_index()),
-        "differences": table(
-            by_rescaling.rename_axis(["at 16,384 tokens", "minus on the last"]).reset_index()
-        ),
     }
 
 

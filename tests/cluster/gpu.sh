@@ -35,7 +35,7 @@ else
 fi
 
 part tests 180 "$python" -m pytest -n 0 -q -p no:cacheprovider tests/integration/test_gpu.py
-# Steps a second beside x-transformers and others.
+# The time of a step beside x-transformers and others.
 part benchmark 120 "$python" scripts/benchmark.py parts=gpu device="$device" out="$folder/benchmark"
 for encoding in pe=rope pe=alibi pe=fox+pe.initial_bias=4 pe=kerple_log pe=cpb_log pe=none; do
   [ $((total - SECONDS)) -lt 150 ] && break # the rest is for what follows

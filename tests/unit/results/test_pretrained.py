@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 FOLDER = ROOT / "results" / "pretrained"
 
 
-def test_losses_and_differences_are_those_of_the_csvs() -> None:
+def test_losses_are_those_of_the_csvs() -> None:
     losses = {
         (row["rope"], int(row["length"])): float(row["bits_per_byte"])
         for row in recomputation.read_csv(FOLDER / "bits_per_byte.csv")
@@ -24,7 +24,6 @@ def test_losses_and_differences_are_those_of_the_csvs() -> None:
         mean = np.average(by_stretch, weights=[sizes[str(stretch)] for stretch in by_stretch.index])
         assert losses[rope, length] == pytest.approx(mean)
     assert values["rise"] == pytest.approx(losses["ntk", 16384] - losses["as_is", 8192])
-    (cells,) = [line.split("|") for line in values["differences"].splitlines() if "`yarn` | 2,048" in line]
-    differences = (bits["yarn", 16384] - bits["as_is", 2048]).to_list()
-    assert [float(cell) for cell in cells[3:-1]] == pytest.approx(differences, abs=0.00051)
+    for rope in ("linear", "ntk", "llama3", "yarn"):  # "below `as_is` on all four stretches"
+        assert (bits[rope, 16384] < bits["as_is", 16384]).all()
     assert max(losses[rope, 16384] for rope in ("yarn", "llama3", "ntk")) < losses["linear", 16384]
