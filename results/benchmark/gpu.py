@@ -36,13 +36,9 @@ RUN_STEPS = 300
 
 
 def gpu(repeats: int, display: Display, peers: Peers, device: str = "cuda") -> Iterator[Row]:
-    """Time training steps on a GPU beside other libraries, then whole runs that share it.
+    """Time blocks of `BLOCK` training steps beside other libraries, then whole runs that share the GPU.
 
-    Args:
-        repeats: blocks of `BLOCK` steps for each case.
-        display: shows the progress.
-        peers: models of other libraries.
-        device: ``cuda``, or ``cpu`` to test this function with tiny sizes.
+    ``device=cpu`` tests this function with tiny sizes.
 
     Raises:
         UserError: there is no CUDA device.

@@ -96,12 +96,11 @@ def _verdict(column: pd.DataFrame, row: Any) -> str:
     return OPEN if (ours.abs() <= tied).any() else ORDER
 
 
-def draw(folder: Path, figures: Path) -> None:
+def draw(rows: pd.DataFrame, figures: Path) -> None:
     """Draw our errors over published errors, and curves of papers beside ours.
 
     Hollow markers stand for encodings that did not learn the task.
     """
-    rows = judge_ledger()
     rows = rows[rows["arxiv"] != TEXT]
     figure = Figure(figsize=(4.6, 3.6), layout="constrained")
     looks = styles(sorted(set(rows["encoding"])))
@@ -120,15 +119,14 @@ def draw(folder: Path, figures: Path) -> None:
     curves.draw(figures)
 
 
-def values(folder: Path) -> dict[str, Any]:
+def values(rows: pd.DataFrame) -> dict[str, Any]:
     """Return the verdicts on papers, the number of values by verdict, and how far the runs are."""
-    rows = judge_ledger()
-    rows["verdict"] = rows["verdict"].str.replace(rf"^{NOT}: .*", NOT, regex=True)
-    count = rows["verdict"].value_counts().reindex([*WORDS], fill_value=0)
+    verdicts = rows["verdict"].str.replace(rf"^{NOT}: .*", NOT, regex=True)
+    count = verdicts.value_counts().reindex([*WORDS], fill_value=0)
     in_words: dict[str, str] = {}
-    for arxiv, verdicts in rows.groupby("arxiv")["verdict"]:
-        of_paper = verdicts.value_counts()
-        parts = [f"{of_paper[verdict]} {words}" for verdict, words in WORDS.items() if verdict in of_paper]
+    for arxiv, of_paper in verdicts.groupby(rows["arxiv"]):
+        counts = of_paper.value_counts()
+        parts = [f"{counts[verdict]} {words}" for verdict, words in WORDS.items() if verdict in counts]
         in_words[NAMES[str(arxiv)]] = ", ".join(parts)
     runs = [f"[{name}]({name}/report.html) {words}" for name, words in progress_of_runs().items()]
     return {
@@ -154,26 +152,25 @@ def progress_of_runs() -> dict[str, str]:
     return {name: progress(HERE / name, Study(sweep=(*presets[name],))) for name in sorted(presets)}
 
 
-def judged_values(folder: Path) -> pd.DataFrame:
+def judged_values(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the published values with ours, the 95 % interval of our mean, and the verdict.
 
     The interval is Gaffke's for errors and Student's for losses.
     """
-    rows = judge_ledger()
     is_loss = rows["arxiv"] == TEXT
     unit = np.where(is_loss, 1.0, 100.0)
     intervals = [
         t_interval(values) if loss else mean_interval(np.array(values) / 100)
         for values, loss in zip(rows["seeds"], is_loss, strict=True)
     ]
-    rows["low"] = unit * [interval.low for interval in intervals]
-    rows["high"] = unit * [interval.high for interval in intervals]
-    rows["seeds"] = rows["seeds"].map(len)
-    return rows.drop(columns=["command", "trained"]).rename(columns={"mean": "ours"})
+    ends = {end: unit * [getattr(interval, end) for interval in intervals] for end in ("low", "high")}
+    rows = rows.drop(columns=["command", "trained"]).rename(columns={"mean": "ours"})
+    return rows.assign(seeds=rows["seeds"].map(len), **ends)
 
 
 STUDY = Study(
+    load=lambda folder: judge_ledger(),
     values=values,
     figures=(draw,),
-    tables={"judged_values": judged_values, "judged_pairs": lambda folder: statements.judged_pairs()},
+    tables={"judged_values": judged_values, "judged_pairs": lambda rows: statements.judged_pairs()},
 )
