@@ -28,7 +28,6 @@ WIDTH = 64  # d_model of the study
 NOISE = 1e-9  # smaller values are rounding errors, which differ between machines
 NOISE_FLOAT32 = 1e-5  # the same for quantities in float32
 PAIR = "dog bites man against man bites dog, pooled"
-ROWS = 20  # positions of a learned table
 WORKED_TABLE = ((0, 1, 0, 1), (0.841, 0.540, 0.010, 1.000), (0.909, -0.416, 0.020, 1.000))  # as printed
 HERE = Path(__file__).parent
 # From *Introduction to Natural Language Processing with Transformers*, 5.2; a line break splits a word.
@@ -37,21 +36,21 @@ WHOLE_FUNCTION = FUNCTION.replace("position\n\ns", "positions")
 # The module of *Positional Encoding in Transformers*, with its indentation restored.
 MODULE = (HERE / "printed_module.txt").read_text()
 
-Measured = dict[str, float]
+Measured = dict[str, Any]  # numbers and tensors of one value
 
 
 def audit_all() -> pd.DataFrame:
     """Return all measured quantities, in six digits and without rounding errors, which differ by machine."""
     with torch.no_grad():
         values = formula() | printed_code() | counts() | order() | vectors()
-    audits = pd.DataFrame(values.items(), columns=["quantity", "value"])
+    audits = pd.DataFrame([(name, float(x)) for name, x in values.items()], columns=["quantity", "value"])
     noise = np.where(audits["quantity"].str.endswith("float32"), NOISE_FLOAT32, NOISE)
     rounded = audits["value"].map("{:.6g}".format).astype(float)
     return audits.assign(value=rounded.where(audits["value"].abs() >= noise, 0.0))
 
 
-def _largest(values: Tensor) -> float:
-    return float(values.abs().max())
+def _largest(values: Tensor) -> Tensor:
+    return values.abs().max()
 
 
 def formula() -> Measured:
@@ -69,9 +68,9 @@ def formula() -> Measured:
     periods_W = 2 * math.pi / torch.atan2(sines_W, cosines_W)
     return values | {
         "formula, error of the worked table": _largest(sinusoid_vectors(torch.arange(3), 4, BASE) - worked),
-        "period of the first pair": float(periods_W[0]),
-        "period of the last pair": float(periods_W[-1]),
-        "pairs faster than the one before": float((periods_W.diff() <= 0).sum()),
+        "period of the first pair": periods_W[0],
+        "period of the last pair": periods_W[-1],
+        "pairs faster than the one before": (periods_W.diff() <= 0).sum(),
     }
 
 
@@ -94,7 +93,7 @@ def printed_code() -> Measured:
     return {
         "spread over positions, sample, batch first": _largest(batch_first - batch_first[:1]),
         "spread over positions, sample, sequence first": _largest(sequence_first - sequence_first[:1]),
-        "values of the sample more than 1e-3 off": float((errors_PW.abs() > 1e-3).sum()),
+        "values of the sample more than 1e-3 off": (errors_PW.abs() > 1e-3).sum(),
         "printed function crashes as extracted": _crashes(lambda: compile(FUNCTION, "printed", "exec")),
         "printed function, joined, error at d=512": _largest(torch.tensor(function(50, 512)) - true_PW),
         "printed function, joined, crashes at d=7": _crashes(lambda: function(50, 7)),
@@ -103,7 +102,7 @@ def printed_code() -> Measured:
 
 def counts() -> Measured:
     """Count what documents count, parameters, and columns that change with the position of a token."""
-    values = {"1010 read in binary": float(int("1010", 2))}
+    values: Measured = {"1010 read in binary": int("1010", 2)}
     for width in (8, 7):
         values[f"columns without a k, d={width}"] = width - 2 * math.ceil((width - 1) / 2)
     concatenated = partial(Sinusoidal, combine="concat")
@@ -124,7 +123,7 @@ def counts() -> Measured:
         embedded_BTD = model.embed(tokens_BT, torch.arange(20)[None])
         for where, x_BTD in (("embedded", embedded_BTD), ("after a layer", model.hidden(tokens_BT))):
             changes_D = (x_BTD[0] - x_BTD[0, :1]).abs().amax(0) > NOISE
-            values[f"columns that change with the position, {combine}, {where}"] = float(changes_D.sum())
+            values[f"columns that change with the position, {combine}, {where}"] = changes_D.sum()
     return values
 
 
@@ -150,10 +149,10 @@ def vectors() -> Measured:
     for width, kind in [*product((2, 4, 8, 16, WIDTH), ("float64", "float32")), (2, "bfloat16")]:
         vectors_PW = sinusoid_vectors(torch.arange(LONGEST), width, BASE).to(getattr(torch, kind)).double()
         distances_PP = audit.pairwise_distances(vectors_PW).fill_diagonal_(torch.inf)
-        values[f"closest two positions, d={width}, {kind}"] = float(distances_PP.min())
+        values[f"closest two positions, d={width}, {kind}"] = distances_PP.min()
     for tokens in (10, 100):
-        first, second = audit.vectors_of(Sinusoidal(_shape(WIDTH)), tokens)[:2]
-        values[f"sinusoidal, first step of {tokens}"] = float((second - first).norm())
+        vectors_PW = audit.vectors_of(Sinusoidal(_shape(WIDTH)), tokens)
+        values[f"sinusoidal, first step of {tokens}"] = vectors_PW[:2].diff(dim=0).norm()
     return values
 
 
@@ -163,22 +162,20 @@ def shifts(kind: str) -> Measured:
     distances_PP = audit.pairwise_distances(vectors_PW)
     similarity_PP = vectors_PW @ vectors_PW.T / (WIDTH / 2)
     diagonals = [similarity_PP.diagonal(k) for k in range(len(vectors_PW))]
-    shifted = {  # by k positions, with the linear map M_k
-        k: vectors_PW[:-k] @ audit.shift_matrix(WIDTH, BASE, k).T.to(vectors_PW)
-        for k in (1, 2, audit.OFFSET, 100)
-    }
+    steps_2W = vectors_PW[[7, 14]] - vectors_PW[[5, 12]]
     values = {
-        "values above 1 in size": float((vectors_PW.abs() > 1).sum()),
-        "spread of the similarity over positions": max(float(x.max() - x.min()) for x in diagonals),
-        "distance, 5 to 7": float(distances_PP[5, 7]),
-        "distance, 12 to 14": float(distances_PP[12, 14]),
-        "error of 12 to 14 with the linear map of 5 to 7": _largest((shifted[2] - vectors_PW[2:])[[5, 12]]),
-        "difference vectors of 5 to 7 and 12 to 14, apart": float(
-            (vectors_PW[7] - vectors_PW[5] - vectors_PW[14] + vectors_PW[12]).norm()
-        ),
-    } | {
-        f"residual of M_k, k={k}": float((x - vectors_PW[k:]).norm(dim=-1).max()) for k, x in shifted.items()
+        "values above 1 in size": (vectors_PW.abs() > 1).sum(),
+        "spread of the similarity over positions": max(x.max() - x.min() for x in diagonals),
+        "distance, 5 to 7": distances_PP[5, 7],
+        "distance, 12 to 14": distances_PP[12, 14],
+        "difference vectors of 5 to 7 and 12 to 14, apart": steps_2W.diff(dim=0).norm(),
     }
+    for k in (1, 2, audit.OFFSET, 100):
+        linear_map_WW = audit.shift_matrix(WIDTH, BASE, k).to(vectors_PW)
+        errors_PW = vectors_PW[:-k] @ linear_map_WW.T - vectors_PW[k:]
+        values[f"residual of M_k, k={k}"] = errors_PW.norm(dim=-1).max()
+        if k == 2:
+            values["error of 12 to 14 with the linear map of 5 to 7"] = _largest(errors_PW[[5, 12]])
     return {f"{name}, {kind}": x for name, x in values.items()}
 
 
@@ -186,10 +183,9 @@ def _shape(d_model: int, causal: bool = False, num_layers: int = 2) -> ModelShap
     return ModelShape(d_model, 1, num_layers, causal, 20, 20)
 
 
-def _crashes(call: Callable[[], object]) -> float:
-    """Return 1.0 if the call raises an error, else 0.0."""
+def _crashes(call: Callable[[], object]) -> bool:
     try:
         call()
     except (RuntimeError, IndexError, SyntaxError, ValueError):
-        return 1.0
-    return 0.0
+        return True
+    return False
