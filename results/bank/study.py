@@ -59,6 +59,11 @@ SHIFTED = ["rope", "alibi", "kerple_log", GATE]  # also ran with a convolution o
 WITH_SHIFT = "+token_shift"  # ends the labels of these runs
 SUFFICIENT = 0.9  # mean score on `lag` with which that option does what CPB and CoPE do
 TRUNCATED = "rope+truncation"  # RoPE that reads only its last tokens
+# Drawn from the mirrored configurations by label: whose colour, the panel with room for the words, where.
+DASHED = {
+    TRUNCATED: ("rope", "induction", (1.1, 0.06), "dashed: RoPE, only\nits last N tokens"),
+    GATE + WITH_SHIFT: (GATE, "copy", (2.3, 0.9), "dashed: FoX with\na convolution"),
+}
 MIRRORED = {  # models in the table of the mirrored configurations, in words
     PATTERN: f"`{PATTERN}`",
     "rope": "RoPE, all tokens",
@@ -117,7 +122,9 @@ def load(folder: Path) -> Bank:
     usual_steps = rows["task"].map({task: steps for task, (_, steps) in TASKS.items()})
     is_usual = rows["rate"].isin(RATES) & (rows["steps"].eq(usual_steps) | usual_steps.isna())
     is_usual &= ~is_scale & ~is_shifted
-    runs.runs["label"] += np.where(is_shifted, WITH_SHIFT, "")
+    for table_of_runs in (runs.runs, runs.curves):
+        has_shift = table_of_runs["name"].isin(rows.loc[is_shifted, "name"])
+        table_of_runs["label"] += np.where(has_shift, WITH_SHIFT, "")
     parts = {
         "shifted": is_shifted & (half == 0),
         # Newer encodings have some runs there, too: their study was withdrawn.
@@ -452,14 +459,15 @@ def scale_values(scale: pd.DataFrame) -> dict[str, Any]:
 def draw_curves(bank: Bank, folder: Path) -> None:
     """Draw mean exact match over input length, with standard errors over all configurations.
 
-    RoPE on its last tokens, which was measured in the mirrored configurations, is a dashed line.
+    Dashed lines are of the mirrored configurations.
     """
-    is_drawn = (bank.scores["part"] == "ranked") | (bank.scores["label"] == TRUNCATED)
+    is_dashed = (bank.scores["part"] == "mirrored") & bank.scores["label"].isin(DASHED)
+    is_drawn = (bank.scores["part"] == "ranked") | is_dashed
     points = bank.curves.merge(bank.scores.loc[is_drawn, ["name", "label"]])
     has_all_runs = points.groupby("times")["name"].transform("nunique") == points["name"].nunique()
     points = points[(points["times"] >= 1) & has_all_runs]
     style_of: Any = {"others": (GREY, "")} | styles(IN_COLOUR)
-    grey = sorted(set(points["label"]) - {TRUNCATED, *IN_COLOUR})
+    grey = sorted(set(points["label"]) - {*DASHED, *IN_COLOUR})
     figure, panels = panel_grid(len(TASKS), len(TASKS), 2.5, sharey=True)
     for axes, (task, (title, _)) in zip(panels, TASKS.items(), strict=True):
         groups = points[points["task"] == task].groupby(["label", "times"])["exact_match"]
@@ -470,10 +478,11 @@ def draw_curves(bank: Bank, folder: Path) -> None:
                 means[label].index, means[label], None if label in grey else errors[label], color=colour,
                 marker=marker, markersize=3, linewidth=0.8 if label in grey else 1.2, elinewidth=0.6,
             )  # fmt: skip
-        axes.plot(means[TRUNCATED], "--", color=style_of["rope"][0], linewidth=1.4, zorder=3)
-        if task == "induction":  # its panel has room
-            words = "dashed: RoPE, only\nits last N tokens"
-            axes.text(1.1, 0.06, words, color=style_of["rope"][0], fontsize=6.5)
+        for label, (of_colour, panel, place, words) in DASHED.items():
+            colour = style_of[of_colour][0]
+            axes.plot(means[label], "--", color=colour, linewidth=1.4, zorder=3)
+            if task == panel:
+                axes.text(*place, words, color=colour, fontsize=6.5)
         length_axis(axes, [1, 2, 4, 8], 1, "exact match")
         axes.xaxis.set_major_formatter(lambda times, _: f"{times:g}x")
         axes.set_title(f"{title} ({task})", fontsize=7)
