@@ -25,7 +25,7 @@ from pe_experiments.store.directory import RunDirectory, output_folder
 from pe_experiments.store.names import file_digest, safe_name, short_hash
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, shown
 from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training.cpu import keep_freed_memory
 
@@ -103,9 +103,12 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
     if finetuning_text:
         request["finetuning_text"] = _digests(finetuning_text)
     settings_file = folder / "settings.json"
-    if settings_file.exists() and read_json(settings_file)["request"] == request:
-        say(f"found finished: {folder}")
-        return folder
+    if settings_file.exists():
+        with report.undamaged(settings_file):
+            finished_request = read_json(settings_file)["request"]
+        if finished_request == request:
+            say(f"found finished: {folder}")
+            return folder
     with RunDirectory(folder).lock(wait=0.0):
         keep_freed_memory()
         if settings.threads:
@@ -242,9 +245,15 @@ def _measure(
     """Return the rows of every cell, one for each window; earlier processes left theirs in the CSV file."""
     file = folder / measure.file
     columns = (*measure.key_columns, *measure.columns, "seconds")
-    rows: dict[Key, dict[str, Any]] = {
-        tuple(row[column] for column in measure.key_columns): row for row in read_csv(file)
-    }
+    rows: dict[Key, dict[str, Any]] = {}
+    with report.undamaged(file):
+        for row in read_csv(file):
+            if list(row) != [*columns]:
+                raise ValueError(f"its columns are {shown(','.join(row))}")
+            # Values that are no numbers would end the evaluation after everything else was measured.
+            measure.summary([row])
+            float(row.get("depth") or 0)
+            rows[tuple(row[column] for column in measure.key_columns)] = row
     keys = [cell.keys(measure, identity) for cell in cells]
     windows: dict[Key, tuple[Cell, int]] = {}  # at a factor of 1 all rescalings are plain RoPE and share them
     for cell, cell_keys in zip(cells, keys, strict=True):

@@ -1,5 +1,7 @@
 """Write the results of an evaluation of a pretrained model as a CSV, a figure and a page, and log them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from pe_experiments.drawing import GREY, depth_heatmap, drawing, render, styles,
 from pe_experiments.store.tracking import LoggedRun, Loggers
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
+from pe_experiments.terminal.errors import UserError, one_line
 from pe_experiments.terminal.files import make_folder, read_json, write_atomically
 
 # The encoding that is equal to each rescaling and drawn in the same style.
@@ -140,15 +143,33 @@ def log(
     loggers.close(succeeded=True)
 
 
+@contextmanager
+def undamaged(file: Path) -> Iterator[None]:
+    """Convert the errors of reading a damaged file, or one that was not written here, to a `UserError`."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        why = one_line(f"{type(error).__name__}: {error}")
+        cure = "delete it and settings.json to evaluate again, or set out to another folder"
+        raise UserError(f"{file} is missing or damaged ({why}); {cure}") from error
+
+
 def show(folder: Path) -> None:
-    """Print the table of a finished evaluation and the paths of its files."""
-    facts = read_json(folder / "settings.json")
-    value = _value(facts)
-    original = facts["original_length"]
-    table = pd.read_csv(folder / f"{value}.csv")
-    ropes = table["rope"].unique()
+    """Print the table of a finished evaluation and the paths of its files.
+
+    Raises:
+        UserError: a file of the folder is missing or damaged.
+    """
+    with undamaged(folder / "settings.json"):
+        facts = read_json(folder / "settings.json")
+        value = _value(facts)
+        original = facts["original_length"]
+    with undamaged(folder / f"{value}.csv"):
+        table = pd.read_csv(folder / f"{value}.csv")
+        ropes = table["rope"].unique()
+        cells_by_length = _cells(table, value)
     printed_table = Table("length", *ropes, "", show_edge=False, caption=VALUES[value])
-    for length, cells in _cells(table, value).items():
+    for length, cells in cells_by_length.items():
         note = ""
         if length == original:
             note = "<- original length"

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.pretrained import loss
+from pe_experiments.pretrained import loss, report
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
@@ -184,6 +184,34 @@ def test_the_command_prints_a_table_and_writes_a_page(
     assert [float(row["bits_per_byte/yarn"]) for row in logged] == yarn.tolist()
     assert json.loads((folder / "settings.json").read_text())["blocks"]["yarn at 64"]["factor"] == 2
     assert script("evaluate_pretrained", *arguments).out.startswith("found finished")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("settings.json", "[]"),
+        ("settings.json", "{"),
+        ("stretches.csv", "rope,score\nyarn,1\n"),
+        ("stretches.csv", "measured,block,length,stretch,bytes,bits,seconds\na,b,16,0,8,x,1\n"),
+    ],
+)
+def test_a_foreign_file_in_the_folder_is_named_with_a_cure(
+    evaluate: Evaluate, tmp_path: Path, name: str, content: str
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / name).write_text(content)
+    with pytest.raises(UserError, match=f"{name} is missing or damaged .*; delete it and settings.json"):
+        evaluate(lengths=[16], out=str(folder))
+    assert (folder / name).read_text() == content
+
+
+def test_the_table_of_a_damaged_evaluation_is_not_shown(evaluate: Evaluate) -> None:
+    folder = evaluate(lengths=[16])
+    (folder / "bits_per_byte.csv").unlink()
+    assert evaluate(lengths=[16]) == folder
+    with pytest.raises(UserError, match=r"bits_per_byte\.csv is missing"):
+        report.show(folder)
 
 
 @pytest.fixture
