@@ -7,6 +7,7 @@ provenance.csv  a row per run: `NUMERICS`, commit, PyTorch version, and as JSON 
                 digests of data files, the command and the machine; an empty cell has the value above it
 text.csv        for language models: a row per run, context length and kind of bytes
 depth.csv       for tasks with a depth: a row per run, input length and depth
+index.csv       a row per run, length and index in the answer, at two lengths
 by_step.csv     with ``evaluation.every``: a row per run, step of the training and length
 tuning.csv      if an option was tuned per encoding: a row per run of the grid, with its validation loss
 """
@@ -23,7 +24,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from pe_experiments.comparison.compare_runs import RECORDED, runs_csv
-from pe_experiments.comparison.runs import KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
+from pe_experiments.comparison.runs import FURTHER, KEYS, TRAINING, Runs, at_shared_lengths, with_summaries
 from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, option_value
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.store.csv_files import bounded_columns
@@ -34,8 +35,7 @@ from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_at
 
 SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 FILES = (RUNS, CURVES, "training.csv", PROVENANCE)
-OPTIONAL = ("text", "depth", "by_step")  # attributes of `Runs`, written to NAME.csv if they have rows
-FRAMES = ("runs", "curves", "training", *OPTIONAL)  # attributes of `Runs` that are data frames
+FRAMES = ("runs", "curves", "training", *FURTHER)  # attributes of `Runs` that are data frames
 NUMBERS = {  # columns that must have numbers only
     "runs.csv": ("seed", "max_length", "parameters"),
     "curves.csv": ("length", "content_length", "loss", *bounded_columns()),
@@ -124,7 +124,7 @@ def write_archive(runs: Runs, folder: Path) -> None:
     provenance = pd.DataFrame(rows)
     provenance = provenance.mask(provenance.eq(provenance.shift()))
     tables = dict(zip(FILES[1:], (runs.curves, training, provenance), strict=True))
-    for name in OPTIONAL:
+    for name in FURTHER:
         if len(getattr(runs, name)):
             tables[f"{name}.csv"] = getattr(runs, name)
     if runs.tuning:
@@ -138,7 +138,7 @@ def read_archive(folder: Path) -> Runs:
     """Return the runs of a published study, with summaries recomputed from their curves."""
     with valid_study(folder):
         with consistent_files(folder):
-            optional_files = [f"{name}.csv" for name in OPTIONAL if (folder / f"{name}.csv").exists()]
+            optional_files = [f"{name}.csv" for name in FURTHER if (folder / f"{name}.csv").exists()]
             tables = {file: read_table(folder / file) for file in (*FILES, *optional_files)}
             tuning = _choices(read_table(folder / TUNING, "value")) if (folder / TUNING).exists() else []
         _refuse_inconsistent(tables)

@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.comparison import compare, load_runs
+from pe_experiments.comparison import build_comparison, compare, load_runs
 from pe_experiments.comparison.page import render_page
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.studies.archive import read_archive, write_archive
+from pe_experiments.studies.archive import read_archive, select_runs, write_archive
 from tests.conftest import TINY, Script, Tiny, assert_one_sentence
 from tests.interrupted import StopAt
 
@@ -65,9 +65,13 @@ def test_the_rows_are_published(tiny: Tiny, tmp_path: Path) -> None:
         run_experiment(tiny(f"seed={len(options)}", *options).config)
     runs = load_runs(tmp_path / "results")
     write_archive(runs, tmp_path / "archive")
-    published = read_archive(tmp_path / "archive").by_step
-    pd.testing.assert_frame_equal(published, runs.by_step)
-    assert published["name"].nunique() == 1
+    published = read_archive(tmp_path / "archive")
+    pd.testing.assert_frame_equal(published.by_step, runs.by_step)
+    assert published.by_step["name"].nunique() == 1
+    pd.testing.assert_frame_equal(published.index, runs.index)  # accuracy by index in the answer
+    assert "accuracy by index in the answer" in render_page(build_comparison(published), "title")
+    first = published.runs["name"] == published.runs["name"].min()
+    assert set(select_runs(published, first).index["name"]) == set(published.runs.loc[first, "name"])
 
 
 def test_a_finished_run_without_it_says_so(script: Script, tiny: Tiny) -> None:
