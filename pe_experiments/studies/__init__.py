@@ -1,7 +1,7 @@
 """Published evidence: write finished runs to CSVs, and regenerate pages from CSVs byte for byte.
 
 A study is a folder with the CSVs of `archive`. Its page, ``README.md``, is written by hand; `blocks` fills in
-tables and numbers. Its module ``study.py`` declares a `study.Study`, named ``STUDY``. A study without it gets
+tables and numbers. Its module ``study.py`` declares a `pages.Study`, named ``STUDY``. A study without it gets
 the files of a comparison.
 """
 
@@ -15,4 +15,4 @@ from pe_experiments.studies.blocks import format_mean as format_mean
 from pe_experiments.studies.blocks import format_test as format_test
 from pe_experiments.studies.blocks import table as table
 from pe_experiments.studies.blocks import with_settings as with_settings
-from pe_experiments.studies.study import Study as Study
+from pe_experiments.studies.pages import Study as Study

@@ -1,23 +1,27 @@
-"""Regenerate the tables, figures and page of a study from its CSVs, byte for byte."""
+"""What a study declares, and its tables, figures and page, regenerated from its CSVs byte for byte."""
 
 import filecmp
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import pandas as pd
 from PIL import Image
 
+from hydra_plugins.pe_experiments.sweeps import grid_runs
 from pe_experiments.comparison import build_comparison, write_comparison
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.drawing import drawing
 from pe_experiments.store.environment import is_tracked
-from pe_experiments.store.published import PROVENANCE
+from pe_experiments.store.published import PROVENANCE, published_keys
 from pe_experiments.studies.archive import FILES, SHIPPED, read_archive
 from pe_experiments.studies.blocks import fill_page
-from pe_experiments.studies.study import PROGRESS, Study, progress
 from pe_experiments.terminal.console import Lines
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import consistent_files, make_folder, replace_together
@@ -25,8 +29,53 @@ from pe_experiments.terminal.files import consistent_files, make_folder, replace
 DATA = (".csv", ".json")
 PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
 WRITTEN_BY_HAND = ("plan.md",)
-DEPTHS = ("*", "*/*")  # where studies are in the results directory, such as text and text/rope
+FOLDERS = ("*", "*/*")  # where studies are in the results directory, such as text and text/rope
+PROGRESS = "progress"  # the value that says how many planned runs are published
 COLOURS = 128  # in a published image; the reduced palette makes files three times smaller
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published study, generated from the CSVs of its folder.
+
+    Attributes:
+        sweep: the presets that list all planned runs; none if the study trains no runs.
+        planned: the number of planned runs, where no preset lists them: runs that continue others.
+        load: reads what the functions below receive; by default the folder itself.
+        values: returns the tables (as text) and the numbers of the page, ``README.md``, by name.
+        figures: functions that draw ``figures/NAME.png``; each receives the data and the folder.
+        tables: functions that return ``NAME.csv``.
+        measures: functions that write further CSVs from the runs when the study is published; each receives
+            the folder, the runs and the results directory.
+        compare: also write the files of `compare.py`.
+    """
+
+    sweep: tuple[str, ...] = ()
+    planned: int = 0
+    load: Callable[[Path], Any] = field(default=lambda folder: folder)
+    values: Callable[[Any], Mapping[str, Any]] = field(default=lambda data: {})
+    figures: tuple[Callable[[Any, Path], None], ...] = ()
+    tables: Mapping[str, Callable[[Any], pd.DataFrame]] = field(default_factory=dict)
+    measures: tuple[Callable[[Path, Any, Path], None], ...] = ()
+    compare: bool = False
+
+
+def progress(folder: Path, study: Study) -> str:
+    """Return how many planned runs of a study are published, such as ``3,792 of 4,442 planned runs``.
+
+    Raises:
+        UserError: more runs are published than were planned.
+    """
+    planned = study.planned
+    for preset in study.sweep:
+        sweeper = compose_config([f"sweep={preset}"], with_hydra=True).hydra.sweeper
+        planned += len(grid_runs(sweeper.params, sweeper.grids))
+    published = len(published_keys(folder))
+    if published > planned:
+        raise UserError(f"{folder.name}: {published:,} runs are published, but {planned:,} were planned")
+    if published == planned:
+        return f"all {planned:,} planned runs"
+    return f"{published:,} of {planned:,} planned runs"
 
 
 def regenerate(folder: Path) -> None:
@@ -76,7 +125,7 @@ def list_studies(results_dir: Path) -> list[Path]:
     Raises:
         UserError: no study is published there.
     """
-    patterns = [f"{depth}/{name}" for depth in DEPTHS for name in (PROVENANCE, "study.py")]
+    patterns = [f"{pattern}/{name}" for pattern in FOLDERS for name in (PROVENANCE, "study.py")]
     candidates = {path.parent for pattern in patterns for path in results_dir.glob(pattern)}
     studies = []
     for folder in sorted(candidates):

@@ -1,19 +1,32 @@
-"""Compare the user's encoding with a bank, from the runs of ``sweep=versus``."""
+"""Compare the user's encoding with a bank, from the runs of ``sweep=versus``: verdicts, figures, a page."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 
 from pe_experiments import NUMERICS
+from pe_experiments.comparison.runs import Runs
+from pe_experiments.drawing import drawing, legend_below, length_axis, panel_grid, render, save, styles, text
 from pe_experiments.store.manifest import list_in_study
-from pe_experiments.studies.baselines import BankComparison, compare_with_bank
+from pe_experiments.studies.baselines import BankComparison, ScoresByTask, compare_with_bank
 from pe_experiments.studies.scores import SCORE
-from pe_experiments.studies.versus_page import report
+from pe_experiments.studies.verdicts import SIGNS, verdicts_on
 from pe_experiments.sweeps.callbacks import ComparisonReport
 from pe_experiments.sweeps.launch import Job
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.files import make_folder, write_atomically
+
+LEGEND = (
+    "+ better, - worse, = tied (no significant difference), . too few configurations; only one learned the\n"
+    "task in three quarters of the configurations: (+) yours, (-) the baseline; 0 neither did"
+)
+HIGHLIGHTED = 3  # number of baselines with the highest mean that are drawn in colour
+PALE = "0.75"  # grey of the other baselines
 
 
 class Versus(ComparisonReport):
@@ -72,3 +85,122 @@ class Versus(ComparisonReport):
         if comparison and finished:
             list_in_study(comparison.results_dir, comparison.study, *finished)
             report(comparison)
+
+
+def report(versus: BankComparison) -> None:
+    """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts."""
+    runs = versus.all_runs()
+    table = versus.scores(runs)
+    scores_by_task = versus.scores_by_task(table)
+    if not scores_by_task:
+        say(f"{versus.bank}: nothing to compare yet; a configuration needs all its learning rates")
+        return
+    folder = versus.results_dir / versus.study
+    rows = verdict_rows(versus.label, scores_by_task)
+    figures_folder = make_folder(folder / "figures")
+    with drawing():
+        _draw_curves(versus, runs, table, scores_by_task, figures_folder)
+        _draw_scores(versus, runs, scores_by_task, figures_folder)
+    configurations = sum(map(len, scores_by_task.values()))
+    cost = f"{configurations} configurations were run on {len(scores_by_task)} tasks"
+    page = render(
+        Path(__file__).with_name("versus.html.j2"),
+        versus=versus,
+        tasks=[(task, task_rows.to_dict("records")) for task, task_rows in rows.groupby("task", sort=False)],
+        figures=[(figures_folder / f"{name}.svg").read_bytes() for name in ("curves", "scores")],
+        score=versus.metric == SCORE,
+        cost=cost,
+    )
+    write_atomically(folder / "report.html", page)
+    for name, frame in (("verdicts.csv", rows), ("scores.csv", table)):
+        write_atomically(folder / name, frame.to_csv(index=False))
+    rows["sign"] = rows["verdict"].map(SIGNS)
+    say(rows.pivot(index="task", columns="baseline", values="sign").to_string(na_rep=""))
+    say(f"{LEGEND}\n{cost}\npage: {folder / 'report.html'}")
+
+
+def verdict_rows(label: str, scores_by_task: ScoresByTask) -> pd.DataFrame:
+    """Return one row per task and baseline that compares the encoding called ``label`` with the baseline.
+
+    The column ``pairs`` counts the configurations in which both learned the task, and ``higher`` counts in
+    how many of them the encoding scores higher.
+    """
+    rows: list[dict[str, Any]] = []
+    for task, scores in scores_by_task.items():
+        own_scores = scores[label]
+        for name, comparison in verdicts_on(scores, label).items():
+            differences = own_scores - scores[name]
+            rows.append(
+                {
+                    "task": task,
+                    "baseline": name,
+                    "verdict": comparison.verdict,
+                    "configurations": len(scores),
+                    "learned": own_scores.count(),
+                    "mean": own_scores.mean(),
+                    "baseline_learned": scores[name].count(),
+                    "baseline_mean": scores[name].mean(),
+                    "difference": differences.mean(),
+                    "low": comparison.interval.low,
+                    "high": comparison.interval.high,
+                    "p_holm": comparison.p,
+                    "higher": (differences > 0).sum(),
+                    "pairs": differences.count(),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _draw_curves(
+    versus: BankComparison, runs: Runs, table: pd.DataFrame, scores_by_task: ScoresByTask, folder: Path
+) -> None:
+    """Draw mean exact match over input length, in multiples of the training length, with a panel per task.
+
+    The means are over the configurations that the encoding has run. Its line is thick, and the highest
+    baselines are in colour. A length is drawn if all runs were evaluated at it.
+    """
+    figure, panels = panel_grid(len(scores_by_task), 3, 1.9)
+    in_colour = {}
+    for task, scores in scores_by_task.items():
+        highest = scores.drop(columns=versus.label).mean().nlargest(HIGHLIGHTED).index
+        in_colour[task] = [*map(str, highest[::-1]), versus.label]
+    coloured = dict.fromkeys(label for labels in in_colour.values() for label in reversed(labels))
+    style_of = styles(coloured, runs.own_labels) | {"others": (PALE, "")}
+    curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
+    curves["times"] = curves["content_length"] / curves["max_length"]
+    for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
+        rows = table[(table["task"] == task) & table["configuration"].isin(scores.index)]
+        points = curves[curves["name"].isin(rows["name"])]
+        points = points[points.groupby("times")["name"].transform("size") == len(rows)]
+        means = points.groupby(["label", "times"])["exact_match"].mean().unstack("label")
+        grey = [str(label) for label in means if label not in in_colour[task]]
+        for label in (*grey, *in_colour[task]):
+            colour, marker = style_of["others" if label in grey else label]
+            width = 2.4 if label == versus.label else 1.2
+            axes.plot(means.index, means[label], color=colour, marker=marker, markersize=3, linewidth=width)
+        first, last = np.log2([means.index.min(), means.index.max()])
+        powers = 2.0 ** np.arange(np.floor(first), np.ceil(last) + 1)
+        length_axis(axes, powers, 1, "exact match")
+        axes.xaxis.set_major_formatter(lambda times, _: f"{times:g}x")
+        axes.set(title=task, xlabel="input length / longest in training")
+        axes.label_outer()
+    legend_below(figure, style_of, [*coloured, "others"])
+    save(figure, folder, "curves")
+
+
+def _draw_scores(versus: BankComparison, runs: Runs, scores_by_task: ScoresByTask, folder: Path) -> None:
+    """Draw a row of points per encoding with a bar at the mean, the encoding with the highest mean on top."""
+    most = max(scores.shape[1] for scores in scores_by_task.values())
+    figure, panels = panel_grid(len(scores_by_task), 3, 0.6 + 0.15 * most)
+    colour, _ = styles([versus.label], runs.own_labels)[versus.label]
+    for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
+        order = scores.mean().sort_values(na_position="first").index
+        for row, label in enumerate(order):
+            point_colour, bar_colour = (colour, colour) if label == versus.label else (PALE, "0.3")
+            axes.plot(scores[label], [row] * len(scores), "o", color=point_colour, markersize=3, alpha=0.6)
+            axes.plot([scores[label].mean()], [row], "|", color=bar_colour, markersize=9)
+        axes.set_yticks(range(len(order)), [text(str(label), 24) for label in order])
+        axes.tick_params(axis="y", labelsize=6)
+        axes.set(title=task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
+        axes.spines[["top", "right"]].set_visible(False)
+    save(figure, folder, "scores")

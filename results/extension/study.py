@@ -18,7 +18,7 @@ from pe_experiments.studies import (
     read_archive,
     with_settings,
 )
-from pe_experiments.studies.study import progress
+from pe_experiments.studies.pages import progress
 
 TRAINED, EXTENDED, LONGEST = 256, 1024, 4096  # bytes of context
 LENGTHS = [TRAINED, 512, EXTENDED, 2048, LONGEST]

@@ -11,7 +11,7 @@ from pe_experiments.comparison.statistics import mean_interval, t_interval
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.studies import Study, read_table
-from pe_experiments.studies.study import progress
+from pe_experiments.studies.pages import progress
 from pe_experiments.terminal.files import CONFIG_DIR
 
 from . import curves, statements

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.studies.blocks import NUMBER, TABLE
-from pe_experiments.studies.pages import list_studies, load_study
-from pe_experiments.studies.study import progress
+from pe_experiments.studies.pages import list_studies, load_study, progress
 from tests import recomputation
 from tests.conftest import ROOT
 
