@@ -17,9 +17,8 @@ from pydantic import Field
 from pe_experiments.configuration.schema import Count, Folder, LoggerSections, Section
 from pe_experiments.pretrained import report
 from pe_experiments.pretrained.finetune import FinetuneSettings, finetune
-from pe_experiments.pretrained.loss import Loss
+from pe_experiments.pretrained.measures import Loss, Retrieval, spelled
 from pe_experiments.pretrained.model import WITHOUT_FACTOR, Block, PretrainedModel, Rope
-from pe_experiments.pretrained.retrieval import Retrieval, spelled
 from pe_experiments.store.csv_files import read_csv, to_csv
 from pe_experiments.store.directory import RunDirectory, output_folder
 from pe_experiments.store.names import file_digest, safe_name, short_hash

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.pretrained import loss, report
+from pe_experiments.pretrained import measures, report
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
@@ -109,7 +109,7 @@ def test_an_interrupted_evaluation_loses_one_window(
     measure: Measure, monkeypatch: pytest.MonkeyPatch, results: Path
 ) -> None:
     lengths: list[int] = []
-    original = loss.bits
+    original = measures.bits
 
     def stop_at_the_fourth(*arguments: Any) -> float:
         lengths.append(len(arguments[1]))
@@ -117,7 +117,7 @@ def test_an_interrupted_evaluation_loses_one_window(
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(loss, "bits", stop_at_the_fourth)
+    monkeypatch.setattr(measures, "bits", stop_at_the_fourth)
     with pytest.raises(KeyboardInterrupt):
         measure(rope=["as_is", "yarn"])
     assert lengths == [64, 64, 64, 64]  # the longest come first

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from pe_experiments.evaluation.metrics import wilson_interval
+from pe_experiments.pretrained.measures import Retrieval
 from pe_experiments.pretrained.model import PretrainedModel
-from pe_experiments.pretrained.retrieval import Retrieval
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.tasks.text import Text
 from tests.conftest import Outcome, assert_one_sentence
