@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 
-from pe_experiments.analysis.explorer import encoding_view
+from pe_experiments.analysis.show_encoding import encoding_view
 from pe_experiments.configuration.component import load_component, shipped, user_errors
 from pe_experiments.configuration.experiment import shortest_length
 from pe_experiments.drawing import COLOURS, drawing, panel_grid, save

@@ -19,6 +19,6 @@ def run(cfg: DictConfig) -> None:
     pe_overrides = [text for text in overrides if key_of(text).partition(".")[0] == "pe"]
     if pe_overrides and cfg.encodings is not None:
         raise UserError(f"{pe_overrides[0]}: cannot be combined with encodings=...")
-    from pe_experiments.analysis.show import ShowSettings, show_encodings  # imports torch
+    from pe_experiments.analysis.show_encoding import ShowSettings, show_encodings  # imports torch
 
     show_encodings(validated(ShowSettings, cfg))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pe_experiments.analysis.audit import EXAMPLE_WORDS, SENTENCES, read_both
-from pe_experiments.analysis.explorer import about_choice, encoding_view, explorer_page, rounded_lists
+from pe_experiments.analysis.show_encoding import about_choice, encoding_view, explorer_page, rounded_lists
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.component import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pe_experiments.analysis.explorer import encoding_view, explorer_page
+from pe_experiments.analysis.show_encoding import encoding_view, explorer_page
 from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.random_inputs import build
 from pe_experiments.configuration.component import shipped
