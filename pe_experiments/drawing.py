@@ -165,7 +165,7 @@ def _printed_names() -> dict[str, str]:
     return {name: card["printed"] for name, card in cards.items()}
 
 
-def text(label: str, longest: int = 40) -> str:
+def escaped(label: str, longest: int = 40) -> str:
     """Return a label on one line, cut to ``longest`` characters and escaped for matplotlib."""
     one_line = " ".join(label.split())
     if len(one_line) > longest:
@@ -326,7 +326,7 @@ def legend_below(
     entries = [
         Line2D([], [], color=style_of[label][0], marker=style_of[label][1], markersize=5, linewidth=1.8,
                linestyle="--" if label in unlearned else "-",
-               label=text(printed_name(label)) + (" (did not learn)" if label in unlearned else ""))
+               label=escaped(printed_name(label)) + (" (did not learn)" if label in unlearned else ""))
         for label in labels
     ]  # fmt: skip
     if not entries:
@@ -356,7 +356,7 @@ def run_figure(
     metrics = drawn_metrics(curve)
     panel_count = len(metrics) + bool(by_step)
     figure = Figure(figsize=(4.5 * max(panel_count, 1.3), 3.6), layout="constrained")
-    figure.suptitle(text(f"{printed_name(label)} on {task}", 110))
+    figure.suptitle(escaped(f"{printed_name(label)} on {task}", 110))
     panels = figure.subplots(1, panel_count, squeeze=False)[0]
     if by_step:
         image = _step_heatmap(panels[-1], by_step, max_length, metrics[0])
@@ -395,7 +395,7 @@ def run_depth_figure(
     """Draw the depth table of a run as PNG: exact match by input length and depth."""
     cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
     figure = Figure(figsize=(6.0, 3.2), layout="constrained")
-    figure.suptitle(text(f"{printed_name(label)} on {task}, trained to {max_length}", 80))
+    figure.suptitle(escaped(f"{printed_name(label)} on {task}, trained to {max_length}", 80))
     axes = figure.subplots()
     image = depth_heatmap(axes, cells, max_length)
     for (row, column), value in np.ndenumerate(cells.to_numpy()):

@@ -114,7 +114,7 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
             distances.append(distances_N)
             right.append(~wrong_BT[scored_BT])
         for row in wrong_BT.any(dim=1).nonzero()[: MISTAKES - len(mistakes), 0].tolist():
-            mistakes.append(_mistake(trained, batch, answers_BT, row, inputs, first))
+            mistakes.append(_mistake(trained, batch, answers_BT, row, inputs))
     needed_D = needed_accuracy_D = needed_count_D = None
     if distances:
         needed, inverse_N, counts = torch.cat(distances).unique(return_inverse=True, return_counts=True)
@@ -176,9 +176,7 @@ def _attention(trained: TrainedModel, batch: Batch) -> tuple[np.ndarray, np.ndar
     return distances_D, np.sum(sums_LHD, axis=0) / counts_D, first
 
 
-def _mistake(
-    trained: TrainedModel, batch: Batch, answers_BT: Tensor, row: int, inputs: int, first: int
-) -> Mistake:
+def _mistake(trained: TrainedModel, batch: Batch, answers_BT: Tensor, row: int, inputs: int) -> Mistake:
     """Return a row with a mistake as printed symbols."""
     labels_T = batch.labels_BT[row]
     columns = (labels_T != IGNORE).nonzero()[:, 0]

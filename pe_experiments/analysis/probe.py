@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES
-from pe_experiments.drawing import FIGURE_WIDTH, text
+from pe_experiments.drawing import FIGURE_WIDTH, escaped
 from pe_experiments.terminal.errors import UserError
 
 POSITION = "position"
@@ -94,12 +94,12 @@ def probe_positions(trained: TrainedModel, length: int | None = None, examples: 
     return pd.DataFrame(lines)
 
 
-def fit_linear(states_ND: Tensor, values_N: Tensor, ridge: float = RIDGE) -> tuple[Tensor, Tensor]:
-    """Return weights [D] and constant that minimise squared errors plus ``ridge`` times squared weights."""
+def fit_linear(states_ND: Tensor, values_N: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights [D] and constant that minimise squared errors plus `RIDGE` times squared weights."""
     states_ND, values_N = states_ND.double(), values_N.double()
     mean_D, mean = states_ND.mean(dim=0), values_N.mean()
     centred_ND = states_ND - mean_D
-    squares_DD = centred_ND.T @ centred_ND + ridge * torch.eye(len(mean_D), dtype=torch.double)
+    squares_DD = centred_ND.T @ centred_ND + RIDGE * torch.eye(len(mean_D), dtype=torch.double)
     weights_D = torch.linalg.solve(squares_DD, centred_ND.T @ (values_N - mean))
     return weights_D, mean - mean_D @ weights_D
 
@@ -167,7 +167,7 @@ def probe_figure(table: pd.DataFrame, title: str) -> Figure:
     layers = list(dict.fromkeys(table["layer"]))
     ranges = list(dict.fromkeys(table["range"]))
     figure = Figure(figsize=(FIGURE_WIDTH, 1.2 + 0.45 * len(layers)), layout="constrained")
-    figure.suptitle(text(title, 110))
+    figure.suptitle(escaped(title, 110))
     panels = figure.subplots(1, len(quantities), squeeze=False, sharey=True)[0]
     for axes, quantity in zip(panels, quantities, strict=True):
         of_quantity = table[table["quantity"] == quantity].set_index(["layer", "range"])

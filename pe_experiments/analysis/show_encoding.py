@@ -36,9 +36,9 @@ from pe_experiments.terminal.files import CONFIG_DIR, read_json, write_atomicall
 
 _HERE = Path(__file__).parent
 # In a wheel the published data is beside this file, in a checkout in the study ``results/encodings``.
-PUBLISHED = _HERE / "explorer.json"
-if not PUBLISHED.exists():
-    PUBLISHED = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
+PUBLISHED_DATA = _HERE / "explorer.json"
+if not PUBLISHED_DATA.exists():
+    PUBLISHED_DATA = CONFIG_DIR.parent / "results" / "encodings" / "explorer.json"
 MAX_POSITIONS = 128  # maximum number of positions and distances shown
 LONGEST_NAME = 100  # maximum number of characters of the labels in a file name
 
@@ -171,7 +171,7 @@ def explorer_page(
         own: names of the views that show encodings of the user.
         repository: path from the page to the repository, for links to its files; "" names them only.
     """
-    content = data or read_json(PUBLISHED)
+    content = data or read_json(PUBLISHED_DATA)
     views = {view["name"]: view for view in (*content["encodings"], *requested)}
     shown_first = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
     style_of = style_indices(views, own)

@@ -17,9 +17,9 @@ from pe_experiments.drawing import (
     GREY,
     MARKERS,
     drawing,
+    escaped,
     panel_grid,
     render,
-    text,
     write_figure,
 )
 from pe_experiments.terminal.files import write_atomically
@@ -72,7 +72,7 @@ def attention_figure(inside: Inside, title: str) -> Figure:
     rows = layers * math.ceil(heads / columns)
     side = FIGURE_WIDTH / columns
     figure = Figure(figsize=(FIGURE_WIDTH, 0.5 + 0.92 * rows * side), layout="constrained")
-    figure.suptitle(text(title, 110))
+    figure.suptitle(escaped(title, 110))
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     per_layer = columns * math.ceil(heads / columns)
     image = None
@@ -98,7 +98,7 @@ def distance_figure(inside: Inside, title: str) -> Figure:
     """Draw the mean attention weight by distance: a panel per layer, a line per head."""
     layers, heads, _ = inside.attention_LHD.shape
     figure, panels = panel_grid(layers, 3, 2.2, 0.7, sharey=True)
-    figure.suptitle(text(title, 110))
+    figure.suptitle(escaped(title, 110))
     for layer, axes in enumerate(panels):
         for head in range(heads):
             axes.plot(
@@ -125,7 +125,8 @@ def accuracy_figure(inside: Inside, title: str) -> Figure:
     """Draw token accuracy by index in the answer and, if it is known, by distance to the needed symbol."""
     by_distance = inside.needed_D is not None and len(inside.needed_D) > 1
     figure = Figure(figsize=(FIGURE_WIDTH, 2.6), layout="constrained")
-    figure.suptitle(text(f"{title}: {inside.examples} examples, exact match {inside.exact_match:.2f}", 110))
+    title += f": {inside.examples} examples, exact match {inside.exact_match:.2f}"
+    figure.suptitle(escaped(title, 110))
     panels = figure.subplots(1, 2 if by_distance else 1, squeeze=False)[0]
     indices = np.arange(len(inside.accuracy_M))
     _draw_accuracy(panels[0], indices, inside.accuracy_M, "index in the answer")

@@ -22,13 +22,13 @@ from pe_experiments.drawing import (
     GREY,
     depth_heatmap,
     drawing,
+    escaped,
     legend_below,
     length_axis,
     metric_axis,
     panel_grid,
     printed_name,
     save,
-    text,
 )
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.console import Display
@@ -84,9 +84,9 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=single)
         if single:
             title = f"{protocol.title}, trained to {protocol.max_length}; {_seeds(rows)}"
-            figure.suptitle("\n".join(wrap(text(title, 200), 115)))
+            figure.suptitle("\n".join(wrap(escaped(title, 200), 115)))
         else:
-            panels[0].set_title("\n".join(wrap(text(protocol.title, 60), 25)))
+            panels[0].set_title("\n".join(wrap(escaped(protocol.title, 60), 25)))
     all_rows = [row for protocol in protocols for row in comparison.rows(protocol)]
     drawn = {row["encoding"] for row in all_rows}
     unlearned = drawn - {row["encoding"] for row in all_rows if learned(row)}
@@ -136,7 +136,8 @@ def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
     for label, curves in protocol.parents.groupby("label"):
         means = curves.groupby("content_length")[metric].mean()
         axes.plot(means.index, means, color=GREY, linestyle=(0, (1, 1)), linewidth=1.2, zorder=2)
-        axes.annotate(text(f"{printed_name(str(label))}, before"), (means.index[-1], means.iloc[-1]), (2, 4),
+        name = escaped(f"{printed_name(str(label))}, before")
+        axes.annotate(name, (means.index[-1], means.iloc[-1]), (2, 4),
                       textcoords="offset points", fontsize=6.5, color=GREY, ha="right")  # fmt: skip
 
 
@@ -157,13 +158,13 @@ def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figu
     figure, panels = panel_grid(len(depths), 4, 1.6, 0.7)
     grid: Any = panels[0].get_gridspec()
     title = f"{protocol.title}, trained to {protocol.max_length}: mean exact match over seeds"
-    figure.suptitle(text(title, 110))
+    figure.suptitle(escaped(title, 110))
     figure.supxlabel("input length", fontsize=8)
     figure.supylabel("depth", fontsize=8)
     for axes, (label, cells) in zip(panels, depths.items(), strict=True):
         image = depth_heatmap(axes, cells, protocol.max_length)
         axes.set(xlabel="", ylabel="")
-        axes.set_title("\n".join(wrap(text(printed_name(label), 60), 22)), fontsize=7)
+        axes.set_title("\n".join(wrap(escaped(printed_name(label), 60), 22)), fontsize=7)
         axes.tick_params(labelsize=6)
         axes.tick_params(axis="x", rotation=90 if grid.ncols > 2 else 0)
     figure.colorbar(image, ax=panels, label="exact match", aspect=12 * grid.nrows)

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from pe_experiments.configuration.schema import LoggerSections
-from pe_experiments.drawing import GREY, depth_heatmap, drawing, render, styles, text, write_figure
+from pe_experiments.drawing import GREY, depth_heatmap, drawing, escaped, render, styles, write_figure
 from pe_experiments.store.tracking import LoggedRun, Loggers
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
@@ -105,7 +105,7 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, facts: dict[str, Any]) -> None:
     axes.set_ylabel(value.replace("_", " "))
     if value == "accuracy":
         axes.set_ylim(-0.03, 1.03)
-    axes.set_title(text(facts["name"], 80), loc="left", pad=14)
+    axes.set_title(escaped(facts["name"], 80), loc="left", pad=14)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

@@ -27,7 +27,7 @@ from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import consistent_files, make_folder, replace_together
 
 DATA = (".csv", ".json")
-PUBLISHED = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
+SUFFIXES = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
 WRITTEN_BY_HAND = ("plan.md",)
 FOLDERS = ("*", "*/*")  # where studies are in the results directory, such as text and text/rope
 PROGRESS = "progress"  # the value that says how many planned runs are published
@@ -211,4 +211,4 @@ def mirror(fresh: Path, folder: Path) -> None:
 def _is_published(path: Path) -> bool:
     """Return whether a file belongs to the published files of a study, by its name."""
     is_internal = path.name[0] == "." or path.name == "manifest.json" or path.is_symlink()
-    return path.is_file() and not is_internal and path.suffix in PUBLISHED
+    return path.is_file() and not is_internal and path.suffix in SUFFIXES

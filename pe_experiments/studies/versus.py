@@ -10,7 +10,16 @@ import torch
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.drawing import drawing, legend_below, length_axis, panel_grid, render, save, styles, text
+from pe_experiments.drawing import (
+    drawing,
+    escaped,
+    legend_below,
+    length_axis,
+    panel_grid,
+    render,
+    save,
+    styles,
+)
 from pe_experiments.store.manifest import list_in_study
 from pe_experiments.studies.baselines import BankComparison, ScoresByTask, compare_with_bank
 from pe_experiments.studies.scores import SCORE
@@ -199,7 +208,7 @@ def _draw_scores(versus: BankComparison, runs: Runs, scores_by_task: ScoresByTas
             point_colour, bar_colour = (colour, colour) if label == versus.label else (PALE, "0.3")
             axes.plot(scores[label], [row] * len(scores), "o", color=point_colour, markersize=3, alpha=0.6)
             axes.plot([scores[label].mean()], [row], "|", color=bar_colour, markersize=9)
-        axes.set_yticks(range(len(order)), [text(str(label), 24) for label in order])
+        axes.set_yticks(range(len(order)), [escaped(str(label), 24) for label in order])
         axes.tick_params(axis="y", labelsize=6)
         axes.set(title=task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
         axes.spines[["top", "right"]].set_visible(False)
