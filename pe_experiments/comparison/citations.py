@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.comparison.table import best_encodings
 from pe_experiments.configuration.config_groups import OURS
 from pe_experiments.drawing import printed_name
 from pe_experiments.evaluation.summary import FARTHEST, SOLVED
@@ -100,10 +99,7 @@ def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
     )  # fmt: skip
     metric, table = comparison.metric, comparison.table
     rows = {(row["protocol"], row["encoding"]): row for row in table.to_dict("records")}
-    best = {
-        protocol.hash: best_encodings(protocol, comparison.rows(protocol), comparison.summary)[0]
-        for protocol in comparison.protocols
-    }
+    best = {protocol.hash: comparison.best(protocol)[0] for protocol in comparison.protocols}
     return environment.get_template("table.tex.j2").render(
         comparison=comparison,
         words=sentences,

@@ -15,12 +15,12 @@ from pe_experiments.comparison.statistics import (
     seeds_needed,
     smallest_p,
 )
-from pe_experiments.comparison.table import at_floor, best_encodings
 from pe_experiments.comparison.tuning import Choice, at_an_end
 from pe_experiments.evaluation.summary import Summary, mostly_seen
 from pe_experiments.terminal.errors import join_names
 
 NO_NUMBER = "–"
+LEAST = 0.005  # smaller means are shown as 0.00
 AT_AN_END = 0.05  # of the range of a metric: means closer to a bound leave no difference to find
 
 
@@ -74,6 +74,12 @@ def _at_an_end(mean: float, summary: Summary) -> bool:
     return not low + AT_AN_END * (high - low) < mean < high - AT_AN_END * (high - low)
 
 
+def at_floor(mean: float, summary: Summary) -> bool:
+    """Return whether a mean is not above the lowest value, which says nothing about encodings."""
+    bounds = summary.metric.bounds
+    return bounds is not None and not summary.lower_is_better and mean < bounds[0] + LEAST
+
+
 def format_counts(counts: Iterable[int]) -> str:
     """Return the range of counts as text, such as ``3 to 5``."""
     distinct = sorted(set(counts))
@@ -93,8 +99,14 @@ def learned(row: Mapping[Any, Any]) -> bool:
     return row["solved"] >= row["seeds"] / 2
 
 
-def result_sentence(protocol: Protocol, rows: Sequence[Row], summary: Summary) -> str:
-    """Return a sentence about the best encoding and the encodings that differ significantly from it."""
+def result_sentence(
+    rows: Sequence[Row], summary: Summary, tied: Sequence[str], separated: Sequence[str]
+) -> str:
+    """Return a sentence about the best encoding and the encodings that differ significantly from it.
+
+    ``rows`` are those of a protocol in the table of encodings; ``tied`` and ``separated`` as in
+    `Comparison.best`.
+    """
     metric, metric_words, digits = summary.column, summary.words, summary.metric.digits
     lower = summary.lower_is_better
     compared = [row for row in rows if row["compared"] and finite(row[metric])]
@@ -110,7 +122,6 @@ def result_sentence(protocol: Protocol, rows: Sequence[Row], summary: Summary) -
     if all(abs(row[metric] - best[metric]) <= EQUAL_WITHIN for row in compared):
         subject = "All encodings that learned the task" if finite(best["solved"]) else "All encodings"
         return f"{subject} have the same mean {metric_words}, {number(best[metric], digits)}."
-    tied, separated = best_encodings(protocol, rows, summary)
     others = [row for row in compared if row is not best]
     seed_counts = [row["seeds"] for row in others if row["seeds"] >= FEWEST]
     smallest_adjusted_p = 1.0
