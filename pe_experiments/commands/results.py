@@ -33,7 +33,7 @@ class ResultsSettings(Section):
 @command("results", __doc__)
 def run(cfg: DictConfig) -> None:
     options = validated(ResultsSettings, cfg)
-    from pe_experiments.studies import blocks, pages, publish, reproduce
+    from pe_experiments.studies import blocks, pages, reproduce
 
     modes = {"check=true": options.check, "publish": options.publish, "reproduce": options.reproduce}
     requested_modes = [key for key, value in modes.items() if value not in (False, None)]
@@ -48,7 +48,7 @@ def run(cfg: DictConfig) -> None:
         raise SystemExit(not agrees)
     differing: list[Path] = []
     if options.publish is not None:
-        publish.publish(options.publish, results_dir)
+        pages.publish(options.publish, results_dir)
     else:
         for folder in pages.list_studies(results_dir):
             say(f"{folder}: regenerated")

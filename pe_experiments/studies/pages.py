@@ -1,4 +1,4 @@
-"""What a study declares, and its tables, figures and page, regenerated from its CSVs byte for byte."""
+"""Publish a study, and regenerate its tables, figures and page from its CSVs, byte for byte."""
 
 import filecmp
 import importlib
@@ -16,15 +16,18 @@ from PIL import Image
 
 from hydra_plugins.pe_experiments.sweeps import grid_runs
 from pe_experiments.comparison import build_comparison, write_comparison
+from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.foreign import foreign_targets
 from pe_experiments.drawing import drawing
+from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.published import PROVENANCE, published_keys
-from pe_experiments.studies.archive import FILES, SHIPPED, read_archive
+from pe_experiments.studies.archive import FILES, SHIPPED, merge_runs, read_archive, write_archive
 from pe_experiments.studies.blocks import fill_page
-from pe_experiments.terminal.console import Lines
-from pe_experiments.terminal.errors import UserError
-from pe_experiments.terminal.files import consistent_files, make_folder, replace_together
+from pe_experiments.terminal.console import Lines, say
+from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, make_folder, replace_together
 
 DATA = (".csv", ".json")
 SUFFIXES = (*DATA, ".md", ".html", ".png", ".bib")  # other formats of a comparison would double the size
@@ -78,10 +81,83 @@ def progress(folder: Path, study: Study) -> str:
     return f"{published:,} of {planned:,} planned runs"
 
 
+def publish(name: str, results_dir: Path) -> None:
+    """Add the finished runs of a study to its CSVs and regenerate its pages, all or nothing.
+
+    Runs that are already published are kept; finished runs with the same configuration are ignored.
+
+    ``name`` is that of the study or of the sweep that trains it.
+
+    Raises:
+        UserError: no run has finished, or a run was not trained with committed code of this project or
+            evaluated in a window.
+    """
+    study = name
+    if (CONFIG_DIR / "sweep" / f"{name}.yaml").exists():
+        study = str(compose_config([f"sweep={name}"]).study or name)
+    folder = results_dir / study
+    declared = load_study(folder)
+    finished = read_runs(results_dir, study)
+    if not finished.saved:
+        reasons = [f"{name}: {reason}" for name, reason in finished.left_out.items()]
+        details = f": {few(reasons)}" if reasons else ""
+        raise UserError(f"publish={study}: the study has no finished runs{details}")
+    damaged = [part for part in finished.left_out if part.endswith("/metrics.csv")]
+    if damaged:
+        reason = finished.left_out[damaged[0]]
+        raise UserError(f"publish={study}: {few(damaged)} would be published without its curve: {reason}")
+    require_committed_code(study, finished)
+    _refuse_windows(study, finished, results_dir)
+    published = finished
+    if (folder / PROVENANCE).exists():
+        published = merge_runs(read_archive(folder), finished)
+    runs_left_out = {run for run in finished.left_out if "/" not in run}  # a slash names a part of a run
+    unfinished = runs_left_out - set(published.saved)
+    if unfinished:
+        say(f"{study}: {len(unfinished)} runs have not finished")
+    local_runs = set(finished.saved) & set(published.saved)
+    say(f"{study}: {len(published.saved)} runs, {len(local_runs)} of them from {results_dir / 'runs'}")
+    with TemporaryDirectory() as scratch:
+        fresh = Path(scratch) / folder.name
+        _copy_data(folder, fresh)  # a study may read tables that runs alone do not make
+        write_archive(published, fresh)
+        for measure in declared.measures:
+            measure(fresh, published, results_dir)
+        _make_pages(fresh, declared, folder)
+        _mirror(fresh, folder)
+
+
+def require_committed_code(study: str, runs: Runs) -> None:
+    """Raise a UserError if a run used edited or unknown source code, or classes of other packages."""
+    edited = []
+    for name, environment in sorted(runs.environments.items()):
+        is_complete = "torch" in environment.get("libraries", {}) and "command" in environment
+        if environment.get("edited") or not (environment.get("commit") and is_complete):
+            edited.append(name)
+    if edited:
+        problem = (
+            f"{len(edited)} of {len(runs.saved)} runs have edited or unknown source code ({few(edited)})"
+        )
+        raise UserError(f"study={study}: {problem}; commit the code and train them again")
+    for name, saved in runs.saved.items():
+        if outside := foreign_targets(saved.trained):
+            raise UserError(f"study={study}: {few(outside)} of {name} is not code of this project")
+
+
+def _refuse_windows(study: str, runs: Runs, results_dir: Path) -> None:
+    """Raise a UserError if a run was evaluated in a window, which the CSVs of a study do not record."""
+    for name in runs.saved:
+        result = RunDirectory(results_dir / "runs" / name).read_result() or {}
+        window = result.get("evaluation", {}).get("window")
+        if window is not None:
+            problem = f"{name} was evaluated with evaluation.window={window}"
+            raise UserError(f"publish={study}: {problem}; allowed: null, so repeat it with rerun=true")
+
+
 def regenerate(folder: Path) -> None:
     """Regenerate everything in a study's folder from its CSVs."""
     with _regenerated(folder) as fresh:
-        mirror(fresh, folder)
+        _mirror(fresh, folder)
 
 
 def differences(folder: Path) -> list[Path]:
@@ -103,15 +179,15 @@ def _regenerated(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder with the CSVs of a study and everything generated from them."""
     with TemporaryDirectory() as scratch:
         fresh = Path(scratch) / folder.name
-        copy_data(folder, fresh)
+        _copy_data(folder, fresh)
         try:
-            make_pages(fresh, load_study(folder), folder)
+            _make_pages(fresh, load_study(folder), folder)
         except UserError as error:  # the user knows the folder of the study, not its copy
             raise UserError(str(error).replace(str(fresh), str(folder))) from error
         yield fresh
 
 
-def copy_data(folder: Path, fresh: Path) -> None:
+def _copy_data(folder: Path, fresh: Path) -> None:
     """Copy the published tables and numbers of a study, if any, to a new folder."""
     fresh.mkdir()
     for path in folder.glob("*"):
@@ -164,7 +240,7 @@ def load_study(folder: Path) -> Study:
     return study
 
 
-def make_pages(folder: Path, study: Study, source: Path) -> None:
+def _make_pages(folder: Path, study: Study, source: Path) -> None:
     """Add figures, tables and the page to a folder with the CSVs of a study.
 
     ``source`` is the study's folder in the results directory, with the ``README.md`` that is filled in.
@@ -196,7 +272,7 @@ def make_pages(folder: Path, study: Study, source: Path) -> None:
         quantized.save(path, optimize=True)
 
 
-def mirror(fresh: Path, folder: Path) -> None:
+def _mirror(fresh: Path, folder: Path) -> None:
     """Replace a study's files by those in ``fresh``, all or none, and remove figures that ``fresh`` lacks."""
     names = {path.relative_to(fresh) for path in fresh.rglob("*") if _is_published(path)}
     replace_together(fresh, make_folder(folder), names)

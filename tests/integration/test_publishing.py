@@ -20,7 +20,7 @@ from pe_experiments.store.manifest import list_in_study, write_manifest
 from pe_experiments.store.published import published_keys
 from pe_experiments.store.record import Record
 from pe_experiments.studies import Study, pages, read_archive
-from pe_experiments.studies.publish import publish
+from pe_experiments.studies.pages import publish
 from pe_experiments.studies.reproduce import compare_runs, published_config, reproduce_run
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
@@ -49,8 +49,7 @@ def published_names(results: Path, study: str = "small") -> list[str]:
 
 def declare(patch: pytest.MonkeyPatch) -> None:
     """Let the study be declared as one that writes its page."""
-    for module in ("pages", "publish"):
-        patch.setattr(f"pe_experiments.studies.{module}.load_study", lambda folder: SMALL)
+    patch.setattr("pe_experiments.studies.pages.load_study", lambda folder: SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +144,7 @@ def test_publishing_keeps_tables_that_runs_do_not_make(
     publish("small", written)
     (written / "small" / "measured.csv").write_text("value\n0.5\n")
     study = Study(load=lambda folder: pd.read_csv(folder / "measured.csv"))
-    for module in ("pages", "publish"):
-        monkeypatch.setattr(f"pe_experiments.studies.{module}.load_study", lambda folder: study)
+    monkeypatch.setattr("pe_experiments.studies.pages.load_study", lambda folder: study)
     publish("small", written)
     assert (written / "small" / "measured.csv").read_text() == "value\n0.5\n"
 

@@ -17,8 +17,13 @@ from pe_experiments.store.record import Record
 from pe_experiments.studies import Study, read_archive, with_settings
 from pe_experiments.studies.archive import FILES, merge_runs, write_archive
 from pe_experiments.studies.blocks import fill_index
-from pe_experiments.studies.pages import differences, list_studies, load_study, regenerate
-from pe_experiments.studies.publish import require_committed_code
+from pe_experiments.studies.pages import (
+    differences,
+    list_studies,
+    load_study,
+    regenerate,
+    require_committed_code,
+)
 from pe_experiments.terminal.errors import UserError
 from tests import recomputation
 from tests.conftest import ROOT, Tiny
