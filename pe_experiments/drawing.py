@@ -343,8 +343,8 @@ def run_figure(
     task: str,
     max_length: int,
     path: Path,
-    own: bool = False,
-    by_step: Sequence[dict[str, Any]] = (),
+    own: bool,
+    by_step: Sequence[dict[str, Any]],
 ) -> None:
     """Draw the extrapolation curve of a run as PNG: the `drawn_metrics`.
 

@@ -90,7 +90,7 @@ def cites(docstring: str) -> dict[str, list[str]]:
     return {argument: re.findall(r"arXiv:(\d+\.\d+)", text) for argument, text in texts.items()}
 
 
-def table_latex(comparison: Comparison, spread: Spread = "sd") -> str:
+def table_latex(comparison: Comparison, spread: Spread) -> str:
     """Return one table per model from ``table.tex.j2``, in which Jinja's delimiters are <% %> and << >>."""
     environment = Environment(
         "<%", "%>", "<<", ">>", trim_blocks=True, undefined=StrictUndefined,

@@ -290,7 +290,7 @@ def _count_columns(name: str, holds: pd.Series) -> Row:
 
 
 def pair_table(
-    protocols: Sequence[Protocol], table: pd.DataFrame, summary: Summary, baseline: str | None = None
+    protocols: Sequence[Protocol], table: pd.DataFrame, summary: Summary, baseline: str | None
 ) -> pd.DataFrame:
     """Return one row per protocol and pair of encodings, or only the pairs with ``baseline``.
 

@@ -219,7 +219,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if result.get("run") != saved.hash or saved.identity.hash != saved.hash:
         raise UserError("its result.json, or its config.yaml, belongs to another run or was changed")
     examples = int(result["evaluation"]["examples"])
-    protocol, encoding = comparison_keys(saved.identity.hashed, result["evaluation"], tuned)
+    protocol, encoding = _comparison_keys(saved.identity.hashed, result["evaluation"], tuned)
     loss = result.get("validation_loss", math.nan)
     validation_loss = float(loss) if finite(loss) else math.nan
     row = {
@@ -248,7 +248,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     return run
 
 
-def comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str] = ()) -> tuple[str, str]:
+def _comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str]) -> tuple[str, str]:
     """Return a hash of the configuration that compared runs must share, and a hash of the encoding.
 
     ``hashed`` is `Identity.hashed` of a run, and ``evaluation`` the `identity.evaluation_key` of its

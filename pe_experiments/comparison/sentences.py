@@ -146,7 +146,7 @@ def result_sentence(
     return f"{join_names(equal)} {have} the {highest} mean {metric_words}, {mean_in_words}{end}."
 
 
-def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Choice] = ()) -> list[str]:
+def caveats(protocol: Protocol, rows: Sequence[Row], tuning: Sequence[Choice]) -> list[str]:
     """Return the caveats of a protocol, with its rows in the table of encodings and `Runs.tuning`."""
     notes = []
     unlearned = [str(row["encoding"]) for row in rows if not learned(row)]

@@ -175,7 +175,7 @@ def paired_ps(differences: np.ndarray) -> np.ndarray:
     return np.minimum(1.0, 2 * (1 + beyond) / (1 + means.shape[1]))
 
 
-def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> Interval:
+def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float) -> Interval:
     """Return the mean paired difference and the means that `paired_ps` would not reject (Hartigan 1969).
 
     With too few pairs to reject any mean the interval is from -1 to 1.
