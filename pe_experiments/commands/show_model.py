@@ -26,9 +26,8 @@ class ShowModelSettings(RunSettings):
 def run(cfg: DictConfig) -> None:
     settings = validated(ShowModelSettings, cfg)
     directory = settings.directory()
-    from pe_experiments.analysis.inside import look_inside  # imports torch
+    from pe_experiments.analysis.inside import look_inside, show_inside  # imports torch
     from pe_experiments.analysis.probe import DISTANCE, probe_positions, probe_table
-    from pe_experiments.analysis.show_model import show_inside
     from pe_experiments.analysis.trained_model import load_model
     from pe_experiments.store.directory import output_folder
 
