@@ -105,10 +105,8 @@ def write_comparison(
     runs = comparison.runs
     figures = draw_all(comparison, make_folder(inside(folder, "figures")), display)
     tables = {"curves": runs.curves, "table": comparison.table, "pairs": comparison.pairs}
-    if len(runs.text):
-        tables["text"] = runs.text
-    if len(runs.depth):
-        tables["depth"] = runs.depth
+    further = {"text": runs.text, "depth": runs.depth}
+    tables |= {name: table for name, table in further.items() if len(table)}
     texts = {
         **{f"{name}.csv": table.to_csv(index=False) for name, table in tables.items()},
         "runs.csv": runs_csv(runs),

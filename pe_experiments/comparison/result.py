@@ -107,31 +107,30 @@ class Comparison:
         measured = runs.merge(self.runs.depth, on="name")
         cells = measured[["length", "depth"]].drop_duplicates()
         diverged = runs[runs["status"] == DIVERGED].merge(cells, how="cross").assign(exact_match=0.0)
-        rows = pd.concat([measured, diverged])
-        tables = {}
-        for label in self.encodings:
-            of_encoding = rows[rows["label"] == label]
-            if len(of_encoding):
-                tables[label] = of_encoding.pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
-        return tables
+        tables = self._means(pd.concat([measured, diverged]), "depth", "exact_match")
+        return {label: table.reindex(DEPTHS) for label, table in tables.items()}
 
     def by_step(self, protocol: Protocol) -> dict[str, pd.DataFrame]:
         """Return the mean over seeds [step, length] of the first drawn metric for each encoding.
 
         Steps that not all runs of an encoding have are left out. Diverged runs are not included.
         """
-        if self.runs.by_step.empty:
-            return {}
         metric = protocol.drawn(self.summary)[0].name
+        if metric not in self.runs.by_step:
+            return {}
         rows = protocol.runs[["name", "label"]].merge(self.runs.by_step, on="name")
-        tables = {}
-        for label in self.encodings:
-            of_encoding = rows[rows["label"] == label]
-            if metric in of_encoding and of_encoding[metric].notna().any():
-                runs_at_step = of_encoding.groupby("step")["name"].transform("nunique")
-                shared = of_encoding[runs_at_step == of_encoding["name"].nunique()]
-                tables[label] = shared.pivot_table(metric, "step", "length")
-        return tables
+        runs_at_step = rows.groupby(["label", "step"])["name"].transform("nunique")
+        shared = rows[runs_at_step == rows.groupby("label")["name"].transform("nunique")]
+        return self._means(shared.dropna(subset=[metric]), "step", metric)
+
+    def _means(self, rows: pd.DataFrame, index: str, value: str) -> dict[str, pd.DataFrame]:
+        """Return the mean of a column over seeds [index, length] for each encoding that has rows."""
+        by_label = {str(label): of_label for label, of_label in rows.groupby("label")}
+        return {
+            label: by_label[label].pivot_table(value, index, "length")
+            for label in self.encodings
+            if label in by_label
+        }
 
     @cached_property
     def sentences(self) -> dict[str, str]:
