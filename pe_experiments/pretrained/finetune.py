@@ -4,20 +4,16 @@ All weights are trained with AdamW, a constant learning rate after a tenth of th
 to a norm of 1, on windows of ``length`` tokens at random places of the text.
 """
 
-import logging
 import os
 import random
 import shutil
-import warnings
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-import pytorch_lightning as pl
 import torch
 from pydantic import Field
-from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch import Tensor
 
 from pe_experiments.configuration.component import user_errors
@@ -26,9 +22,8 @@ from pe_experiments.pretrained.model import Block, PretrainedModel
 from pe_experiments.store.csv_files import to_csv
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import Diverged, UserError
+from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
-from pe_experiments.training.loop import KNOWN_WARNINGS, keyboard_interrupts
 
 BYTES_PER_TOKEN = 32  # read for every token of a window
 
@@ -42,42 +37,6 @@ class FinetuneSettings(Section):
     batch_size: Count
     learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     seed: Seed
-
-
-class Module(pl.LightningModule):
-    """A model of transformers with its loss and optimizer."""
-
-    def __init__(self, network: Any, settings: FinetuneSettings):
-        super().__init__()
-        self.network = network
-        self.settings = settings
-
-    def training_step(self, tokens_BT: Tensor, batch_idx: int) -> Tensor:
-        return self.network(tokens_BT, labels=tokens_BT, use_cache=False).loss
-
-    def configure_optimizers(self) -> Any:
-        from transformers import get_constant_schedule_with_warmup
-
-        settings = self.settings
-        optimizer = torch.optim.AdamW(self.network.parameters(), settings.learning_rate, weight_decay=0.0)
-        schedule = get_constant_schedule_with_warmup(optimizer, settings.steps // 10)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-
-class Losses(Callback):
-    """Keep the loss of every step, and show it."""
-
-    def __init__(self, display: Display):
-        self.display = display
-        self.rows: list[dict[str, float]] = []
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        loss = float(outputs["loss"])
-        if not torch.isfinite(outputs["loss"]):
-            raise Diverged(trainer.global_step)
-        self.rows.append({"step": trainer.global_step, "loss": loss})
-        self.display.note(f"loss {loss:.3f}")
-        self.display.step(trainer.global_step)
 
 
 class Windows:
@@ -144,10 +103,9 @@ def finetune(
         model.refuse_large(longest, longest, device, settings.batch_size)
     for folder, (block, length) in missing.items():
         network = model.load(block, device)
-        losses = Losses(display)
         display.start(f"{model.name} fine-tuned, {folder.name}", settings.steps)
         try:
-            _fit(network, windows[length], settings, losses, device)
+            losses = _fit(network, windows[length], settings, display)
         finally:
             display.stop()
         config = network.config.get_text_config()
@@ -157,32 +115,32 @@ def finetune(
         shutil.rmtree(draft, ignore_errors=True)
         network.save_pretrained(draft)
         model.tokenizer.save_pretrained(draft)
-        write_atomically(draft / "losses.csv", to_csv(("step", "loss"), losses.rows))
+        write_atomically(draft / "losses.csv", to_csv(("step", "loss"), losses))
         os.replace(draft, folder)
 
 
-def _fit(network: Any, windows: Windows, settings: FinetuneSettings, losses: Losses, device: str) -> None:
-    """Train a network in place."""
+def _fit(
+    network: Any, windows: Windows, settings: FinetuneSettings, display: Display
+) -> list[dict[str, float]]:
+    """Train a network in place, and return the loss of every step."""
+    from transformers import get_constant_schedule_with_warmup
+
     network.train()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=f".*({KNOWN_WARNINGS})")
-        logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-        trainer = pl.Trainer(
-            accelerator="gpu" if device == "cuda" else device,
-            devices=1,
-            max_steps=settings.steps,
-            max_epochs=-1,
-            gradient_clip_val=1.0,
-            callbacks=[losses],
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            plugins=[LightningEnvironment()],
-        )
-        try:
-            with keyboard_interrupts():
-                trainer.fit(Module(network, settings), windows)
-        except Diverged as error:
-            reason = f"the loss is not finite at step {error.step}; try a smaller one"
-            raise UserError(f"finetune.learning_rate={settings.learning_rate}: {reason}") from error
+    optimizer = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=0.0)
+    schedule = get_constant_schedule_with_warmup(optimizer, settings.steps // 10)
+    losses: list[dict[str, float]] = []
+    for step, tokens_BT in enumerate(islice(windows, settings.steps), start=1):
+        tokens_BT = tokens_BT.to(network.device)
+        loss = network(tokens_BT, labels=tokens_BT, use_cache=False).loss
+        if not torch.isfinite(loss):
+            reason = f"the loss is not finite at step {step}; try a smaller one"
+            raise UserError(f"finetune.learning_rate={settings.learning_rate}: {reason}")
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        losses.append({"step": step, "loss": loss.item()})
+        display.note(f"loss {loss.item():.3f}")
+        display.step(step)
+    return losses

@@ -90,11 +90,11 @@ def test_a_finetuned_model_is_trained_once(finetuned: Finetune, monkeypatch: pyt
     trained: list[int] = []
     original = finetune_module._fit
 
-    def count(network: Any, windows: Windows, *arguments: Any) -> None:
+    def count(network: Any, windows: Windows, *arguments: Any) -> list[dict[str, float]]:
         trained.append(windows.length)
         if len(trained) == 2:
             raise KeyboardInterrupt
-        original(network, windows, *arguments)
+        return original(network, windows, *arguments)
 
     monkeypatch.setattr(finetune_module, "_fit", count)
     fixed = {"length": 64}
