@@ -188,6 +188,18 @@ def paired_interval(differences: Sequence[float] | np.ndarray, alpha: float) -> 
     return Interval(float(sample.mean()), float(means[end - 1]), float(means[-end]))
 
 
+def paired_sign_tests(differences: np.ndarray) -> list[tuple[Interval, float]]:
+    """Return the mean of each set of paired differences [sets, pairs], and its p-value by flipping signs.
+
+    The p-values of `paired_ps` are adjusted by Holm's method, and the interval of each mean has the level of
+    `holm_alphas`. NaN marks a missing pair.
+    """
+    p_values = paired_ps(differences).tolist()
+    samples = [values[~np.isnan(values)] for values in differences]
+    intervals = map(paired_interval, samples, holm_alphas(p_values))
+    return [*zip(intervals, holm(p_values), strict=True)]
+
+
 @cache
 def _subset_means(pairs: int) -> np.ndarray:
     """Return one row per non-empty subset of pairs; its product with values is the mean of the subset."""

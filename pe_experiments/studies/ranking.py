@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pe_experiments.comparison.statistics import ALPHA, holm, holm_alphas, paired_interval, paired_ps
+from pe_experiments.comparison.statistics import ALPHA, paired_sign_tests
 from pe_experiments.studies.verdicts import calibrated_p
 
 DRAWS = 10_000  # bootstrap samples
@@ -50,11 +50,10 @@ def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.Dat
         has the level of its test, and the verdict is higher, lower or tied.
     """
     differences = np.array([(matrix[first] - matrix[second]).to_numpy(float) for first, second in pairs])
-    raw = paired_ps(differences)
-    intervals = map(paired_interval, differences, holm_alphas(raw.tolist()))
+    intervals, ps = zip(*paired_sign_tests(differences), strict=True)
     rows = pd.DataFrame(pairs, columns=["first", "second"])
-    rows[["difference", "low", "high"]] = pd.DataFrame(list(intervals))
-    rows["p"] = holm(raw.tolist())
+    rows[["difference", "low", "high"]] = pd.DataFrame(intervals)
+    rows["p"] = ps
     verdicts = [rows["p"] > ALPHA, rows["difference"] > 0]
     return rows.assign(verdict=np.select(verdicts, ["tied", "higher"], "lower"))
 

@@ -17,9 +17,8 @@ from pe_experiments.comparison.statistics import (
     EQUAL_WITHIN,
     Interval,
     holm,
-    holm_alphas,
-    paired_interval,
     paired_ps,
+    paired_sign_tests,
 )
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
@@ -45,23 +44,20 @@ class Difference:
 def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
     """Return the difference of an encoding from each other encoding, by the name of the other."""
     differences = -scores.drop(columns=encoding).sub(scores[encoding], axis=0)
-    learned_often = scores.notna().mean() >= ENOUGH
-    tested = [name for name in map(str, differences) if learned_often[encoding] and learned_often[name]]
-    raw = paired_ps(differences[tested].to_numpy(float).T).tolist()
-    tests = dict(zip(tested, zip(holm(raw), holm_alphas(raw), strict=True), strict=True))
+    learned = scores.notna().mean() >= ENOUGH
+    tested = [name for name in map(str, differences) if learned[name] and learned[encoding]]
+    tests = dict(zip(tested, paired_sign_tests(differences[tested].to_numpy(float).T), strict=True))
     by_name: dict[str, Difference] = {}
     for name in map(str, differences):
-        if name not in tests:
-            without_yours = ONLY_OTHER if learned_often[name] else NEITHER
-            verdict = ONLY_YOURS if learned_often[encoding] else without_yours
-            by_name[name] = Difference(verdict, Interval(math.nan), math.nan)
-            continue
-        p, alpha = tests[name]
-        values = differences[name].dropna().to_numpy(float)
-        interval = paired_interval(values, alpha)
-        if p <= ALPHA:
+        interval, p = tests.get(name, (Interval(math.nan), math.nan))
+        smallest_p = 2.0 ** (1 - differences[name].count()) * len(tests)  # if all signs were the same
+        if not learned[encoding]:
+            verdict = ONLY_OTHER if learned[name] else NEITHER
+        elif not learned[name]:
+            verdict = ONLY_YOURS
+        elif p <= ALPHA:
             verdict = BETTER if interval.estimate > 0 else WORSE
-        elif 2.0 ** (1 - len(values)) * len(tests) <= ALPHA:  # p if all differences had the same sign
+        elif smallest_p <= ALPHA:
             verdict = NOT_SEPARATED
         else:
             verdict, interval = TOO_FEW, Interval(math.nan)
