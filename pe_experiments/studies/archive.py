@@ -37,8 +37,8 @@ SHIPPED = CONFIG_DIR.parent / "results"  # the studies shipped with the project
 FILES = (RUNS, CURVES, "training.csv", PROVENANCE)
 FRAMES = ("runs", "curves", "training", *FURTHER)  # attributes of `Runs` that are data frames
 NUMBERS = {  # columns that must have numbers only
-    "runs.csv": ("seed", "max_length", "parameters"),
-    "curves.csv": ("length", "content_length", "loss", *bounded_columns()),
+    RUNS: ("seed", "max_length", "parameters"),
+    CURVES: ("length", "content_length", "loss", *bounded_columns()),
 }
 LOSS_DECIMALS = 6  # decimal places of a recorded loss
 
@@ -123,13 +123,12 @@ def write_archive(runs: Runs, folder: Path) -> None:
         )
     provenance = pd.DataFrame(rows)
     provenance = provenance.mask(provenance.eq(provenance.shift()))
-    tables = dict(zip(FILES[1:], (runs.curves, training, provenance), strict=True))
-    for name in FURTHER:
-        if len(getattr(runs, name)):
-            tables[f"{name}.csv"] = getattr(runs, name)
+    tables = {CURVES: runs.curves, "training.csv": training, PROVENANCE: provenance}
+    further = {f"{name}.csv": getattr(runs, name) for name in FURTHER}
+    tables |= {file: table for file, table in further.items() if len(table)}
     if runs.tuning:
         tables[TUNING] = grid_of(runs.tuning)
-    write_atomically(folder / FILES[0], runs_csv(runs))
+    write_atomically(folder / RUNS, runs_csv(runs))
     for file, table in tables.items():
         write_atomically(folder / file, table.to_csv(index=False))
 
@@ -164,19 +163,19 @@ def read_archive(folder: Path) -> Runs:
 
 def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
     """Raise a ValueError if tables have different runs, or a value is missing, repeated or out of range."""
-    for file in ("runs.csv", PROVENANCE):
+    for file in (RUNS, PROVENANCE):
         if not tables[file]["name"].is_unique:
             raise ValueError(f"{file} lists a run twice")
     for file, columns in NUMBERS.items():
         for column in columns:
             if not is_numeric_dtype(tables[file][column]):
                 raise ValueError(f"{file}: column {column} must have numbers only")
-    expected_names = set(tables["runs.csv"]["name"])
+    expected_names = set(tables[RUNS]["name"])
     for file, table in tables.items():
         names = set(table["name"]) if len(table) else set()
         differing = names - expected_names
         # Other files may lack runs, which diverged before their first evaluation or lack these rows.
-        if file in ("curves.csv", "provenance.csv"):
+        if file in (CURVES, PROVENANCE):
             differing |= expected_names - names
         if differing:
             raise ValueError(f"runs.csv and {file} disagree on {few(sorted(differing))}")
@@ -184,7 +183,7 @@ def _refuse_inconsistent(tables: Mapping[str, pd.DataFrame]) -> None:
         for column in set(TEXTS) & set(table.columns):
             if table[column].map(is_formula).any():
                 raise ValueError(f"{file}: a value of {column} would be a formula in a spreadsheet")
-    curves = tables["curves.csv"]
+    curves = tables[CURVES]
     if not (curves["in_summary"] == at_shared_lengths(curves)).all():
         raise ValueError("curves.csv lacks lengths of some runs")
     for column, (low, high) in bounded_columns().items():
