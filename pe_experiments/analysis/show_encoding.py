@@ -163,7 +163,7 @@ def explorer_page(
     own: Collection[str] = (),
     repository: str = "",
 ) -> str:
-    """Return the HTML page.
+    """Return the explorer, a self-contained HTML page.
 
     Args:
         requested: views (`encoding_view`) to add; the first two are shown when the page opens.
