@@ -8,7 +8,9 @@ from functools import cached_property
 
 import torch
 
-from pe_experiments.checking.candidate_and_reference import (
+from pe_experiments.checking.components import SizedComponent
+from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.pair import (
     MODEL_SIZES,
     NEAR,
     SMALL,
@@ -17,8 +19,6 @@ from pe_experiments.checking.candidate_and_reference import (
     Sizes,
     model_shape,
 )
-from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (

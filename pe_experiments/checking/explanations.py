@@ -16,15 +16,6 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import relations
-from pe_experiments.checking.candidate_and_reference import (
-    DENSE,
-    LARGE,
-    SMALL,
-    Pair,
-    assignments,
-    model_shape,
-)
-from pe_experiments.checking.channel_layouts import LAYOUTS, OF_NEIGHBOURS, USUAL_LAYOUTS
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.known_mistakes.generic import generic_mistakes
@@ -36,6 +27,17 @@ from pe_experiments.checking.other_arguments import (
     ignored_variants,
     published_variants,
     rotates_equally,
+)
+from pe_experiments.checking.pair import (
+    DENSE,
+    LARGE,
+    LAYOUTS,
+    OF_NEIGHBOURS,
+    SMALL,
+    USUAL_LAYOUTS,
+    Pair,
+    assignments,
+    model_shape,
 )
 from pe_experiments.checking.random_inputs import build, perturbed
 from pe_experiments.checking.relations import Relation

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.candidate_and_reference import MODEL_SIZES, SMALL, TOLERANCE, model_shape
 from pe_experiments.checking.comparison import Comparison
 from pe_experiments.checking.components import SizedComponent, reference_of
+from pe_experiments.checking.pair import MODEL_SIZES, SMALL, TOLERANCE, model_shape
 from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.relations import geometric_base, step_angles
 from pe_experiments.encodings.rope import Rope

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.candidate_and_reference import Pair
+from pe_experiments.checking.pair import Pair
 from pe_experiments.checking.random_inputs import draw_content, relative_difference
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding

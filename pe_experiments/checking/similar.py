@@ -5,18 +5,18 @@ from typing import NamedTuple
 
 import torch
 
-from pe_experiments.checking.candidate_and_reference import (
+from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.components import SizedComponent, reference_of
+from pe_experiments.checking.pair import (
     DENSE,
     MODEL_SIZES,
     SMALL,
     TOLERANCE,
+    USUAL_LAYOUTS,
     Pair,
     model_shape,
     scores_of,
 )
-from pe_experiments.checking.channel_layouts import USUAL_LAYOUTS
-from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.components import SizedComponent, reference_of
 from pe_experiments.checking.random_inputs import build, perturbed, relative_difference
 from pe_experiments.configuration.component import shipped
 from pe_experiments.encodings import PositionalEncoding

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.candidate_and_reference import (
+from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
+from pe_experiments.checking.pair import (
     DENSE,
     FAR,
     LARGE,
@@ -24,7 +25,6 @@ from pe_experiments.checking.candidate_and_reference import (
     logits_of_one_query,
     scores_of,
 )
-from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
 from pe_experiments.checking.random_inputs import masked_difference, relative_difference, trainable, unmasked
 from pe_experiments.checking.scenarios import (
     Scenario,

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.candidate_and_reference import SMALL, model_shape
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes.mistake import (
     Change,
@@ -19,6 +18,7 @@ from pe_experiments.checking.known_mistakes.mistake import (
     replace_method,
     with_ids,
 )
+from pe_experiments.checking.pair import SMALL, model_shape
 from pe_experiments.checking.random_inputs import build
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding

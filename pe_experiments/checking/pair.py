@@ -1,17 +1,17 @@
 """Build a candidate and a reference for the same model with equal parameters, and compare their results.
 
-The candidate is the implementation under test.
+The candidate is the implementation under test. Its channels may lie in another order than the reference's
+(a *layout*), in which correct implementations of a rotation differ.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import islice, permutations, product
+from itertools import combinations, islice, permutations, product
 
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.channel_layouts import channel_order
 from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.random_inputs import (
@@ -40,6 +40,50 @@ MODEL_SIZES = (SMALL, LARGE)
 MOST_ASSIGNMENTS = 24
 MOST_EXTRA_ROWS = 8  # rows of a longer table before the first position (fairseq and RoBERTa have 2)
 TensorPair = tuple[Tensor, Tensor]  # results of the candidate and of the reference
+
+# Layouts of channels.
+EXCHANGED = "the two channels of each pair exchanged (it rotates the other way)"
+NEIGHBOURS = "pairs of neighbouring channels (m, m + 1) where ours are halves apart"
+COSINES_FIRST = "the two channels of each pair exchanged (cosines before sines)"
+HALVES = "pairs of channels halves apart where ours are neighbours"
+LAST = "the last channels rotate where ours are the first"
+
+# Permutations of the rotating channels, of pairs that are halves apart in ours or are neighbours.
+OF_HALVES: dict[str, Callable[[Tensor], Tensor]] = {
+    EXCHANGED: lambda order: order.roll(len(order) // 2),
+    NEIGHBOURS: lambda order: order.view(2, -1).T.flatten(),
+}
+OF_NEIGHBOURS: dict[str, Callable[[Tensor], Tensor]] = {
+    COSINES_FIRST: lambda order: order.view(-1, 2).flip(1).flatten(),
+    HALVES: lambda order: order.view(-1, 2).T.flatten(),
+}
+PERMUTATIONS = {**OF_HALVES, **OF_NEIGHBOURS}
+# A layout is a sequence of permutations of one of the two, and of `LAST`.
+LAYOUTS = [
+    layout
+    for reordered in (OF_HALVES, OF_NEIGHBOURS)
+    for number in (1, 2, 3)
+    for layout in combinations((*reordered, LAST), number)
+]
+USUAL_LAYOUTS: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))
+
+
+def channel_order(layout: Sequence[str], channels: int, pairs: int | None) -> list[int]:
+    """Return the index of the reference's channel for each channel of a candidate in this layout.
+
+    Args:
+        layout: keys of `PERMUTATIONS`, applied in this order, and `LAST`.
+        channels: channels of a head.
+        pairs: number of pairs of channels that rotate; None if all do.
+    """
+    num_rotating = 2 * (channels // 2 if pairs is None else pairs)
+    rotating = torch.arange(num_rotating)
+    unrotated = torch.arange(num_rotating, channels)
+    for name in layout:
+        if name != LAST:
+            rotating = PERMUTATIONS[name](rotating)
+    parts = (unrotated, rotating) if LAST in layout else (rotating, unrotated)
+    return torch.cat(parts).tolist()
 
 
 def model_shape(sizes: Sizes, causal: bool, layers: int = 2) -> ModelShape:
@@ -76,7 +120,7 @@ class Pair:
         candidate: the implementation under test; if it has the attribute ``key_heads``, a key serves a group
             of heads.
         reference: the encoding to compare with.
-        layout: the layout of the candidate's channels, see `channel_layouts`.
+        layout: the layout of the candidate's channels, see `LAYOUTS`.
         pairings: the source of each parameter of the candidate.
         difference: difference of the results below position `NEAR`, relative to the largest value.
     """
@@ -300,7 +344,7 @@ class Pairs:
         reference: our encoding.
         forms: the forms in which both exist: True for decoders, False for encoders.
         change: a change of our encoding, such as a known mistake.
-        layout: the layout of the candidate's channels, see `channel_layouts`.
+        layout: the layout of the candidate's channels, see `LAYOUTS`.
         largest: whether to measure the largest difference and its place, instead of ending at the first one.
     """
 
