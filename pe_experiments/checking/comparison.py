@@ -31,8 +31,8 @@ from pe_experiments.checking.stages import (
     place_in_pair,
 )
 from pe_experiments.configuration.component import Component
-from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.terminal.errors import join_names, shown
 
 MOST_STAGES = 4  # in a message
@@ -41,67 +41,84 @@ EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relati
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison(Pairs):
+class Comparison:
     """An implementation under test beside one of our encodings, perhaps changed by a known mistake.
 
     Args:
+        candidate: builds the implementation under test.
+        reference: our encoding.
+        forms: the forms in which both exist: True for decoders, False for encoders.
+        change: a change of our encoding, such as a known mistake.
+        layout: the layout of the candidate's channels, see `pair.LAYOUTS`.
         component: the implementation with its arguments, if they are known.
         user_arguments: names of arguments of our encoding that the user set.
         named: whether the user says that it should be this encoding.
         same_effect: whether both act in the same places, see `similar.Effect`.
     """
 
+    candidate: MakeEncoding
+    reference: SizedComponent
+    forms: Sequence[bool]
+    change: Change | None = None
+    layout: Sequence[str] = ()
     component: SizedComponent | None = None
     user_arguments: Sequence[str] = ()
     named: bool = False
     same_effect: bool = True
 
-    @torch.no_grad()
+    def make_reference(self, shape: ModelShape) -> PositionalEncoding:
+        """Build our encoding for a model of this shape, with the change."""
+        encoding = self.reference.build(shape)
+        if self.change is not None:
+            self.change.apply(encoding)
+        return encoding
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Both in models of several sizes."""
+        return Pairs(self.candidate, self.make_reference, self.forms, self.layout)
+
+    @property
     def outcomes(self) -> Iterator[Outcome]:
-        """Yield the outcome of every stage."""
-        yield from outcomes(self)
+        """The outcomes of all stages in their order; a stage is computed once, when it is first asked for."""
+        computed, to_come = self._computed_and_to_come
+        yield from computed
+        for outcome in to_come:
+            computed.append(outcome)
+            yield outcome
+
+    @cached_property
+    def _computed_and_to_come(self) -> tuple[list[Outcome], Iterator[Outcome]]:
+        return [], self._compute_outcomes()
+
+    def _compute_outcomes(self) -> Iterator[Outcome]:
+        yield from outcomes(self.pairs)
         if self.component is not None and (place := self._difference_with_other_arguments()):
             yield Outcome(OTHER_ARGUMENTS, self.forms[0], torch.inf, place)
 
-    @cached_property
-    def _all_or_until_difference(self) -> list[Outcome]:
-        """Return the outcomes up to the first difference."""
-        results = []
-        for outcome in self.outcomes():
-            results.append(outcome)
-            if outcome.place:
-                break
-        return results
-
     @property
     def first_difference(self) -> Outcome | None:
-        """Return the first stage that differs."""
-        last = self._all_or_until_difference[-1]
-        return last if last.place else None
-
-    @cached_property
-    def differences(self) -> list[Outcome]:
-        """Return the outcomes of all stages that differ."""
-        return [outcome for outcome in replace(self, largest=True).outcomes() if outcome.place]
+        """The first stage that differs; None if both are equal, up to the layout or a longer table."""
+        return next((outcome for outcome in self.outcomes if outcome.place), None)
 
     @property
-    def same(self) -> bool:
-        """Return whether the two are equal in all stages, up to the layout or a longer table."""
-        return self.first_difference is None
+    def differences(self) -> list[Outcome]:
+        """The outcomes of all stages that differ."""
+        return [outcome for outcome in self.outcomes if outcome.place]
 
-    @cached_property
+    @property
     def same_nearby(self) -> bool:
-        """Return whether single sequences at positions below 64 are equal in small models."""
-        return not next(self.outcomes()).place
+        """Whether single sequences at positions below 64 are equal in small models."""
+        return not next(self.outcomes).place
 
-    @cached_property
+    @property
     def shares_parameters(self) -> bool:
-        return next(self.outcomes()).stage != PARAMETERS
+        return next(self.outcomes).stage != PARAMETERS
 
     @property
     def remarks(self) -> list[str]:
-        """Return why far positions were not compared."""
-        return [outcome.remark for outcome in self._all_or_until_difference if outcome.remark]
+        """Why far positions were not compared."""
+        return [outcome.remark for outcome in self.outcomes if outcome.remark]
 
     def changed(self, change: Change) -> Comparison:
         """Return the comparison with our encoding changed once more."""
@@ -149,7 +166,7 @@ class Comparison(Pairs):
 
     def describe_equality(self) -> str:
         """Return the text that the implementation is our encoding, and up to which convention."""
-        results = self._all_or_until_difference
+        results = list(self.outcomes)
         near = max(outcome.difference for outcome in results if outcome.stage != FAR_STAGE)
         far = [outcome for outcome in results if outcome.stage == FAR_STAGE]
         size = f"{near:.1e} of the largest value"
@@ -159,7 +176,7 @@ class Comparison(Pairs):
         if self.layout:
             lines.append(f"Its channels are laid out differently: {'; '.join(self.layout)}.")
             lines.append("That is no mistake, but weights do not carry over between the two.")
-        pairs = (self.pair(SMALL, causal) for causal in self.forms)
+        pairs = (self.pairs.pair(SMALL, causal) for causal in self.forms)
         tables = [pair.table for pair in pairs if pair and pair.table]
         if tables:
             lines.append(f"That is no mistake: {tables[0]}.")
@@ -175,7 +192,8 @@ class Comparison(Pairs):
         """Return the text that says in which stages and where the two differ."""
         if not self.shares_parameters:
             return self._describe_parameters()
-        first = self.differences[0]
+        first = self.first_difference
+        assert first is not None
         in_form = "" if first.causal or len(self.forms) == 1 else "in an encoder, "
         if self.same_nearby and READ in first.place and first.stage == next(iter(SCENARIOS)):
             text = f"Its attention weights are those of {self.label}, but the values that it reads differ."

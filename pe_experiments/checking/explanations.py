@@ -85,7 +85,7 @@ Rule = Callable[[Comparison], Explanation | None]
 
 def equal(comparison: Comparison) -> Explanation | None:
     """It is our encoding."""
-    if comparison.same:
+    if comparison.first_difference is None:
         return Explanation(Kind.RIGHT, comparison.describe_equality(), comparison)
     return None
 
@@ -126,7 +126,8 @@ def _with_other_arguments(comparison: Comparison) -> Iterator[Explanation]:
             yield replace(same, kind=Kind.MISTAKE, text=f"It ignores {values}: it is {variant.label}.")
     if comparison.named and issubclass(reference.cls, ExtendedRope):
         plain = reference_of("rope", reference.sizes).with_arguments_of(reference)
-        if comparison.against(plain).same:  # an extension of a very long original length would equal it, too
+        # An extension of a very long original length would equal it, too.
+        if equal(comparison.against(plain)) is not None:
             return
     for variant in published_variants(reference, comparison.component):
         other = comparison.against(variant)
@@ -204,7 +205,7 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
         return [(), *(layout for layout in LAYOUTS if OF_NEIGHBOURS.keys() >= set(layout))]
     if issubclass(comparison.reference.cls, Rope):
         for ours in comparison.layouts(USUAL_LAYOUTS):
-            pair = ours.pair(SMALL, ours.forms[0])
+            pair = ours.pairs.pair(SMALL, ours.forms[0])
             if pair is not None and relations.keeps_pairs(pair):
                 layouts.append(ours.layout)
     return layouts or [()]
@@ -218,9 +219,9 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
     """
     first = comparison.first_difference
     try:
-        if first is not None and differs_in(first.stage, changed, first.causal):
+        if first is not None and differs_in(first.stage, changed.pairs, first.causal):
             return False
-        return changed.same
+        return changed.first_difference is None
     except Exception:
         return False
 

@@ -12,8 +12,6 @@ from itertools import combinations, islice, permutations, product
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.known_mistakes.mistake import Change
 from pe_experiments.checking.random_inputs import (
     build,
     draw_content,
@@ -194,11 +192,8 @@ class Pair:
             yield self.scores(inputs, layer)
 
     @torch.no_grad()
-    def difference_below(self, span: int, stop_above: float = torch.inf) -> float:
-        """Return the difference of the results below ``span``, relative to the largest value.
-
-        The comparison ends at the first difference above ``stop_above``, which need not be the largest.
-        """
+    def difference_below(self, span: int) -> float:
+        """Return the difference of the results below ``span``, relative to the largest value."""
         layers = range(1)
         seeds_and_tokens = [(0, 24)]
         if span < FAR:  # far positions get a single draw, since a module may compute all pairs up to the last
@@ -208,8 +203,6 @@ class Pair:
         for seed, tokens in seeds_and_tokens:
             for candidate, reference in self.results(self.inputs_below(span, tokens, seed), layers):
                 worst = max(worst, masked_difference(candidate, reference))
-                if worst > stop_above:
-                    return worst
         return worst
 
 
@@ -268,16 +261,13 @@ def _fill_rows(table: Tensor, first_row: int, values: Tensor) -> Tensor:
 
 
 def share_parameters(
-    reference: PositionalEncoding,
-    candidate: PositionalEncoding,
-    layout: Sequence[str] = (),
-    stop_above: float = torch.inf,
+    reference: PositionalEncoding, candidate: PositionalEncoding, layout: Sequence[str] = ()
 ) -> Pair | None:
     """Copy the reference's parameters to the candidate so that they differ least; None if they do not fit."""
     best: Pair | None = None
     for pairings in assignments(reference, candidate):
         pair = Pair(candidate, reference, layout, pairings)
-        pair.difference = pair.difference_below(NEAR, stop_above)
+        pair.difference = pair.difference_below(NEAR)
         if best is None or pair.difference < best.difference:
             best = pair
         if pair.difference <= TOLERANCE:
@@ -335,46 +325,34 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
     return logits_HS - logits_HS[:, [query]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass
 class Pairs:
-    """The same implementation and encoding of ours in models of several sizes.
+    """The implementation under test and the reference in models of several sizes.
 
     Args:
         candidate: builds the implementation under test.
-        reference: our encoding.
+        reference: builds the encoding to compare with.
         forms: the forms in which both exist: True for decoders, False for encoders.
-        change: a change of our encoding, such as a known mistake.
         layout: the layout of the candidate's channels, see `LAYOUTS`.
-        largest: whether to measure the largest difference and its place, instead of ending at the first one.
     """
 
     candidate: MakeEncoding
-    reference: SizedComponent
+    reference: MakeEncoding
     forms: Sequence[bool]
-    change: Change | None = None
     layout: Sequence[str] = ()
-    largest: bool = False
     _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
-
-    def make_reference(self, shape: ModelShape) -> PositionalEncoding:
-        """Build our encoding for a model of this shape, with the change."""
-        encoding = self.reference.build(shape)
-        if self.change is not None:
-            self.change.apply(encoding)
-        return encoding
 
     def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
         """Return the two in a model of these sizes, built once; None if their parameters do not fit."""
         shape = model_shape(sizes, causal, layers)
         if shape not in self._pairs:
-            stop_above = torch.inf if self.largest else TOLERANCE
-            source, target = perturbed(build(self.make_reference, shape)), build(self.candidate, shape)
-            self._pairs[shape] = share_parameters(source, target, self.layout, stop_above)
+            source, target = perturbed(build(self.reference, shape)), build(self.candidate, shape)
+            self._pairs[shape] = share_parameters(source, target, self.layout)
         return self._pairs[shape]
 
     def defined_far(self, pair: Pair) -> bool:
         """Return whether results at far positions depend on the shared parameters only, not on the seed."""
         if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
             return True
-        other = share_parameters(pair.reference, build(self.make_reference, pair.shape, seed=1))
+        other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
         return other is None or other.difference_below(FAR) <= TOLERANCE

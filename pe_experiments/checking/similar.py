@@ -1,6 +1,5 @@
 """Order our encodings by their similarity to an implementation."""
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -109,7 +108,7 @@ def _near_difference(comparison: Comparison) -> float | None:
     """Return the smallest difference below position 64 in the usual layouts; None: other parameters."""
     differences = []
     for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
-        pair = replace(ours, largest=True).pair(SMALL, ours.forms[0])
+        pair = ours.pairs.pair(SMALL, ours.forms[0])
         if pair is None:
             return None
         difference = pair.difference

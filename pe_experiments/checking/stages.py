@@ -86,7 +86,7 @@ def outcomes(pairs: Pairs) -> Iterator[Outcome]:
             if pair is None:
                 yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
                 return
-            near = _near(pairs, pair, size, causal)
+            near = _near(pair, size, causal)
             yield near
             if near.place:
                 continue
@@ -108,14 +108,14 @@ def outcomes(pairs: Pairs) -> Iterator[Outcome]:
 # Single sequences.
 
 
-def _near(pairs: Pairs, pair: Pair, size: Sizes, causal: bool) -> Outcome:
+def _near(pair: Pair, size: Sizes, causal: bool) -> Outcome:
     """Compare at random positions below `NEAR`."""
     width, heads, train_length = size
     stage = NEAR_STAGE
     if size != SMALL:
         stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
-    if pair.difference <= TOLERANCE or not pairs.largest:
-        return Outcome(stage, causal, pair.difference, DIFFER if pair.difference > TOLERANCE else "")
+    if pair.difference <= TOLERANCE:
+        return Outcome(stage, causal, pair.difference)
     place = place_in_pair(pair)
     if not place and (place := place_in_pair(pair, NEAR)):
         place = f"{WITH_GAPS}, {place}"

@@ -39,7 +39,7 @@ def comparison_with(reference: SizedComponent, change: Change) -> Comparison:
 def test_every_reported_mistake_is_caught_and_named(choice: str, name: str) -> None:
     change = REPORTED[choice][name]
     comparison = comparison_with(reference_of(choice), change)
-    assert not comparison.same
+    assert comparison.first_difference is not None
     explanation = known_mistake(comparison)
     assert explanation is not None
     assert name in explanation.text
