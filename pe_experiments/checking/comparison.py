@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 
 from pe_experiments.checking.components import SizedComponent
-from pe_experiments.checking.known_mistakes.mistake import Change
+from pe_experiments.checking.known_mistakes import Change
 from pe_experiments.checking.pair import (
     MODEL_SIZES,
     NEAR,

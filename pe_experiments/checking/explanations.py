@@ -18,9 +18,7 @@ from torch import Tensor
 from pe_experiments.checking import relations
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.known_mistakes.generic import generic_mistakes
-from pe_experiments.checking.known_mistakes.mistake import Change
-from pe_experiments.checking.known_mistakes.reported import REPORTED
+from pe_experiments.checking.known_mistakes import REPORTED, Change, generic_mistakes
 from pe_experiments.checking.other_arguments import (
     OTHER_MODELS,
     fitted_base,

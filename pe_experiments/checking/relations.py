@@ -13,8 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.known_mistakes.generic import at_every_hook, layer_encodings
-from pe_experiments.checking.known_mistakes.mistake import Change, change_method, replace_method
+from pe_experiments.checking.known_mistakes import (
+    Change,
+    at_every_hook,
+    change_method,
+    layer_encodings,
+    replace_method,
+)
 from pe_experiments.checking.pair import DENSE, TOLERANCE, Pair, scores_of
 from pe_experiments.checking.random_inputs import embed, masked_difference, unmasked, vectors_at
 from pe_experiments.checking.stages import format_numbers, spread_ids

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.known_mistakes.generic import TABLE_ENDS
+from pe_experiments.checking.known_mistakes import TABLE_ENDS
 from pe_experiments.checking.pair import (
     DENSE,
     FAR,
