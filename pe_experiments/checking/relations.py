@@ -84,26 +84,31 @@ def _change_layers(hook: str, replacement: Callable[..., object]) -> Change:
 
 def factor(pair: Pair) -> Relation | None:
     """Measure a factor of all logits, of the bias, or of tokens and vectors at the embedding."""
-    inputs = pair.inputs_below(DENSE)
     if acts_at_embedding(pair.reference):
         return None if pair.reference.position_width else _embedding_factors(pair)
     if pair.compares_weights:
         return None
-    result, expected = pair.scores(inputs)
-    whole = _ratio(result, expected)
+    whole = _ratio(*pair.scores(pair.inputs_below(DENSE)))
     if whole not in (None, 0.0, 1.0):
         scaled = _change_layers("scaled_logits", lambda part, original, q, k: whole * original(q, k))
         return _factor_relation(scaled.then(_scaled_bias(whole)), "logits are", whole, pair)
-    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
-    content = content.masked_fill(expected.isinf(), -torch.inf)
-    if not torch.equal(result.isinf(), expected.isinf()):
-        return None
-    scale = float(unmasked(expected).abs().max())
-    parts = [(scores - content).masked_fill(content.isinf(), 0.0) for scores in (result, expected)]
-    added = _ratio(parts[0], parts[1], scale)
+    parts = _position_parts(pair)
+    added = _ratio(*parts) if parts is not None else None
     if added in (None, 1.0):
         return None
     return _factor_relation(_scaled_bias(added), "what positions add to the logits is", added, pair)
+
+
+def _position_parts(pair: Pair) -> tuple[Tensor, Tensor, float] | None:
+    """Return what positions add to both logits [H, T, S], and our largest logit; None if the masks differ."""
+    inputs = pair.inputs_below(DENSE)
+    result, expected = pair.scores(inputs)
+    if not torch.equal(result.isinf(), expected.isinf()):
+        return None
+    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
+    masked = expected.isinf() | content.isinf()
+    added, added_by_ours = ((scores - content).masked_fill(masked, 0.0) for scores in (result, expected))
+    return added, added_by_ours, float(unmasked(expected).abs().max())
 
 
 def _scaled_bias(by: float | Tensor) -> Change:
@@ -181,14 +186,10 @@ def heads(pair: Pair) -> Relation | None:
     """Measure for each head which of our heads' biases it has, and by which factor."""
     if pair.compares_weights or acts_at_embedding(pair.reference):
         return None
-    inputs = pair.inputs_below(DENSE)
-    result, expected = pair.scores(inputs)
-    if not torch.equal(result.isinf(), expected.isinf()):
+    measured = _position_parts(pair)
+    if measured is None:
         return None
-    content = scores_of(PositionalEncoding(pair.shape), inputs, False, 0)
-    masked = expected.isinf() | content.isinf()
-    parts, our_parts = ((scores - content).masked_fill(masked, 0.0) for scores in (result, expected))
-    scale = float(unmasked(expected).abs().max())
+    parts, our_parts, scale = measured
     all_heads = range(len(parts))
     sources, factors = [], []
     for head in all_heads:
@@ -450,13 +451,13 @@ def geometric_base(angles: Tensor) -> float | None:
     return math.exp(-step * len(angles))
 
 
-def step_angles(encoding: PositionalEncoding, layer: int = 0) -> Tensor | None:
+def step_angles(encoding: PositionalEncoding) -> Tensor | None:
     """Return the angles by which pairs of channels rotate from position 0 to position 1, largest first.
 
     They are measured by eigenvalues, in any layout of channels. None if ``rotate`` changes the width of a
     head or is not invertible.
     """
-    at_zero, at_one = (rotation_at(encoding, position, layer) for position in (0, 1))
+    at_zero, at_one = (rotation_at(encoding, position) for position in (0, 1))
     head_dim = encoding.shape.head_dim
     if at_zero.shape != (head_dim, head_dim) or torch.linalg.matrix_rank(at_zero) < head_dim:
         return None
@@ -464,10 +465,10 @@ def step_angles(encoding: PositionalEncoding, layer: int = 0) -> Tensor | None:
     return eigenvalues.angle().abs().sort(descending=True).values[::2]
 
 
-def rotation_at(encoding: PositionalEncoding, position: int, layer: int = 0) -> Tensor:
-    """Return what ``rotate`` makes of each unit vector as a query at a position, [K, K]."""
+def rotation_at(encoding: PositionalEncoding, position: int) -> Tensor:
+    """Return what the first layer's ``rotate`` makes of each unit vector as a query at a position, [K, K]."""
     head_dim = encoding.shape.head_dim
     units = torch.eye(head_dim)[None, None].expand(1, encoding.shape.num_heads, -1, -1)
     ids = torch.full((1, head_dim), position)
-    at = AttentionContext(ids, ids, torch.ones(1, 1, 1, dtype=torch.bool), layer=layer)
-    return encoding.for_layer(layer).rotate(units, units, at)[0][0, 0].double()
+    at = AttentionContext(ids, ids, torch.ones(1, 1, 1, dtype=torch.bool))
+    return encoding.for_layer(0).rotate(units, units, at)[0][0, 0].double()
