@@ -177,7 +177,7 @@ class Comparison:
             lines.append(f"Its channels are laid out differently: {'; '.join(self.layout)}.")
             lines.append("That is no mistake, but weights do not carry over between the two.")
         pairs = (self.pairs.pair(SMALL, causal) for causal in self.forms)
-        tables = [pair.table for pair in pairs if pair and pair.table]
+        tables = [pair.table for pair in pairs if pair.table]
         if tables:
             lines.append(f"That is no mistake: {tables[0]}.")
         if self.remarks:

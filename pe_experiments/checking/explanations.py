@@ -48,7 +48,6 @@ from pe_experiments.checking.stages import (
     LAYERS,
     LENGTH_STAGES,
     SHARING,
-    differs_in,
 )
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
@@ -189,7 +188,7 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
     for ours, name, change in mistakes:
         for layout in layouts:
             changed = replace(ours, layout=layout).changed(change)
-            if _explains(changed, ours):
+            if _explains(changed):
                 return _describe_mistake(ours, changed, name, change)
     return None
 
@@ -203,22 +202,17 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
         return [(), *(layout for layout in LAYOUTS if OF_NEIGHBOURS.keys() >= set(layout))]
     if issubclass(comparison.reference.cls, Rope):
         for ours in comparison.layouts(USUAL_LAYOUTS):
-            pair = ours.pairs.pair(SMALL, ours.forms[0])
-            if pair is not None and relations.keeps_pairs(pair):
+            if relations.keeps_pairs(ours.pairs.pair(SMALL, ours.forms[0])):
                 layouts.append(ours.layout)
     return layouts or [()]
 
 
-def _explains(changed: Comparison, comparison: Comparison) -> bool:
+def _explains(changed: Comparison) -> bool:
     """Return whether the two are equal in all stages once our encoding is changed.
 
-    The stage that differs without the change is tried first. False if the changed encoding raises, e.g. for
-    ids that it rejects.
+    False if the changed encoding raises, e.g. for ids that it rejects.
     """
-    first = comparison.first_difference
     try:
-        if first is not None and differs_in(first.stage, changed.pairs, first.causal):
-            return False
         return changed.first_difference is None
     except Exception:
         return False
@@ -267,7 +261,7 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
             return None
         # What is measured in the implementation follows its arguments by itself.
         changed = replace(comparison, component=None).changed(Change(change))
-        if not _explains(changed, comparison) or not found:
+        if not _explains(changed) or not found:
             return None
         # Patterns of layers show in the model with most layers.
         shape = max(found, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))

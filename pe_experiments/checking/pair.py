@@ -90,6 +90,10 @@ def model_shape(sizes: Sizes, causal: bool, layers: int = 2) -> ModelShape:
     return ModelShape(width, heads, layers, causal, train_length, NEAR)
 
 
+class ParametersDiffer(Exception):
+    """The trainable parameters of candidate and reference differ in number or shape."""
+
+
 @dataclass(frozen=True)
 class Pairing:
     """A parameter of the candidate and the parameter of the reference from which its values come.
@@ -262,8 +266,12 @@ def _fill_rows(table: Tensor, first_row: int, values: Tensor) -> Tensor:
 
 def share_parameters(
     reference: PositionalEncoding, candidate: PositionalEncoding, layout: Sequence[str] = ()
-) -> Pair | None:
-    """Copy the reference's parameters to the candidate so that they differ least; None if they do not fit."""
+) -> Pair:
+    """Copy the reference's parameters to the candidate so that the two differ least.
+
+    Raises:
+        ParametersDiffer: they cannot be copied.
+    """
     best: Pair | None = None
     for pairings in assignments(reference, candidate):
         pair = Pair(candidate, reference, layout, pairings)
@@ -272,9 +280,10 @@ def share_parameters(
             best = pair
         if pair.difference <= TOLERANCE:
             return pair
-    if best is not None:
-        for pairing in best.pairings:
-            pairing.copy()
+    if best is None:
+        raise ParametersDiffer
+    for pairing in best.pairings:
+        pairing.copy()
     return best
 
 
@@ -340,10 +349,14 @@ class Pairs:
     reference: MakeEncoding
     forms: Sequence[bool]
     layout: Sequence[str] = ()
-    _pairs: dict[ModelShape, Pair | None] = field(default_factory=dict, init=False)
+    _pairs: dict[ModelShape, Pair] = field(default_factory=dict, init=False)
 
-    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair | None:
-        """Return the two in a model of these sizes, built once; None if their parameters do not fit."""
+    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair:
+        """Return the two in a model of these sizes, built once.
+
+        Raises:
+            ParametersDiffer: they cannot have equal parameters.
+        """
         shape = model_shape(sizes, causal, layers)
         if shape not in self._pairs:
             source, target = perturbed(build(self.reference, shape)), build(self.candidate, shape)
@@ -355,4 +368,4 @@ class Pairs:
         if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
             return True
         other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
-        return other is None or other.difference_below(FAR) <= TOLERANCE
+        return other.difference_below(FAR) <= TOLERANCE

@@ -13,6 +13,7 @@ from pe_experiments.checking.pair import (
     TOLERANCE,
     USUAL_LAYOUTS,
     Pair,
+    ParametersDiffer,
     model_shape,
     scores_of,
 )
@@ -108,8 +109,9 @@ def _near_difference(comparison: Comparison) -> float | None:
     """Return the smallest difference below position 64 in the usual layouts; None: other parameters."""
     differences = []
     for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
-        pair = ours.pairs.pair(SMALL, ours.forms[0])
-        if pair is None:
+        try:
+            pair = ours.pairs.pair(SMALL, ours.forms[0])
+        except ParametersDiffer:
             return None
         difference = pair.difference
         if difference == torch.inf and not acts_at_embedding(pair.reference):  # the masks differ

@@ -21,6 +21,7 @@ from pe_experiments.checking.pair import (
     TOLERANCE,
     Pair,
     Pairs,
+    ParametersDiffer,
     Sizes,
     logits_of_one_query,
     scores_of,
@@ -82,8 +83,9 @@ def outcomes(pairs: Pairs) -> Iterator[Outcome]:
     """Yield the outcomes of all stages, those of single sequences first."""
     for causal in pairs.forms:
         for size in MODEL_SIZES:
-            pair = pairs.pair(size, causal)
-            if pair is None:
+            try:
+                pair = pairs.pair(size, causal)
+            except ParametersDiffer:
                 yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
                 return
             near = _near(pair, size, causal)
@@ -100,7 +102,7 @@ def outcomes(pairs: Pairs) -> Iterator[Outcome]:
         for stage, describe_difference in OTHER_STAGES.items():
             try:
                 place = describe_difference(pairs, causal)
-            except Exception:  # the encoding or its module rejects these sizes or positions
+            except Exception:  # it rejects these sizes or positions, or its parameters differ in these sizes
                 continue
             yield Outcome(stage, causal, torch.inf if place else 0.0, place)
 
@@ -241,9 +243,9 @@ def _difference_across_sizes(pairs: Pairs, causal: bool) -> str:
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
         try:
             pair = pairs.pair(size, causal, LAYERS)
-        except Exception:  # the encoding rejects these sizes
+        except Exception:  # the encoding rejects these sizes, or its parameters differ
             continue
-        if pair is None or pair.shape in compared:
+        if pair.shape in compared:
             continue
         compared.add(pair.shape)
         where = "" if size == SMALL else f"with {pair.shape.num_heads} heads, "
@@ -262,7 +264,6 @@ def _difference_around_lengths(pairs: Pairs, causal: bool) -> str:
     """Describe a difference in rows of an original length of the reference, next to it, or twice as long."""
     for size in MODEL_SIZES:
         pair = pairs.pair(size, causal)
-        assert pair is not None
         # The lengths to which an encoding or its parts compare that of a row.
         original_lengths = {getattr(part, "original_length", None) for part in pair.reference.modules()}
         lengths = {length for length in original_lengths if isinstance(length, int)}
@@ -300,13 +301,13 @@ def _difference_of_long_training(pairs: Pairs, causal: bool) -> str:
     """Describe a difference in models trained on long sequences."""
     width, heads, _ = SMALL
     lengths = {LONG_TRAINING}
-    pair = pairs.pair(SMALL, causal)
-    if pair is not None and isinstance(pair.reference, ExtendedRope):
+    reference = pairs.pair(SMALL, causal).reference
+    if isinstance(reference, ExtendedRope):
         # The slowest pair makes a whole rotation over more than 2 pi times the base.
-        lengths.add(min(int(10 * pair.reference.base), LONGEST_TRAINING))
+        lengths.add(min(int(10 * reference.base), LONGEST_TRAINING))
     for length in sorted(lengths):
         pair = pairs.pair((width, heads, length), causal)
-        if pair is not None and pair.difference > TOLERANCE:
+        if pair.difference > TOLERANCE:
             return f"trained on {length:,} tokens, {place_in_pair(pair, NEAR) or DIFFER}"
     return ""
 
@@ -320,7 +321,7 @@ def _difference_at_distances(pairs: Pairs, causal: bool) -> str:
         sizes_and_queries.append((LARGE, 0))
     for size, query in sizes_and_queries:
         pair = pairs.pair(size, causal)
-        if pair is None or pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
+        if pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
             continue
         try:
             result = logits_of_one_query(pair.candidate, ids_S, query)
@@ -341,7 +342,7 @@ def _difference_at_distances(pairs: Pairs, causal: bool) -> str:
 def _difference_at_far_ids(pairs: Pairs, causal: bool) -> str:
     """Describe a difference at ids up to `FARTHEST`, where tables may end or wrap."""
     pair = pairs.pair(SMALL, causal)
-    if pair is None or not pairs.defined_far(pair):
+    if not pairs.defined_far(pair):
         return ""
     ends = torch.tensor(TABLE_ENDS)
     around_ends = torch.cat([ends - 1, ends, ends + 1]).unique()
@@ -358,7 +359,7 @@ def _difference_at_far_ids(pairs: Pairs, causal: bool) -> str:
 def _difference_in_half_precision(pairs: Pairs, causal: bool) -> str:
     """Describe a difference on inputs in half precision that is larger than their rounding."""
     pair = pairs.pair(SMALL, causal)
-    if pair is None or pair.layout or not pairs.defined_far(pair):
+    if pair.layout or not pairs.defined_far(pair):
         return ""
     holds, measured = half_precision_loss(pair.candidate, pair.reference)
     return "" if holds else measured
@@ -369,7 +370,7 @@ def _difference_of_sharing(pairs: Pairs, causal: bool) -> str:
     growths: list[list[float]] = [[], []]
     for layers in (1, 3):
         pair = pairs.pair(SMALL, causal, layers)
-        if pair is None or pair.shape.num_layers != layers:  # the user gives the number of layers
+        if pair.shape.num_layers != layers:  # the user gives the number of layers
             return ""
         for growth, encoding in zip(growths, (pair.candidate, pair.reference), strict=True):
             copies = layers if encoding.per_layer else 1
@@ -393,15 +394,6 @@ OTHER_STAGES: dict[str, Callable[[Pairs, bool], str]] = {
 }
 # A new encoding may equal one of ours everywhere but in these.
 LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
-
-
-@torch.no_grad()
-def differs_in(stage: str, pairs: Pairs, causal: bool) -> bool:
-    """Return whether the two differ in one of the later stages, which are tried out of order to save time."""
-    if stage == FAR_STAGE:
-        pair = pairs.pair(SMALL, causal)
-        return pair is not None and bool(_far(pairs, pair, causal).place)
-    return stage in OTHER_STAGES and bool(OTHER_STAGES[stage](pairs, causal))
 
 
 def spread_ids(number: int) -> Tensor:
