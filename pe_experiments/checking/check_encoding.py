@@ -13,9 +13,8 @@ from pe_experiments.checking.comparison import Comparison, common_forms, format_
 from pe_experiments.checking.components import SizedComponent, reference_of, sized
 from pe_experiments.checking.encoding_contract import CHECKS
 from pe_experiments.checking.explanations import Kind, explain
-from pe_experiments.checking.other_arguments import with_equal_frequencies
 from pe_experiments.checking.random_inputs import small_shape
-from pe_experiments.checking.similar import by_similarity
+from pe_experiments.checking.references import by_similarity, with_equal_frequencies
 from pe_experiments.configuration.component import shipped
 from pe_experiments.configuration.config_groups import choices_in_folders
 from pe_experiments.configuration.hints import nearest_choice

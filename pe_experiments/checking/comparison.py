@@ -53,7 +53,7 @@ class Comparison:
         component: the implementation with its arguments, if they are known.
         user_arguments: names of arguments of our encoding that the user set.
         named: whether the user says that it should be this encoding.
-        same_effect: whether both act in the same places, see `similar.Effect`.
+        same_effect: whether both act in the same places, see `references.Effect`.
     """
 
     candidate: MakeEncoding

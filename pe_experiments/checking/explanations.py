@@ -19,13 +19,6 @@ from pe_experiments.checking import relations
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.known_mistakes import REPORTED, Change, generic_mistakes
-from pe_experiments.checking.other_arguments import (
-    OTHER_MODELS,
-    fitted_base,
-    ignored_variants,
-    published_variants,
-    rotates_equally,
-)
 from pe_experiments.checking.pair import (
     DENSE,
     LARGE,
@@ -38,8 +31,15 @@ from pe_experiments.checking.pair import (
     model_shape,
 )
 from pe_experiments.checking.random_inputs import build, perturbed
+from pe_experiments.checking.references import (
+    OTHER_MODELS,
+    all_encodings,
+    fitted_base,
+    ignored_variants,
+    published_variants,
+    rotates_equally,
+)
 from pe_experiments.checking.relations import Relation
-from pe_experiments.checking.similar import all_encodings
 from pe_experiments.checking.stages import (
     DISTANCES,
     FAR_IDS,
