@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from pe_experiments.analysis import audit
-from pe_experiments.checking.random_inputs import trainable, vectors_at
+from pe_experiments.checking.subject import trainable, vectors_at
 from pe_experiments.configuration.component import Component, load_component, shipped, user_errors
 from pe_experiments.configuration.config_groups import ALIASES
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed

@@ -9,15 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from pe_experiments.checking.checked_encoding import (
-    CAST,
-    FLOAT32_TOLERANCE,
-    LATE,
-    Subject,
-    compare_difference,
-)
 from pe_experiments.checking.checks import Checks, Measurement
-from pe_experiments.checking.random_inputs import LENGTH, draw_content, embed
 from pe_experiments.checking.scenarios import (
     OWN_IDS,
     ROWS,
@@ -30,6 +22,16 @@ from pe_experiments.checking.scenarios import (
     outputs,
     takes_large_ids,
     worst_difference,
+)
+from pe_experiments.checking.subject import (
+    CAST,
+    FLOAT32_TOLERANCE,
+    LATE,
+    LENGTH,
+    Subject,
+    compare_difference,
+    draw_content,
+    embed,
 )
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.models.attention_scores import Inputs

@@ -7,14 +7,12 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from pe_experiments.checking.checked_encoding import Subject
 from pe_experiments.checking.checks import run_checks, say_failure
 from pe_experiments.checking.comparison import Comparison, common_forms, format_forms
-from pe_experiments.checking.components import SizedComponent, reference_of, sized
 from pe_experiments.checking.encoding_contract import CHECKS
 from pe_experiments.checking.explanations import Kind, explain
-from pe_experiments.checking.random_inputs import small_shape
 from pe_experiments.checking.references import by_similarity, with_equal_frequencies
+from pe_experiments.checking.subject import SizedComponent, Subject, reference_of, sized, small_shape
 from pe_experiments.configuration.component import shipped
 from pe_experiments.configuration.config_groups import choices_in_folders
 from pe_experiments.configuration.hints import nearest_choice

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import torch
 
-from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.known_mistakes import Change
 from pe_experiments.checking.pair import (
     MODEL_SIZES,
@@ -19,7 +18,6 @@ from pe_experiments.checking.pair import (
     Sizes,
     model_shape,
 )
-from pe_experiments.checking.random_inputs import build
 from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (
     DIFFER,
@@ -30,6 +28,7 @@ from pe_experiments.checking.stages import (
     outcomes,
     place_in_pair,
 )
+from pe_experiments.checking.subject import SizedComponent, build
 from pe_experiments.configuration.component import Component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding

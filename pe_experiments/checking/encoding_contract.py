@@ -13,22 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECKS
-from pe_experiments.checking.checked_encoding import (
+from pe_experiments.checking.checks import Checks, Measurement, watch_global_generators
+from pe_experiments.checking.subject import (
     CAST,
     FLOAT32_TOLERANCE,
     LATE,
+    LENGTH,
     VOCABULARY,
     Subject,
     compare_difference,
     compare_outputs,
-    random_tokens,
-)
-from pe_experiments.checking.checks import Checks, Measurement, watch_global_generators
-from pe_experiments.checking.random_inputs import (
-    LENGTH,
     draw_content,
     embed,
     perturbed,
+    random_tokens,
     relative_difference,
     trainable,
     vectors_at,

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from pe_experiments.checking import relations
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
-from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.known_mistakes import REPORTED, Change, generic_mistakes
 from pe_experiments.checking.pair import (
     DENSE,
@@ -30,7 +29,6 @@ from pe_experiments.checking.pair import (
     assignments,
     model_shape,
 )
-from pe_experiments.checking.random_inputs import build, perturbed
 from pe_experiments.checking.references import (
     OTHER_MODELS,
     all_encodings,
@@ -49,6 +47,7 @@ from pe_experiments.checking.stages import (
     LENGTH_STAGES,
     SHARING,
 )
+from pe_experiments.checking.subject import build, perturbed, reference_of
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope

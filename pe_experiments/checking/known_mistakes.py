@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.checking.components import SizedComponent
 from pe_experiments.checking.pair import SMALL, model_shape
-from pe_experiments.checking.random_inputs import build
+from pe_experiments.checking.subject import SizedComponent, build
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import acts_at_embedding

@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.random_inputs import perturbed, relative_difference
+from pe_experiments.checking.subject import perturbed, relative_difference
 from pe_experiments.checking.task_contract import CHECKS, broken_rule, draw_examples, possible_lengths
 from pe_experiments.configuration.component import shipped, user_errors
 from pe_experiments.configuration.experiment import Experiment

@@ -12,7 +12,7 @@ from itertools import combinations, islice, permutations, product
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.random_inputs import (
+from pe_experiments.checking.subject import (
     build,
     draw_content,
     draw_inputs,

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import torch
 
 from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.components import SizedComponent, reference_of
 from pe_experiments.checking.pair import (
     DENSE,
     MODEL_SIZES,
@@ -22,8 +21,14 @@ from pe_experiments.checking.pair import (
     model_shape,
     scores_of,
 )
-from pe_experiments.checking.random_inputs import build, perturbed, relative_difference
 from pe_experiments.checking.relations import geometric_base, step_angles
+from pe_experiments.checking.subject import (
+    SizedComponent,
+    build,
+    perturbed,
+    reference_of,
+    relative_difference,
+)
 from pe_experiments.configuration.component import shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding

@@ -21,8 +21,8 @@ from pe_experiments.checking.known_mistakes import (
     replace_method,
 )
 from pe_experiments.checking.pair import DENSE, TOLERANCE, Pair, scores_of
-from pe_experiments.checking.random_inputs import embed, masked_difference, unmasked, vectors_at
 from pe_experiments.checking.stages import format_numbers, spread_ids
+from pe_experiments.checking.subject import embed, masked_difference, unmasked, vectors_at
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope import Rope

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.pair import Pair
-from pe_experiments.checking.random_inputs import draw_content, relative_difference
+from pe_experiments.checking.subject import draw_content, relative_difference
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models.attention_scores import Inputs

@@ -26,13 +26,13 @@ from pe_experiments.checking.pair import (
     logits_of_one_query,
     scores_of,
 )
-from pe_experiments.checking.random_inputs import masked_difference, relative_difference, trainable, unmasked
 from pe_experiments.checking.scenarios import (
     Scenario,
     half_precision_loss,
     scenario_results,
     worst_difference,
 )
+from pe_experiments.checking.subject import masked_difference, relative_difference, trainable, unmasked
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope_extension import ExtendedRope

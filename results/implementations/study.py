@@ -24,9 +24,9 @@ import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.components import reference_of
 from pe_experiments.checking.explanations import channel_layout, equal, known_mistake
 from pe_experiments.checking.stages import WITH_GAPS
+from pe_experiments.checking.subject import reference_of
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.studies import Study, markdown_table
 from pe_experiments.terminal.console import say

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.random_inputs import build, perturbed
+from pe_experiments.checking.subject import build, perturbed, reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention_scores import Inputs, attention_outputs, attention_scores

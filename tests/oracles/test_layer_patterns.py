@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from pe_experiments.checking.random_inputs import perturbed
+from pe_experiments.checking.subject import perturbed
 from pe_experiments.configuration.component import load_component, shipped
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi

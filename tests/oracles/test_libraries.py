@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.random_inputs import perturbed
+from pe_experiments.checking.subject import perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.cope import Cope

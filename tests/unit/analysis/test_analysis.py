@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from pe_experiments.analysis.audit import FLOAT64_TOLERANCE, audit, audit_distances, order_blindness
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.random_inputs import build
+from pe_experiments.checking.subject import build, reference_of
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from pe_experiments.analysis.attention_export import register_with_transformers, score_mod
-from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.random_inputs import build, draw_inputs, perturbed
+from pe_experiments.checking.subject import build, draw_inputs, perturbed, reference_of
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.attention_scores import attention_scores
 

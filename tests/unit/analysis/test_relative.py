@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.components import reference_of
-from pe_experiments.checking.random_inputs import draw_inputs
+from pe_experiments.checking.subject import draw_inputs, reference_of
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.continuous_bias import ContinuousBias

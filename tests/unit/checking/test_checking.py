@@ -12,9 +12,9 @@ from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.components import SizedComponent, reference_of
 from pe_experiments.checking.explanations import Kind, explain, known_mistake
 from pe_experiments.checking.known_mistakes import GENERIC, OUTPUTS, REPORTED, Change, mistakes_while_decoding
+from pe_experiments.checking.subject import SizedComponent, reference_of
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.random_inputs import draw_inputs, perturbed
+from pe_experiments.checking.subject import draw_inputs, perturbed
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.mixtures import ByHead, ByLayer, Composition
