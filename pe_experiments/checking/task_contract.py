@@ -1,4 +1,4 @@
-"""Define the contract of a task as checks of its rule, chance, ceilings, shortcuts and repetitions.
+"""Define the contract of a task (rule, chance, ceilings, shortcuts, repetitions), and the command check_task.
 
 To add a check, write a function of a task under ``@check(name, promise, usual cause of a failure)``.
 """
@@ -6,15 +6,19 @@ To add a check, write a function of a task under ``@check(name, promise, usual c
 import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.checking.checks import Checks, Measurement, watch_global_generators
+from pe_experiments.checking.checks import Checks, Measurement, run_checks, watch_global_generators
+from pe_experiments.configuration.component import load_component
+from pe_experiments.configuration.schema import Section
 from pe_experiments.data.formats import FORMATS, format_for
 from pe_experiments.tasks import IGNORE, Task
-from pe_experiments.terminal.errors import UserError, allowed
+from pe_experiments.terminal.console import say
+from pe_experiments.terminal.errors import UserError, allowed, error_place, sentence
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
@@ -27,6 +31,8 @@ FEWEST = 1_000  # number of different examples required among `BAGS`
 SPLITS = 5_000  # examples of training that are compared with as many of evaluation
 MOST_TOKENS = 1_000_000  # in one draw
 SURE = 0.99  # accuracy from which a symbol is said to determine a target
+AGREEING = """sample and solve are held against each other: a mistake that both make cannot be found here.
+Check some answers by hand."""
 CHECKS = Checks()
 check = CHECKS.add
 
@@ -447,3 +453,37 @@ def remarks_on(task: Task) -> list[str]:
     if task.order_sensitive and changed_share < 0.1:
         remarks.append(f"The order of the input decides {changed_share:.1%} of the targets only.")
     return remarks
+
+
+# The command.
+
+
+class TaskSettings(Section):
+    """The options of ``configs/check_task.yaml``."""
+
+    task: dict[str, Any]
+
+
+def check_task(settings: TaskSettings) -> bool:
+    """Check a task and print the results; return whether the contract holds."""
+    component = load_component("task", settings.task)
+    task = component.build()
+    if task.vocab_size > MOST_SYMBOLS:
+        most = f"expected at most {MOST_SYMBOLS} here, where guessing is counted symbol by symbol"
+        raise UserError(f"task: vocab_size={task.vocab_size} of {component.cls.__name__}: {most}")
+    say(f"{component.target}\n")
+    failed = run_checks(CHECKS, {"": task})
+    try:
+        difference = differing_builds(component.build)
+    except Exception:  # raised by the task, and reported by a check
+        difference = ""
+    if difference:
+        say(f"\nFAILS: a run can be repeated\n  measured: {difference}")
+    say("")
+    try:
+        for remark in remarks_on(task):
+            say(remark)
+    except Exception as error:  # raised by the task, usually in a check, too
+        say(f"It cannot be looked at further: it raises {sentence(error)}{error_place(error)}")
+    say(AGREEING)
+    return not failed and not difference

@@ -12,7 +12,7 @@ from pe_experiments.configuration.schema import validated
 @command("check_task", __doc__)
 def run(cfg: DictConfig) -> None:
     required_choice("task", "mine.MyTask")
-    from pe_experiments.checking.check_task import TaskSettings, check_task  # imports torch
+    from pe_experiments.checking.task_contract import TaskSettings, check_task  # imports torch
 
     if not check_task(validated(TaskSettings, cfg)):
         raise SystemExit(1)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.check_task import remarks_on
-from pe_experiments.checking.task_contract import CHECKS, differing_builds
+from pe_experiments.checking.task_contract import CHECKS, differing_builds, remarks_on
 from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.order import First
