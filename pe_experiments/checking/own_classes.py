@@ -8,11 +8,11 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from pe_experiments.checking.subject import perturbed, relative_difference
+from pe_experiments.checking.subject import look_ahead, perturbed
 from pe_experiments.checking.task_contract import CHECKS, broken_rule, draw_examples, possible_lengths
 from pe_experiments.configuration.component import shipped, user_errors
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source
+from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.evaluation.curve import COUNTED, CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import all_metrics
@@ -86,7 +86,7 @@ def _check_model(experiment: Experiment) -> None:
             raise ValueError(
                 f"{names}: two equal calls give different results; draw while self.training alone"
             )
-        _refuse_looking_ahead(model, rows, source)
+        _refuse_looking_ahead(model, rows, source.format.vocab_size)
 
 
 def _check_metrics(experiment: Experiment) -> None:
@@ -132,23 +132,19 @@ def _check_task(task: Task, lengths: Sequence[int]) -> None:
                 raise ValueError(f"{type(task).__name__} at length {length}: {mistake}")
 
 
-def _refuse_looking_ahead(model: Backbone, batch: Batch, source: Source) -> None:
+def _refuse_looking_ahead(model: Backbone, batch: Batch, vocabulary: int) -> None:
     """Raise an error if later tokens change the predictions of a decoder at earlier tokens."""
     encodings = [part for part in model.encodings.modules() if isinstance(part, PositionalEncoding)]
     if not model.shape.causal or any(encoding.looks_ahead for encoding in encodings):
         return
+
+    def call(tokens_BT: Tensor) -> Tensor:
+        return _logits(model, batch._replace(tokens_BT=tokens_BT))
+
     cuts_B = 1 + torch.arange(ROWS) * (batch.lengths_B - 2).clamp(min=0) // (ROWS - 1)
-    unchanged_BT = torch.arange(batch.tokens_BT.shape[1]) < cuts_B[:, None]
-    vocabulary = source.format.vocab_size
-    tokens_BT = batch.tokens_BT
-    generator = torch.Generator().manual_seed(source.seed)
-    others_BT = (tokens_BT + torch.randint(1, vocabulary, tokens_BT.shape, generator=generator)) % vocabulary
-    changed = batch._replace(tokens_BT=torch.where(unchanged_BT, tokens_BT, others_BT))
-    logits, changed_logits = _logits(model, batch), _logits(model, changed)
-    names = allowed(dict.fromkeys(type(part).__name__ for part in encodings))
-    largest = float(logits.abs().max())
-    difference = relative_difference(changed_logits[unchanged_BT], logits[unchanged_BT], largest)
+    difference = look_ahead(call, batch.tokens_BT, cuts_B, vocabulary)
     if difference > LOOK_AHEAD:
+        names = allowed(dict.fromkeys(type(part).__name__ for part in encodings))
         raise ValueError(
             f"{names} looks ahead: in a decoder, later tokens change earlier predictions (by "
             f"{difference:.1g} of the largest logit); if this is intended, set looks_ahead = True"

@@ -237,6 +237,27 @@ def unmasked(scores: Tensor) -> Tensor:
     return scores.masked_fill(scores.isinf(), 0.0)
 
 
+@torch.no_grad()
+def look_ahead(call: Callable[[Tensor], Tensor], tokens_BT: Tensor, cuts_B: Tensor, vocabulary: int) -> float:
+    """Return how much results change before a token when it and all later tokens change.
+
+    Args:
+        call: function from tokens to results [B, T, ...].
+        tokens_BT: tokens.
+        cuts_B: index of the first token of each row that changes.
+        vocabulary: number of tokens from which others are drawn.
+
+    Returns:
+        The largest change, relative to the largest of these results.
+    """
+    generator = torch.Generator().manual_seed(0)
+    others_BT = torch.randint(1, vocabulary, tokens_BT.shape, generator=generator)
+    unchanged_BT = torch.arange(tokens_BT.shape[1]) < cuts_B[:, None]
+    changed_BT = torch.where(unchanged_BT, tokens_BT, (tokens_BT + others_BT) % vocabulary)
+    before, after = call(tokens_BT), call(changed_BT)
+    return relative_difference(after[unchanged_BT], before[unchanged_BT])
+
+
 def compare_difference(difference: float, tolerance: float = FLOAT32_TOLERANCE) -> Measurement:
     """Return whether a relative difference is within the tolerance."""
     if difference == float("inf"):
