@@ -20,6 +20,7 @@ from pe_experiments.checking.scenarios import (
     difference_from_alone,
     half_precision_loss,
     outputs,
+    separate_rows,
     takes_large_ids,
     worst_difference,
 )
@@ -96,8 +97,7 @@ def packed_documents(subject: Subject) -> Measurement:
 
 def _late_scenario(tokens: int = TOKENS) -> Scenario:
     """Return rows whose positions start at `LATE`."""
-    ids = torch.arange(LATE, LATE + tokens).repeat(ROWS, 1)
-    return Scenario(ids, torch.zeros_like(ids))
+    return separate_rows(torch.arange(LATE, LATE + tokens).repeat(ROWS, 1))
 
 
 @check(
@@ -183,7 +183,7 @@ def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
 def _calls() -> Iterator[tuple[Scenario, torch.dtype, int]]:
     """Yield calls that differ in ids, dtype of inputs or the declared length of rows."""
     late = _late_scenario()
-    single = Scenario(late.positions_BT[:1, :1], late.documents_BT[:1, :1])
+    single = separate_rows(late.positions_BT[:1, :1])
     for dtype in (torch.bfloat16, torch.float32):
         yield single, dtype, 3 * TOKENS
         yield late, dtype, LATE + TOKENS

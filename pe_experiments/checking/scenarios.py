@@ -57,15 +57,20 @@ class Scenario(NamedTuple):
         return bool((self.documents_BT != 0).any())
 
 
+def separate_rows(positions_BT: Tensor, decoding: bool = False, lengths: bool = False) -> Scenario:
+    """Return rows that hold one document each."""
+    return Scenario(positions_BT, torch.zeros_like(positions_BT), decoding, lengths)
+
+
 def _scenarios() -> dict[str, Scenario]:
     indices_T = torch.arange(TOKENS)
-    one_document_BT = torch.zeros(ROWS, TOKENS, dtype=torch.long)
+    indices_BT = indices_T.repeat(ROWS, 1)
     # A common shift has no effect on relative encodings, so rows also differ in the steps between ids.
     own_ids_BT = torch.tensor([[3], [2], [1]]) * indices_T + torch.tensor([[0], [5], [17]])
     padding_B1 = torch.tensor([[0], [2], [5]])  # number of tokens
     padded = Scenario(
         (indices_T - padding_B1).clamp(min=0),
-        torch.where(indices_T < padding_B1, PADDING, one_document_BT),
+        torch.where(indices_T < padding_B1, PADDING, 0),
     )
     second_B1 = torch.tensor([[5], [3], [6]])  # first token of the second document
     packed = Scenario(
@@ -73,12 +78,10 @@ def _scenarios() -> dict[str, Scenario]:
         (indices_T >= second_B1).long(),
     )
     return {
-        "rows at the same offset": Scenario(indices_T + 5 + one_document_BT, one_document_BT),
-        "rows at ids of their own": Scenario(own_ids_BT, one_document_BT),
-        "rows on both sides of the training length": Scenario(
-            indices_T + one_document_BT, one_document_BT, lengths=True
-        ),
-        "decoding with cached keys": Scenario(own_ids_BT, one_document_BT, decoding=True),
+        "rows at the same offset": separate_rows(indices_BT + 5),
+        "rows at ids of their own": separate_rows(own_ids_BT),
+        "rows on both sides of the training length": separate_rows(indices_BT, lengths=True),
+        "decoding with cached keys": separate_rows(own_ids_BT, decoding=True),
         "decoding after left padding": padded._replace(decoding=True),
         "left padding": padded,
         "packed documents": packed,
@@ -148,7 +151,7 @@ def difference_from_alone(encoding: PositionalEncoding, scenario: Scenario) -> f
             ids = scenario.positions_BT[row, index][None]
             q, k = (x_BHTK[row : row + 1, :, index] for x_BHTK in (inputs.q_BHTK, inputs.k_BHTK))
             x = inputs.x_BTD[row : row + 1, index]
-            one_document = Scenario(ids, torch.zeros_like(ids), lengths=scenario.lengths)
+            one_document = separate_rows(ids, lengths=scenario.lengths)
             declared_1 = declared_B[row : row + 1]
             results = outputs(encoding, one_document, Inputs(q, k, x, ids), declared_1)
             embedded, weights, read = results[0], results[1::2], results[2::2]
@@ -202,7 +205,7 @@ def takes_large_ids(encoding: PositionalEncoding) -> bool:
     """Return whether large ids raise no error in float32, as they do if a table ends earlier."""
     ids_BT = torch.tensor([LARGE_IDS[-1]])
     try:
-        outputs(encoding, Scenario(ids_BT, torch.zeros_like(ids_BT)), draw_content(encoding.shape, ids_BT))
+        outputs(encoding, separate_rows(ids_BT), draw_content(encoding.shape, ids_BT))
     except Exception:  # raised by the encoding
         return False
     return True
@@ -218,7 +221,7 @@ def half_precision_loss(encoding: PositionalEncoding, reference: PositionalEncod
     worst = dict.fromkeys(DTYPES, 0.0)
     for dtype, ids in product(DTYPES, LARGE_IDS):
         ids_BT = torch.tensor([ids])
-        scenario = Scenario(ids_BT, torch.zeros_like(ids_BT))
+        scenario = separate_rows(ids_BT)
         content = draw_content(encoding.shape, ids_BT, key_heads=getattr(encoding, "key_heads", None))
         half = cast(content, dtype)
         exact = outputs(reference, scenario, cast(half, torch.float32))
