@@ -173,11 +173,11 @@ def worst_difference(results: list[Tensor], expected: list[Tensor]) -> float:
     return max(differences)
 
 
-def scenario_results(pair: Pair, causal: bool) -> Iterator[tuple[str, Scenario, list[Tensor], list[Tensor]]]:
+def scenario_results(pair: Pair) -> Iterator[tuple[str, Scenario, list[Tensor], list[Tensor]]]:
     """Yield the name of each scenario, the scenario, and the outputs of the candidate and the reference."""
     compares_layouts = bool(pair.layout) and acts_at_embedding(pair.reference)
     for name, scenario in SCENARIOS.items():
-        if scenario.decoding and not causal:
+        if scenario.decoding and not pair.shape.causal:
             continue
         if compares_layouts and (scenario.documents_BT == PADDING).any():
             continue  # embeddings of padding are 0, which is no vector of a position

@@ -88,16 +88,16 @@ def outcomes(pairs: Pairs) -> Iterator[Outcome]:
             except ParametersDiffer:
                 yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
                 return
-            near = _near(pair, size, causal)
+            near = _near(pair, size)
             yield near
             if near.place:
                 continue
-            for name, scenario, results, expected in scenario_results(pair, causal):
+            for name, scenario, results, expected in scenario_results(pair):
                 difference = worst_difference(results, expected)
                 differs = difference > TOLERANCE
                 place = _place_in_scenario(scenario, results, expected) if differs else ""
                 yield Outcome(name, causal, difference, place)
-            yield _far(pairs, pair, causal)
+            yield _far(pairs, pair)
     for causal in pairs.forms:
         for stage, describe_difference in OTHER_STAGES.items():
             try:
@@ -110,8 +110,9 @@ def outcomes(pairs: Pairs) -> Iterator[Outcome]:
 # Single sequences.
 
 
-def _near(pair: Pair, size: Sizes, causal: bool) -> Outcome:
+def _near(pair: Pair, size: Sizes) -> Outcome:
     """Compare at random positions below `NEAR`."""
+    causal = pair.shape.causal
     width, heads, train_length = size
     stage = NEAR_STAGE
     if size != SMALL:
@@ -124,8 +125,9 @@ def _near(pair: Pair, size: Sizes, causal: bool) -> Outcome:
     return Outcome(stage, causal, pair.difference, place or DIFFER)
 
 
-def _far(pairs: Pairs, pair: Pair, causal: bool) -> Outcome:
+def _far(pairs: Pairs, pair: Pair) -> Outcome:
     """Compare at random positions below `FAR`."""
+    causal = pair.shape.causal
     if not pairs.defined_far(pair):
         return Outcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
     if not pair.layout and _only_adds_distance_bias(pair.reference):
