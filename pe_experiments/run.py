@@ -284,7 +284,7 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
     if changes:
         display.say(f"{run.name}: trained with {few(changes)}; rerun=true trains again")
     directory = run.evaluation_directory
-    with suppress(UserError, AttributeError):  # a finished run does not need its config.yaml
+    with suppress(UserError, KeyError, AttributeError):  # a finished run does not need its config.yaml
         logged = {name for name, section in directory.read_config()["logger"].items() if section}
         if unused := used_loggers(run.config.logger).keys() - logged:
             remark = "it has finished before, so nothing is logged to"

@@ -87,7 +87,10 @@ class RunWriter(Observer):
         for row in rows:
             self._log(row)
         if by_step or self.run.config.evaluation.every:
-            write_atomically(directory.by_step, to_csv(self.by_step_columns, by_step))
+            columns = self.by_step_columns
+            # The earlier rows may have a metric of the user that is not measured any more.
+            by_step = [{key: value for key, value in row.items() if key in columns} for row in by_step]
+            write_atomically(directory.by_step, to_csv(columns, by_step))
             self.tracking.by_step(by_step)
         else:
             directory.by_step.unlink(missing_ok=True)

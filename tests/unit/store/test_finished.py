@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.analysis.trained_model import TrainedModel, load_model
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.evaluation.curve import tally
-from pe_experiments.run import run_experiment
+from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.finished import finished_run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
@@ -23,6 +24,14 @@ def test_a_diverged_run_is_found_whatever_the_evaluation(tiny: Tiny) -> None:
     write_run(tiny(), fading(1, 0), status="diverged")
     result = run_experiment(tiny("evaluation.lengths=[5,7]").config)
     assert (result.status, result.curve) == ("diverged", [])
+
+
+def test_a_run_is_found_without_the_section_of_its_loggers(tiny: Tiny) -> None:
+    run = write_trained_run(tiny())
+    saved = yaml.safe_load(run.config.read_text())
+    del saved["logger"]
+    run.config.write_text(yaml.safe_dump(saved))
+    assert evaluate_run(run.path, {}).done == "found"
 
 
 def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Path) -> None:
