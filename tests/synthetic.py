@@ -17,8 +17,8 @@ from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.identity import Record
 from pe_experiments.store.names import file_digest, jsonable
-from pe_experiments.store.record import Record
 
 Accuracies = Callable[[int], tuple[float, float]]
 

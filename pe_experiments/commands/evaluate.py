@@ -23,7 +23,7 @@ def run(cfg: DictConfig) -> None:
     requested = resolved(cfg)
     settings = validated(RunSettings, {key: requested[key] for key in RunSettings.model_fields})
     from pe_experiments.run import evaluate_run  # imports torch
-    from pe_experiments.store.record import Record
+    from pe_experiments.store.identity import Record
 
     directory = settings.directory()
     saved = directory.read_config()

@@ -16,9 +16,8 @@ from pe_experiments.store.directory import (
     link_error,
     run_directory,
 )
-from pe_experiments.store.identity import Identity, evaluation_key, identify
+from pe_experiments.store.identity import Identity, Record, evaluation_key, identify
 from pe_experiments.store.names import differences, full_hash, jsonable, short_hash
-from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few
 
 

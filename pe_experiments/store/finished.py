@@ -20,9 +20,8 @@ from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Con
 from pe_experiments.models import Backbone
 from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import RunDirectory, State
-from pe_experiments.store.identity import CALL, Identity, identify
+from pe_experiments.store.identity import CALL, Identity, Record, identify
 from pe_experiments.store.names import file_digest, full_hash, leaves
-from pe_experiments.store.record import Record
 from pe_experiments.terminal.errors import UserError, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 

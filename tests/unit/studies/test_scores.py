@@ -9,7 +9,7 @@ import pytest
 
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
-from pe_experiments.store.record import Record
+from pe_experiments.store.identity import Record
 from pe_experiments.studies.scores import score_table
 from pe_experiments.studies.verdicts import (
     BETTER,
