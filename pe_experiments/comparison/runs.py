@@ -25,8 +25,8 @@ from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import Row, read_metrics, read_run_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.identity import Record
-from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import short_hash
+from pe_experiments.store.study_folder import read_manifest
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, is_formula, nearest, one_line, printable, shown
 from pe_experiments.terminal.files import read_text

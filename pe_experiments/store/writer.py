@@ -26,8 +26,8 @@ from pe_experiments.store.csv_files import (
 )
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
 from pe_experiments.store.environment import describe_environment, environment_changes
-from pe_experiments.store.manifest import list_in_study
 from pe_experiments.store.names import file_digest, jsonable
+from pe_experiments.store.study_folder import list_in_study
 from pe_experiments.store.tracking import Loggers, run_loggers
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem

@@ -6,7 +6,7 @@ the files of a comparison.
 """
 
 from pe_experiments.drawing import markdown_table as markdown_table
-from pe_experiments.store.published import read_table as read_table
+from pe_experiments.store.study_folder import read_table as read_table
 from pe_experiments.studies.archive import read_archive as read_archive
 from pe_experiments.studies.blocks import bits_per_byte as bits_per_byte
 from pe_experiments.studies.blocks import encoding_table as encoding_table

@@ -29,7 +29,7 @@ from pe_experiments.comparison.tuning import TUNED, Choice, choose, grid_of, opt
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.store.csv_files import bounded_columns
 from pe_experiments.store.identity import Record
-from pe_experiments.store.published import CURVES, PROVENANCE, RUNS, TEXTS, TUNING, read_table, valid_study
+from pe_experiments.store.study_folder import CURVES, PROVENANCE, RUNS, TEXTS, TUNING, read_table, valid_study
 from pe_experiments.terminal.errors import UserError, few, is_formula
 from pe_experiments.terminal.files import CONFIG_DIR, consistent_files, write_atomically
 

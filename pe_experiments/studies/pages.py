@@ -22,7 +22,7 @@ from pe_experiments.configuration.foreign import foreign_targets
 from pe_experiments.drawing import drawing
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import is_tracked
-from pe_experiments.store.published import PROVENANCE, published_keys
+from pe_experiments.store.study_folder import PROVENANCE, published_keys
 from pe_experiments.studies.archive import FILES, SHIPPED, merge_runs, read_archive, write_archive
 from pe_experiments.studies.blocks import fill_page
 from pe_experiments.terminal.console import Lines, say

@@ -17,7 +17,7 @@ from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
-from pe_experiments.store.published import PROVENANCE
+from pe_experiments.store.study_folder import PROVENANCE
 from pe_experiments.studies.archive import LOSS_DECIMALS, read_archive
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, nearest

@@ -20,7 +20,7 @@ from pe_experiments.drawing import (
     save,
     styles,
 )
-from pe_experiments.store.manifest import list_in_study
+from pe_experiments.store.study_folder import list_in_study
 from pe_experiments.studies.baselines import BankComparison, ScoresByTask, compare_with_bank
 from pe_experiments.studies.scores import SCORE
 from pe_experiments.studies.verdicts import SIGNS, verdicts_on

@@ -62,7 +62,7 @@ class ComparisonReport(Callback):
     def report(self, jobs: Sequence[Job]) -> None:
         """List the finished runs in the manifests of their studies, and compare each study."""
         from pe_experiments.comparison.tuning import varying
-        from pe_experiments.store.manifest import list_in_study, write_manifest
+        from pe_experiments.store.study_folder import list_in_study, write_manifest
 
         runs_by_study: dict[tuple[str, str], list[Run]] = {}
         for job in jobs:

@@ -124,7 +124,7 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
     """Compose each run once and read its state; an error in one run affects only that run."""
     from pe_experiments.store.cached_run import Run
     from pe_experiments.store.identity import untracked  # imports torch
-    from pe_experiments.store.published import published_keys
+    from pe_experiments.store.study_folder import published_keys
 
     loader = launcher.hydra_context.config_loader
     published = cache(published_keys)

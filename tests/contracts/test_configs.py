@@ -20,7 +20,7 @@ from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.hydra_versions import VERSION_BASE
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.identity import config_key, identify
-from pe_experiments.store.published import published_keys
+from pe_experiments.store.study_folder import published_keys
 from pe_experiments.sweeps.launch import _checked
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR

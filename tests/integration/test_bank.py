@@ -13,7 +13,7 @@ import pytest
 
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.store.manifest import list_in_study
+from pe_experiments.store.study_folder import list_in_study
 from pe_experiments.studies.archive import write_archive
 from tests import conftest
 from tests.conftest import ROOT, TRAIN, Script, tiny_in

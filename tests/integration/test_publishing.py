@@ -16,8 +16,7 @@ from pe_experiments.comparison import Runs, compare
 from pe_experiments.run import run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Identity, Record
-from pe_experiments.store.manifest import list_in_study, write_manifest
-from pe_experiments.store.published import published_keys
+from pe_experiments.store.study_folder import list_in_study, published_keys, write_manifest
 from pe_experiments.studies import Study, pages, read_archive
 from pe_experiments.studies.pages import publish
 from pe_experiments.studies.reproduce import compare_runs, published_config, reproduce_run

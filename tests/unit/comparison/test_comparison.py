@@ -19,7 +19,7 @@ from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.configuration.component import shipped
 from pe_experiments.drawing import printed_name
 from pe_experiments.store.identity import Record
-from pe_experiments.store.manifest import write_manifest
+from pe_experiments.store.study_folder import write_manifest
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny, tiny_in
 from tests.synthetic import Accuracies, fading, write_run, write_study

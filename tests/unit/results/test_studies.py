@@ -12,8 +12,7 @@ from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.identity import Record
-from pe_experiments.store.manifest import list_in_study, read_manifest, write_manifest
-from pe_experiments.store.published import published_keys
+from pe_experiments.store.study_folder import list_in_study, published_keys, read_manifest, write_manifest
 from pe_experiments.studies import Study, read_archive, with_settings
 from pe_experiments.studies.archive import FILES, merge_runs, write_archive
 from pe_experiments.studies.blocks import fill_index

@@ -9,7 +9,7 @@ import pytest
 
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import identify
-from pe_experiments.store.manifest import list_in_study, read_manifest
+from pe_experiments.store.study_folder import list_in_study, read_manifest
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
 

@@ -21,8 +21,8 @@ from pe_experiments.run import run_experiment
 from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.manifest import read_manifest
 from pe_experiments.store.names import file_digest
+from pe_experiments.store.study_folder import read_manifest
 from pe_experiments.studies.reproduce import compare_runs, reproduce
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, printable

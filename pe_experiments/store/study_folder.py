@@ -1,23 +1,78 @@
-"""Look up which runs a published study has, from its CSVs (`studies.archive` describes them)."""
+"""The folder of a study, ``results_dir/<study>``: which runs it lists, and which it publishes.
+
+``manifest.json`` lists the runs of a study that is trained here. The CSVs of a published study, which
+`studies.archive` describes, have the runs themselves.
+"""
+
+from __future__ import annotations
 
 import ast
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+from filelock import FileLock
 
 from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, one_line
-from pe_experiments.terminal.files import consistent_files
+from pe_experiments.terminal.files import consistent_files, make_folder, read_json, write_atomically
+
+if TYPE_CHECKING:  # imported where a CSV is read, because a training lists its run without pandas
+    import pandas as pd
 
 RUNS, CURVES = "runs.csv", "curves.csv"
 PROVENANCE = "provenance.csv"  # marks a folder as a published study
 TUNING = "tuning.csv"
+OPTION = r"(pe|positions|task|model|training|trainer|optimizer)\.[A-Za-z]\w*"  # one that can be tuned
 TEXTS = ("name", "label", "task", "model", "status", "protocol", "family", "encoding", "split")  # columns
+
+
+def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> None:
+    """Add runs, and ``facts`` such as ``tuned``, to the manifest of a study that others may write, too."""
+    manifest = results_dir / study / "manifest.json"
+    if manifest.exists():
+        content = read_manifest(manifest)
+        if set(names) <= set(content["runs"]) and facts.items() <= content.items():
+            return  # no lock is needed, so this works in a read-only directory, too
+    with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
+        content = read_manifest(manifest) if manifest.exists() else {"runs": []}
+        kept = {key: value for key, value in content.items() if key not in ("runs", "study")}
+        write_manifest(results_dir, study, [*content["runs"], *names], **(kept | facts))
+
+
+def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
+    """Write the manifest of a study with exactly these runs and ``facts`` such as ``tuned``."""
+    folder = make_folder(results_dir / study)
+    content = facts | {"study": study, "runs": sorted(set(names))}
+    write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a study: the names of its ``runs``, and the ``tuned`` options if any.
+
+    Raises:
+        UserError: the manifest is missing or damaged.
+    """
+    try:
+        content = read_json(path)
+        names = content.get("runs") if isinstance(content, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("runs are not names")
+        tuned = content.get("tuned", [])
+        if not isinstance(tuned, list) or not all(re.fullmatch(OPTION, str(option)) for option in tuned):
+            raise ValueError("tuned are not options")
+        return content
+    except FileNotFoundError as error:
+        studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))
+        available = f"studies there: {', '.join(studies)}" if studies else "no study has been run there yet"
+        raise UserError(f"study={path.parent.name}: {path} does not exist; {available}") from error
+    except ValueError as error:
+        cure = "delete it and run the sweep again"
+        raise UserError(f"{path} is damaged ({one_line(str(error))}); {cure}") from error
 
 
 def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
@@ -30,6 +85,8 @@ def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
     """
     if not (folder / PROVENANCE).exists():
         return {}
+    import pandas as pd
+
     with valid_study(folder):
         with consistent_files(folder):
             provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
@@ -71,6 +128,8 @@ def read_table(path: Path, *texts: str) -> pd.DataFrame:
         path: the CSV.
         texts: columns to read as text, besides those that always are.
     """
+    import pandas as pd
+
     types = dict.fromkeys([*TEXTS, *texts], str)
     return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")
 
