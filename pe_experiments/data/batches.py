@@ -1,13 +1,14 @@
 """Seeded, counter-based streams of batches: batch i is a pure function of (seed, stream, i).
 
-With the same seed every encoding sees the same batches, and so does a resumed run.
+With the same seed every encoding sees the same batches, and so does a resumed run. An evaluation draws the
+training inputs again to count those of its own that occurred in training.
 
 Shapes: B rows, T tokens, P position ids (as many as declared tokens, so P >= T).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from pe_experiments.tasks.base import Split
 
 BATCHES_PER_DRAW = 16  # drawn together, so that a task is called once per length and not per batch
 BLOCK_EXAMPLES = 100  # evaluation examples per block, independent of the batch size
+MOST_COMPARED = 200_000  # training examples that `seen_in_training` draws again, in about a second
 
 
 class Batch(NamedTuple):
@@ -162,3 +164,39 @@ def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
     longest = int(rows.lengths_B.max())
     tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
     return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
+
+
+def seen_in_training(
+    batches: TrainingStream, trained_batches: int, source: Source, lengths: Sequence[int], examples: int
+) -> dict[int, int]:
+    """Return, for each input length, how many evaluation examples have an input that occurred in training.
+
+    The counts are lower bounds if there are more than 200,000 training examples, because only the first are
+    compared, and for a run that continues another one, because only its own batches are compared.
+    """
+    counts = dict.fromkeys(lengths, 0)
+    trained_lengths = [length for length in counts if length in batches.source.train_lengths]
+    if not trained_lengths:
+        return counts
+    evaluation_inputs = {length: _evaluation_inputs(source, length, examples) for length in trained_lengths}
+    distinct_inputs = {length: set(inputs) for length, inputs in evaluation_inputs.items()}
+    seen_inputs: dict[int, set[bytes]] = {length: set() for length in trained_lengths}
+    training_examples = min(trained_batches * batches.batch_size, MOST_COMPARED)
+    per_draw = BATCHES_PER_DRAW * batches.batch_size
+    for draw in range(-(-training_examples // per_draw)):
+        for length, rows_B, inputs_BN, _ in batches.examples(draw, max(trained_lengths)):
+            if length in distinct_inputs:
+                compared_BN = inputs_BN[rows_B < training_examples - draw * per_draw]
+                training_inputs = map(bytes, compared_BN.numpy())
+                seen_inputs[length] |= distinct_inputs[length].intersection(training_inputs)
+    for length, inputs in evaluation_inputs.items():
+        counts[length] = sum(content in seen_inputs[length] for content in inputs)
+    return counts
+
+
+def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
+    """Return the bytes of the input of each evaluation example."""
+    blocks = [source.evaluation_block(length, block) for block in range(-(-examples // BLOCK_EXAMPLES))]
+    input_length = source.task.input_length(length)
+    inputs_EN = torch.cat([source.format.inputs(block.tokens_BT, input_length) for block in blocks])
+    return list(map(bytes, inputs_EN[:examples].numpy()))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.data.seen import seen_in_training
+from pe_experiments.data.batches import seen_in_training
 from pe_experiments.evaluation.curve import COUNTED, Row, extrapolation_curve
 from pe_experiments.evaluation.metrics import Metric, all_metrics
 from pe_experiments.evaluation.tables import Details, indexed_lengths

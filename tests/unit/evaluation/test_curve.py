@@ -8,8 +8,7 @@ import torch
 from scipy.stats import binomtest
 
 from pe_experiments.checking import small_shape
-from pe_experiments.data.batches import Batch, TrainingStream
-from pe_experiments.data.seen import seen_in_training
+from pe_experiments.data.batches import Batch, TrainingStream, seen_in_training
 from pe_experiments.evaluation.curve import extrapolation_curve, tally
 from pe_experiments.evaluation.evaluate_model import evaluate_model
 from pe_experiments.evaluation.metrics import wilson_interval
