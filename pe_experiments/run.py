@@ -27,7 +27,6 @@ from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate_model import Curve, describe_model, evaluate_model
 from pe_experiments.models import Backbone
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
 from pe_experiments.store.environment import code_versions, environment_changes
@@ -35,6 +34,7 @@ from pe_experiments.store.finished import finished_run, load_weights, read_check
 from pe_experiments.store.identity import untracked
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.parent import copy_parent_weights, inherited
+from pe_experiments.store.requested import Run
 from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.tasks.text import Text

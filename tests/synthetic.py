@@ -14,11 +14,11 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import wilson_interval
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.identity import Record
 from pe_experiments.store.names import file_digest, jsonable
+from pe_experiments.store.requested import Run
 
 Accuracies = Callable[[int], tuple[float, float]]
 

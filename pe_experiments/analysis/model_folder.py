@@ -19,12 +19,12 @@ from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.drawing import markdown_table
 from pe_experiments.models import Backbone, Transformer
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import MOST_BYTES
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, few, one_line
 from pe_experiments.terminal.files import inside, read_json, require_file, write_atomically
 

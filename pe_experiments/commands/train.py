@@ -50,7 +50,7 @@ def run(cfg: DictConfig) -> float:
 def _show(config: Config) -> None:
     """Print the configuration and the state of its run, after checking what training would use."""
     from pe_experiments.run import try_out
-    from pe_experiments.store.cached_run import Run
+    from pe_experiments.store.requested import Run
 
     run = Run(config)
     try_out(run)

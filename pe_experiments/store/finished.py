@@ -18,10 +18,10 @@ from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved, validated
 from pe_experiments.models import Backbone
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import CALL, Identity, Record, identify
 from pe_experiments.store.names import file_digest, full_hash, leaves
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 

@@ -35,11 +35,11 @@ from pe_experiments.configuration.schema import (
 )
 from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import find_run
 from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.identity import CALL
 from pe_experiments.store.names import leaves, short_hash
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, few
 
 INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation", "trainer", "seed")

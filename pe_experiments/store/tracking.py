@@ -23,10 +23,10 @@ from filelock import FileLock
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.configuration.schema import LoggerSections, used_loggers
 from pe_experiments.evaluation.metrics import METRICS, Metric
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import jsonable, short_hash
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, sentence
 
 if TYPE_CHECKING:  # imported where a logger is built, because Lightning takes seconds

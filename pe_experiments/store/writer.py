@@ -15,7 +15,6 @@ from pe_experiments.configuration.schema import used_loggers
 from pe_experiments.evaluation.evaluate_model import Curve, Tables
 from pe_experiments.evaluation.metrics import METRICS, all_metrics
 from pe_experiments.evaluation.summary import summarise
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import (
     TRAINING_COLUMNS,
     Row,
@@ -27,6 +26,7 @@ from pe_experiments.store.csv_files import (
 from pe_experiments.store.directory import DIVERGED, ERROR, RunDirectory
 from pe_experiments.store.environment import describe_environment, environment_changes
 from pe_experiments.store.names import file_digest, jsonable
+from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import list_in_study
 from pe_experiments.store.tracking import Loggers, run_loggers
 from pe_experiments.terminal import console

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.names import safe_name
+from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import PROVENANCE
 from pe_experiments.studies.archive import SHIPPED, read_archive, select_runs
 from pe_experiments.studies.scores import SCORE, score_table, scores_by_configuration

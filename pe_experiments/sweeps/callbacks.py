@@ -15,7 +15,7 @@ from pe_experiments.terminal.console import Lines, complain
 from pe_experiments.terminal.errors import UserError, one_line, sentence
 
 if TYPE_CHECKING:
-    from pe_experiments.store.cached_run import Run
+    from pe_experiments.store.requested import Run
 
 UNNAMED = "multirun"  # folder of sweeps without a study
 

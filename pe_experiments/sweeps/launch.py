@@ -27,7 +27,7 @@ from pe_experiments.terminal.files import make_folder
 
 if TYPE_CHECKING:
     from hydra_plugins.pe_experiments.sweeps import RunLauncher
-    from pe_experiments.store.cached_run import Run
+    from pe_experiments.store.requested import Run
 
 MOST_LISTED = 10  # failed runs listed per reason
 # Keys of evaluations that no published study has.
@@ -122,8 +122,8 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
 
 def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display) -> list[Job]:
     """Compose each run once and read its state; an error in one run affects only that run."""
-    from pe_experiments.store.cached_run import Run
     from pe_experiments.store.identity import untracked  # imports torch
+    from pe_experiments.store.requested import Run
     from pe_experiments.store.study_folder import published_keys
 
     loader = launcher.hydra_context.config_loader

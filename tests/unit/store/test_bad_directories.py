@@ -17,9 +17,9 @@ import pytest
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.comparison import load_runs
 from pe_experiments.run import run_experiment
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.environment import code_versions, environment_changes
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
 from tests.synthetic import fading, save_checkpoint, write_run

@@ -17,10 +17,10 @@ from pe_experiments.configuration.component import shipped
 from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.run import evaluate_run, run_experiment
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.identity import config_key, data_digests, identify
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
@@ -191,7 +191,7 @@ def test_evaluations_whose_hashes_begin_alike_are_told_apart(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_experiment(tiny().config).directory
-    monkeypatch.setattr("pe_experiments.store.cached_run.short_hash", lambda content: "00000000")
+    monkeypatch.setattr("pe_experiments.store.requested.short_hash", lambda content: "00000000")
     for length in (5, 7):
         result = evaluate_run(run.path, {"evaluation": {"lengths": [length], "examples": 4}})
         assert [row["length"] for row in result.curve] == [length]

@@ -18,10 +18,10 @@ from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.compare_runs import runs_csv
 from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.run import run_experiment
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import file_digest
+from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import read_manifest
 from pe_experiments.studies.reproduce import compare_runs, reproduce
 from pe_experiments.terminal.console import Display

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import TRAINED, RunDirectory, State
+from pe_experiments.store.requested import Run
 from tests.conftest import Tiny
 from tests.processes import killed_at
 from tests.synthetic import fading, write_run

@@ -20,9 +20,9 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate_run
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from tests.conftest import Tiny

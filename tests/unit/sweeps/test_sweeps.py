@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pe_experiments.configuration.schema import ProcessesConfig
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.directory import State
+from pe_experiments.store.requested import Run
 from pe_experiments.sweeps import launch
 from pe_experiments.sweeps.executors import Outcome, Processes, RunCall, executor_for, gpus
 from pe_experiments.sweeps.launch import Job

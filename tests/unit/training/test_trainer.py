@@ -11,9 +11,9 @@ import torch
 
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.run import run_experiment
-from pe_experiments.store.cached_run import Run
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.identity import identify
+from pe_experiments.store.requested import Run
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.loop import batch_loss

@@ -1,4 +1,4 @@
-"""A run: its built components, its identity, and its directory, whose state it reads."""
+"""A requested run: its built components, its identity, and its directory, whose state it reads."""
 
 from __future__ import annotations
 
