@@ -19,10 +19,10 @@ import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig
 
 from pe_experiments.configuration.component import shipped, user_errors
-from pe_experiments.configuration.compose import config_from_python
+from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hints import keys_of
-from pe_experiments.configuration.schema import Config, used_loggers, validated
+from pe_experiments.configuration.schema import Config, resolved, used_loggers, validated
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
 from pe_experiments.evaluation.evaluate_model import Curve, describe_model, evaluate_model
@@ -104,13 +104,22 @@ def evaluate_run(
         path: the run's directory.
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer``,
             ``logger``, or ``task`` to evaluate on another task. An encoding or a task may be given by name.
+            Another encoding keeps the run's `PositionalEncoding.trained_arguments` that are not given.
         display: shows the progress; None shows nothing.
         trust: as in `load_model`.
 
     Raises:
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
-    run = finished_run(RunDirectory(Path(path)), changes, trust)
+    names = [f"{group}={name}" for group, name in changes.items() if isinstance(name, str)]
+    sections = {group: section for group, section in changes.items() if not isinstance(section, str)}
+    requested = resolved(compose_config(names, "evaluate")) | sections
+    keys = [*changes, *(f"{group}.{key}" for group, section in sections.items() for key in section)]
+    return evaluate(finished_run(RunDirectory(Path(path)), requested, keys, trust), display)
+
+
+def evaluate(run: Run, display: Display | None = None) -> Result:
+    """Evaluate a finished run that `store.finished.finished_run` opened."""
     with use_device(run.config) as device, display or Display() as display:
         return _finished(run, device, display)
 

@@ -10,12 +10,16 @@ from typing import Any
 import torch
 import yaml
 
+from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
+from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.schema import resolved
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import wilson_interval
 from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
+from pe_experiments.store.finished import finished_run
 from pe_experiments.store.identity import Record
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.requested import Run
@@ -97,6 +101,11 @@ def save_checkpoint(run: RunDirectory, weights: object, steps: int = 12) -> None
     torch.save(checkpoint | {"run": Record.read(run).hash}, run.checkpoint)
     result = json.loads(run.result.read_text()) | {"checkpoint": file_digest(run.checkpoint)}
     run.result.write_text(json.dumps(result))
+
+
+def opened(run: RunDirectory, *typed: str, trust: bool = False) -> Run:
+    """Return a finished run as evaluate.py opens it with these overrides."""
+    return finished_run(run, resolved(compose_config(typed, "evaluate")), [*map(key_of, typed)], trust)
 
 
 def _row(experiment: Experiment, length: int, exact: float, tokens: float) -> dict[str, Any]:

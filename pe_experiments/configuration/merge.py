@@ -30,7 +30,7 @@ def with_settings(
     trainer = {**requested.get("trainer", {}), **{key: saved["trainer"][key] for key in arithmetic}}
     content = {**saved, "logger": requested.get("logger", {}), "trainer": trainer}
     merged = OmegaConf.create(content, flags={"allow_objects": True})  # the schema refuses such values
-    source = OmegaConf.create(dict(requested))
+    source = OmegaConf.create(dict(requested), flags={"allow_objects": True})
     # A class comes with its arguments, and a section is set before the values in it.
     for key in sorted({key.removesuffix("._target_") for key in keys} - {"trainer"}):
         value = OmegaConf.select(source, key, default=ABSENT)

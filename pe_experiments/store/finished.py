@@ -5,7 +5,7 @@ A run may come from a stranger, so neither its configuration nor its checkpoint 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pe_experiments.configuration.compose import DERIVED, compose_config
+from pe_experiments.configuration.config_groups import groups_of
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.merge import with_settings
@@ -22,14 +23,18 @@ from pe_experiments.store.directory import RunDirectory, State
 from pe_experiments.store.identity import CALL, Identity, Record, identify
 from pe_experiments.store.names import file_digest, full_hash, leaves
 from pe_experiments.store.requested import Run
-from pe_experiments.terminal.errors import UserError, few, one_line, shown
+from pe_experiments.terminal.errors import UserError, allowed, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 
 MOST_BYTES = 16 << 30  # of a checkpoint: a billion parameters and the state of their optimizer
 
 
 def finished_run(
-    directory: RunDirectory, changes: Mapping[str, Any] | None = None, trust: bool = False, key: str = "run"
+    directory: RunDirectory,
+    requested: Mapping[str, Any] | None = None,
+    keys: Collection[str] = (),
+    trust: bool = False,
+    key: str = "run",
 ) -> Run:
     """Return a completed run after checking that its code may be executed and is unchanged.
 
@@ -38,28 +43,36 @@ def finished_run(
 
     Args:
         directory: of the run.
-        changes: as in `run.evaluate_run`.
+        requested: the user's configuration (``configs/evaluate.yaml``), by default without any option.
+        keys: of the options that the user set, such as ``pe`` or ``evaluation.lengths``.
         trust: as in `load_model`.
         key: the option that error messages name.
     """
     option = f"{key}={directory.path}"
     directory.complete_rerun()
     saved = directory.read_config()
-    changes = _with_sections(changes or {}, saved)
-    refuse_foreign(option, saved, changes, trust)
     record = Record.read(directory, saved)
-    trained, requested = saved["trainer"], changes.get("trainer", {})
+    changed = {name.partition(".")[0] for name in keys}
+    changeable = groups_of("evaluate").keys() & Config.model_fields.keys()
+    if fixed := sorted(changed - changeable):
+        raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(sorted(changeable))}")
+    requested = dict(resolved(compose_config(name="evaluate")) if requested is None else requested)
+    logger = saved.get("logger")
+    if "logger" not in changed and isinstance(logger, Mapping) and not any(logger.values()):
+        requested["logger"] = {}
+    config = with_settings(
+        {name: value for name, value in saved.items() if name not in DERIVED}, requested, keys
+    )
+    changes = {section: config[section] for section in changed}
+    refuse_foreign(option, saved, changes, trust)
+    trained = saved["trainer"]
     for name in TRAINER_OPTIONS_IN_IDENTITY:
-        if name in trained and requested.get(name, trained[name]) != trained[name]:
+        if name in trained and config["trainer"][name] != trained[name]:
             raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
     other_task = changes.pop("task", None)
-    # Loggers and devices are those of the user, not of the run.
-    logger = saved.get("logger")
-    had_none = isinstance(logger, Mapping) and not any(logger.values())
-    here = resolved(compose_config(["logger=none"] if had_none else []))
-    config = with_settings({key: value for key, value in saved.items() if key not in DERIVED}, here)
-    config |= {"study": None, "results_dir": str(directory.results_dir)}  # the folder may have been moved
-    experiment = Experiment(validated(Config, config | changes), other_task)
+    config |= {"task": saved["task"], "study": None}
+    config["results_dir"] = str(directory.results_dir)  # the folder may have been moved
+    experiment = Experiment(validated(Config, config), other_task)
     run = Run(experiment.config, experiment, record.identity, directory)
     state = run.shown_state
     if state not in (State.FINISHED, State.TO_EVALUATE):
@@ -71,20 +84,10 @@ def finished_run(
     # Even if another encoding is evaluated, the trained one may be a class of a stranger.
     replaced = {CALL, *changes}
     kept = current.config.keys() - replaced
-    same = all(full_hash(current.config[key]) == full_hash(run.identity.config.get(key)) for key in kept)
+    same = all(full_hash(current.config[name]) == full_hash(run.identity.config.get(name)) for name in kept)
     if run.identity.hash != record.hash or not same:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
-
-
-def _with_sections(changes: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes with the names of an encoding and a task replaced by their sections."""
-    sections = dict(changes)
-    for group in ("pe", "task"):
-        if isinstance(sections.get(group), str):
-            chosen = resolved(compose_config([f"{group}={sections[group]}"]))
-            sections[group] = with_settings(saved, chosen, [group])[group]
-    return sections
 
 
 def _refuse_edited_code(

@@ -17,7 +17,7 @@ from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.finished import finished_run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
-from tests.synthetic import fading, write_run, write_trained_run
+from tests.synthetic import fading, opened, write_run, write_trained_run
 
 
 def test_a_diverged_run_is_found_whatever_the_evaluation(tiny: Tiny) -> None:
@@ -37,15 +37,14 @@ def test_a_run_is_found_without_the_section_of_its_loggers(tiny: Tiny) -> None:
 def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Path) -> None:
     released = tmp_path / "config.json"
     released.write_text('{"model_type": "llama", "rope_theta": 10000.0, "max_position_embeddings": 64}')
-    rope_hf = {"_target_": "pe_experiments.encodings.rope_hf.RopeHf", "config": str(released)}
-    rope = {"_target_": "pe_experiments.encodings.rope.Rope"}
+    rope_hf = ("pe=rope_hf", f"+pe.config={released}")
     run = write_trained_run(tiny("pe=rope"))
-    evaluated = finished_run(run, {"pe": rope_hf}, trust=True)
+    evaluated = opened(run, *rope_hf, trust=True)
     assert evaluated.experiment.components["pe"].cls is RopeHf
-    other = write_trained_run(tiny("pe=rope_hf", f"+pe.config={released}"))
+    other = write_trained_run(tiny(*rope_hf))
     released.write_text(released.read_text().replace("10000.0", "500.0"))
-    assert finished_run(run, {"pe": rope_hf}, trust=True).evaluation != evaluated.evaluation
-    assert finished_run(other, {"pe": rope}, trust=True).experiment.components["pe"].cls is Rope
+    assert opened(run, *rope_hf, trust=True).evaluation != evaluated.evaluation
+    assert opened(other, "pe=rope", trust=True).experiment.components["pe"].cls is Rope
     with pytest.raises(UserError, match=r"config\.json changed since it was trained"):
         finished_run(other, trust=True)
 

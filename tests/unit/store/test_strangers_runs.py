@@ -12,21 +12,21 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.analysis.trained_model import TrainedModel, load_model
-from pe_experiments.commands.evaluate import changed_sections
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import resolved
-from pe_experiments.run import Result, evaluate_run
+from pe_experiments.run import Result, evaluate, evaluate_run
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.finished import finished_run
 from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from tests.conftest import Tiny
-from tests.synthetic import fading, write_run, write_trained_run
+from tests.synthetic import fading, opened, write_run, write_trained_run
 
 pytestmark = pytest.mark.slow
 
@@ -134,16 +134,10 @@ def test_code_and_files_from_outside_the_package_need_trust(
 STRANGER = {"wandb": {"mode": "online", "project": "strangers", "entity": "stranger", "tags": ["x"]}}
 
 
-def requested(run: RunDirectory, *typed: str) -> dict[str, Any]:
-    """Return the sections that evaluate.py would change with these overrides."""
-    settings = resolved(compose_config([*typed, f"run={run.path}"], "evaluate"))
-    return changed_sections(run.read_config(), settings, [*map(key_of, typed)])
-
-
 @pytest.mark.parametrize("typed", [[], ["logger.wandb.project=my_project"]])
 def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list[str]) -> None:
     edit_config(run, lambda saved: saved.update(logger=STRANGER))
-    logger = finished_run(run, requested(run, *typed)).config.logger
+    logger = opened(run, *typed).config.logger
     project = "my_project" if typed else "pe_experiments"
     assert logger == {"wandb": WANDB | {"project": project}}
 
@@ -155,10 +149,11 @@ def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
 def test_devices_are_the_users_and_the_arithmetic_is_the_runs(run: RunDirectory) -> None:
     edit_config(run, lambda saved: saved["trainer"].update(accelerator="gpu", precision="bf16-mixed"))
     for typed in ("trainer.threads=1", "trainer=cpu"):
-        trainer = requested(run, typed)["trainer"]
+        settings = resolved(compose_config([typed], "evaluate"))
+        trainer = with_settings(run.read_config(), settings, [key_of(typed)])["trainer"]
         assert (trainer["accelerator"] == "gpu", trainer["precision"]) == (False, "bf16-mixed")
     with pytest.raises(UserError, match=r"trainer\.precision is fixed by the training; allowed: bf16-mixed"):
-        finished_run(run, requested(run, "trainer.precision=32-true"))
+        opened(run, "trainer.precision=32-true")
 
 
 def test_devices_and_callbacks_that_write_are_not_inherited(run: RunDirectory, tmp_path: Path) -> None:
@@ -202,7 +197,7 @@ def test_a_run_is_compared_and_given_another_encoding_without_importing_its_own_
     marked.unlink()
     del sys.modules["evil"]
     assert run.name in load_runs(run.path.parents[1]).saved
-    finished_run(run, {"pe": "rope"})
+    opened(run, "pe=rope")
     assert not marked.exists()
 
 
@@ -232,7 +227,7 @@ def test_trust_imports_the_class(run: RunDirectory, marked: Path) -> None:
 
 
 def test_a_class_that_was_typed_needs_no_trust(run: RunDirectory, marked: Path) -> None:
-    evaluate_run(run.path, requested(run, "pe=evil.Evil"))
+    assert evaluate(opened(run, "pe=evil.Evil")).done == "evaluated"
     assert marked.exists()
 
 
