@@ -10,17 +10,18 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from pe_experiments.configuration.schema import validated
 from pe_experiments.store.names import file_digest
 from pe_experiments.terminal.errors import (
     InUse,
     UserError,
     allowed,
     disk_problem,
-    few,
     is_formula,
     one_line,
     shown,
@@ -35,10 +36,47 @@ from pe_experiments.terminal.files import (
 )
 
 COMPLETED, DIVERGED, ERROR = "completed", "diverged", "error"  # values of ``status`` in ``result.json``
-REQUIRED = {"name", "label", "task", "model", "seed", "steps", "evaluation"}  # entries of ``result.json``
-TYPES = {"label": str, "task": str, "model": str, "seed": int, "steps": int, "evaluation": dict,
-         "finished_step": int, "checkpoint": str, "run": str, "files": dict,
-         "validation_loss": float}  # fmt: skip
+
+
+def _fits_a_table(text: str) -> str:
+    """Refuse a text that a spreadsheet or a terminal would not show as it is."""
+    if is_formula(text):
+        raise ValueError(f"{shown(text)} would be a formula in a spreadsheet")
+    if not text.isprintable():
+        raise ValueError(f"{shown(text)} has characters that cannot be printed")
+    return text
+
+
+TableText = Annotated[str, AfterValidator(_fits_a_table)]
+
+
+class _Content(BaseModel):
+    """Entries of a file that a stranger may have written, which may have more than these."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Evaluated(_Content):
+    lengths: list[Any]
+    pe: dict[str, Any]
+
+
+class _Result(_Content):
+    """The entries of ``result.json`` on which the package relies."""
+
+    status: Literal["completed", "diverged", "error"]
+    name: str
+    label: TableText
+    task: TableText
+    model: TableText
+    seed: int
+    steps: int
+    evaluation: _Evaluated
+    finished_step: int = 0
+    checkpoint: str = ""  # digest
+    run: str = ""  # hash of the identity
+    files: dict[str, Any] = Field(default_factory=dict)  # digests by name
+    validation_loss: float = math.nan
 
 
 class State(StrEnum):
@@ -147,27 +185,12 @@ class RunDirectory:
             return None
         try:
             result = read_json(self.result)
-            if result["status"] not in (COMPLETED, DIVERGED, ERROR):
-                raise ValueError(f"status={shown(result['status'])}")
-            missing = REQUIRED - result.keys() or {"lengths", "pe"} - result["evaluation"].keys()
-            if missing:
-                raise ValueError(f"{few(sorted(missing))} missing")
-            for key, kind in TYPES.items():
-                if key in result and type(result[key]) is not kind:
-                    raise ValueError(f"{key}={shown(result[key])}")
-            lengths, encoding = result["evaluation"]["lengths"], result["evaluation"]["pe"]
-            if type(lengths) is not list or type(encoding) is not dict:
-                raise ValueError("evaluation.lengths is not a list or evaluation.pe not a section")
-            for key in ("label", "task", "model"):
-                if is_formula(result[key]):
-                    raise ValueError(f"{key}={shown(result[key])} would be a formula in a spreadsheet")
-                if not result[key].isprintable():
-                    raise ValueError(f"{key}={shown(result[key])} has characters that cannot be printed")
+            validated(_Result, result)
             return result
         except FileNotFoundError:  # replaced by another process in between
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            what = f"{self.result} is damaged ({one_line(f'{type(error).__name__}: {error}')})"
+        except ValueError as error:
+            what = f"{self.result} is damaged ({one_line(str(error))})"
             cure = "delete it to go on from the checkpoint, or add rerun=true to start this run again"
             raise UserError(f"{what}; {cure}") from error
 
