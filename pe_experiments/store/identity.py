@@ -33,6 +33,7 @@ from pe_experiments.store.names import (
     jsonable,
     leaves,
     safe_name,
+    short_hash,
     texts,
 )
 from pe_experiments.store.own_code import UNTRACKED, code_digests
@@ -67,8 +68,19 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """Return the hash of configuration and data, by which a published run is found; see `config_key`."""
-        return full_hash([self.config, self.data])[:8]
+        """Return the hash of configuration and data, by which a published run is found.
+
+        It does not depend on the version of the package.
+        """
+        return short_hash([self.config, self.data])
+
+    @property
+    def family(self) -> str:
+        """Return the hash that all seeds of a run share, also those of its parents."""
+        config = {key: value for key, value in self.config.items() if key not in ("seed", CALL)}
+        if "parent" in config:
+            config["parent"] = config["parent"]["family"]
+        return short_hash([config, self.data, self.classes])
 
 
 def identify(experiment: Experiment) -> Identity:
@@ -212,8 +224,8 @@ class Record:
 
 
 def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:
-    """Return a hash of a configuration that does not depend on the version of the package."""
-    return full_hash([without_defaults(trained), dict(data)])[:8]
+    """Return the `Identity.key` of a configuration that was read."""
+    return Identity(without_defaults(trained), dict(data), {}, NUMERICS).key
 
 
 def evaluation_key(experiment: Experiment) -> dict[str, Any]:

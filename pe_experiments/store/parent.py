@@ -37,8 +37,7 @@ from pe_experiments.data.batches import BATCHES_PER_DRAW
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.store.directory import find_run
 from pe_experiments.store.finished import finished_run, trained_model
-from pe_experiments.store.identity import CALL
-from pe_experiments.store.names import leaves, short_hash
+from pe_experiments.store.names import leaves
 from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, few
 
@@ -155,9 +154,6 @@ def _changed_keys(config: ConfigMapping) -> Iterator[str]:
 def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfig:
     """Return the record of the parent that a child with an encoding of these classes stores."""
     experiment, identity = parent.experiment, parent.identity
-    shared = {key: value for key, value in identity.config.items() if key not in ("seed", CALL)}
-    if "parent" in shared:
-        shared["parent"] = shared["parent"]["family"]
     steps = (parent.directory.read_result() or {}).get("finished_step", experiment.config.training.steps)
     batches = steps * experiment.config.trainer.accumulate_grad_batches
     batches += BATCHES_PER_DRAW * experiment.batches.first_draw  # of the parent's own parents
@@ -171,7 +167,7 @@ def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfi
         name=parent.name,
         label=experiment.label,
         run=identity.hash[:8],
-        family=short_hash([shared, identity.data, identity.classes]),
+        family=identity.family,
         length=original_length if inherits_length else None,
         batches=batches,
     )

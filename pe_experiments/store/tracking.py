@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from pe_experiments.configuration.experiment import trained_sections
 from pe_experiments.configuration.schema import LoggerSections, used_loggers
 from pe_experiments.evaluation.metrics import METRICS, Metric
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, Row
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.names import jsonable, short_hash
 from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, sentence
 
@@ -169,8 +167,7 @@ def run_loggers(
     label, model = experiment.label, experiment.model_choice
     task = experiment.components["task"].choice
     study = run.config.study or ""
-    hash_without_seed = short_hash(jsonable(trained_sections(experiment.full_config) | {"seed": None}))
-    group = f"{label}, {task} [{hash_without_seed[:4]}]"
+    group = f"{label}, {task} [{run.identity.family[:4]}]"
     run_id, name, job = run.name, f"{label}, {task}, seed {run.config.seed}", "training"
     if directory is not run.directory:
         run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
