@@ -145,8 +145,8 @@ def _untrained_model(run: Run) -> Backbone:
     """Return the model with initial weights, after checking classes from outside the package."""
     with _explained_failures():
         optimizer = run.experiment.components["optimizer"].choice
-        own = run.identity.classes or run.experiment.metrics
-        if own or optimizer not in shipped("optimizer"):  # the tests hold shipped classes
+        has_user_code = run.identity.classes or run.experiment.metrics
+        if has_user_code or optimizer not in shipped("optimizer"):  # the tests hold shipped classes
             from pe_experiments.checking.own_classes import check_own_classes  # most runs need no checker
 
             check_own_classes(run.experiment)

@@ -129,9 +129,11 @@ LOSS = Metric("loss", higher_is_better=False, unit="nats", guess=_guess_loss)
 METRICS = (EXACT_MATCH, TOKEN_ACCURACY, LOSS)
 
 
-def all_metrics(own: Mapping[str, Values]) -> tuple[Metric, ...]:
+def all_metrics(of_the_user: Mapping[str, Values]) -> tuple[Metric, ...]:
     """Return the registry of a run: `METRICS`, then the user's functions and metrics, by name."""
-    metrics = [value if isinstance(value, Metric) else Metric(name, value) for name, value in own.items()]
+    metrics = (
+        value if isinstance(value, Metric) else Metric(name, value) for name, value in of_the_user.items()
+    )
     return (*METRICS, *metrics)
 
 
@@ -153,11 +155,12 @@ def unknown(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """Return Wilson's 95 % interval (1927) for a proportion.
 
     It measures the error of sampling examples, not the variation between runs.
     """
+    z = 1.959963984540054  # of the normal distribution, for 95 %
     share = successes / trials
     centre = share + z * z / (2 * trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

@@ -65,10 +65,10 @@ def finished_run(
     )
     changes = {section: config[section] for section in changed}
     refuse_foreign(option, saved, changes, trust)
-    trained = saved["trainer"]
     for name in TRAINER_OPTIONS_IN_IDENTITY:
-        if name in trained and config["trainer"][name] != trained[name]:
-            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained[name])}")
+        trained = saved["trainer"][name]
+        if config["trainer"][name] != trained:
+            raise UserError(f"trainer.{name} is fixed by the training; allowed: {shown(trained)}")
     other_task = changes.pop("task", None)
     config |= {"task": saved["task"], "study": None}
     config["results_dir"] = str(directory.results_dir)  # the folder may have been moved
@@ -82,8 +82,7 @@ def finished_run(
     current = identify(experiment)
     _refuse_edited_code(option, record, saved["pe"], current, changes)
     # Even if another encoding is evaluated, the trained one may be a class of a stranger.
-    replaced = {CALL, *changes}
-    kept = current.config.keys() - replaced
+    kept = current.config.keys() - {CALL, *changes}
     same = all(full_hash(current.config[name]) == full_hash(run.identity.config.get(name)) for name in kept)
     if run.identity.hash != record.hash or not same:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")

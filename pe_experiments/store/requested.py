@@ -62,10 +62,7 @@ class Run:
         same_curve = (full_hash(self.evaluation), full_hash(self.evaluation | {"save": True}))
         if full_hash(jsonable(earlier)) in same_curve:
             return self.directory
-        directory = self.directory.evaluation(short_hash(self.evaluation))
-        result = directory.read_result()
-        is_another = result is not None and full_hash(result["evaluation"]) != full_hash(self.evaluation)
-        return self.directory.evaluation(full_hash(self.evaluation)) if is_another else directory
+        return self.directory.evaluation(short_hash(self.evaluation))
 
     @property
     def state(self) -> State:

@@ -161,9 +161,9 @@ class RunWriter(Observer):
                 self.files[path.name] = file_digest(path)
         self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
-        own = bool(experiment.components["pe"].own_classes)
+        is_users = bool(experiment.components["pe"].own_classes)
         by_step = read_by_step(self.directory.by_step)
-        run_figure(curve, label, task, experiment.max_length, self.directory.figure, own, by_step)
+        run_figure(curve, label, task, experiment.max_length, self.directory.figure, is_users, by_step)
         if depths := tables.get("depth"):
             path = self.directory.path / "depth.png"
             run_depth_figure(depths, label, task, experiment.max_length, path)

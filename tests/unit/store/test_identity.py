@@ -187,17 +187,6 @@ def test_files_of_one_name_that_parts_in_a_list_name_all_count(tmp_path: Path) -
     assert data_digests([], [component]) != before
 
 
-def test_evaluations_whose_hashes_begin_alike_are_told_apart(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = run_experiment(tiny().config).directory
-    monkeypatch.setattr("pe_experiments.store.requested.short_hash", lambda content: "00000000")
-    for length in (5, 7):
-        result = evaluate_run(run.path, {"evaluation": {"lengths": [length], "examples": 4}})
-        assert [row["length"] for row in result.curve] == [length]
-    assert len(run.evaluations()) == 2
-
-
 def test_a_relabelled_or_moved_run_is_cached(tiny: Tiny, results: Path, tmp_path: Path) -> None:
     write_run(tiny(), fading(1, 0))
     assert Run(tiny("label=other").config).state == "finished"
