@@ -15,8 +15,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
-from pe_experiments.evaluation.metrics import wilson_interval
-from pe_experiments.evaluation.summary import summarise
+from pe_experiments.evaluation.metrics import summarise, wilson_interval
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import COMPLETED, RunDirectory
 from pe_experiments.store.finished import finished_run

@@ -17,7 +17,7 @@ from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.config_groups import OURS
 from pe_experiments.drawing import printed_name
-from pe_experiments.evaluation.summary import FARTHEST, SOLVED
+from pe_experiments.evaluation.metrics import FARTHEST, SOLVED
 
 Spread = Literal["sd", "interval"]
 ENTRIES = Path(__file__).with_name("references.bib")

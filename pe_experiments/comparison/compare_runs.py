@@ -11,8 +11,7 @@ from pe_experiments.comparison.figures import draw_all
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import DIFFERENCE, Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs, read_runs
-from pe_experiments.evaluation.metrics import METRICS
-from pe_experiments.evaluation.summary import SPAN_WORDS
+from pe_experiments.evaluation.metrics import METRICS, SPAN_WORDS
 from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, few, is_formula

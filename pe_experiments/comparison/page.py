@@ -15,8 +15,7 @@ from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
 from pe_experiments.drawing import bounded_metric, render, style_indices
-from pe_experiments.evaluation.metrics import EXACT_MATCH, METRICS, Metric
-from pe_experiments.evaluation.summary import FARTHEST, SOLVED
+from pe_experiments.evaluation.metrics import EXACT_MATCH, FARTHEST, METRICS, SOLVED, Metric
 from pe_experiments.store.directory import COMPLETED
 
 TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"

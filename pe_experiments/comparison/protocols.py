@@ -9,8 +9,7 @@ import pandas as pd
 
 from pe_experiments.comparison.runs import Runs, read_runs
 from pe_experiments.drawing import drawn_metrics
-from pe_experiments.evaluation.metrics import EXACT_MATCH, Metric
-from pe_experiments.evaluation.summary import Summary
+from pe_experiments.evaluation.metrics import EXACT_MATCH, Metric, Summary
 from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.errors import UserError
 

@@ -17,8 +17,7 @@ from pe_experiments.comparison.runs import Row, Runs, finite
 from pe_experiments.comparison.sentences import at_floor, caveats, result_sentence, seeds_sentence
 from pe_experiments.comparison.statistics import ALPHA, EQUAL_WITHIN, FEWEST, Interval, seed_interval
 from pe_experiments.drawing import CEILINGS, Style, styles
-from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY
-from pe_experiments.evaluation.summary import SOLVED, Summary, summaries_of
+from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, SOLVED, TOKEN_ACCURACY, Summary, summaries_of
 from pe_experiments.store.directory import DIVERGED
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.errors import UserError, allowed, few, nearest

@@ -20,8 +20,8 @@ from pe_experiments.evaluation.metrics import (
     TOKEN_ACCURACY,
     Metric,
     described_metric,
+    summarise,
 )
-from pe_experiments.evaluation.summary import summarise
 from pe_experiments.store.csv_files import Row, read_metrics, read_run_curve
 from pe_experiments.store.directory import COMPLETED, DIVERGED, RunDirectory, run_directory
 from pe_experiments.store.identity import Record

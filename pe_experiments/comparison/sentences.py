@@ -16,7 +16,7 @@ from pe_experiments.comparison.statistics import (
     smallest_p,
 )
 from pe_experiments.comparison.tuning import Choice, at_an_end
-from pe_experiments.evaluation.summary import Summary, mostly_seen
+from pe_experiments.evaluation.metrics import Summary, mostly_seen
 from pe_experiments.terminal.errors import join_names
 
 NO_NUMBER = "–"

@@ -13,8 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.configuration.schema import used_loggers
 from pe_experiments.evaluation.evaluate_model import Curve, Tables
-from pe_experiments.evaluation.metrics import METRICS, all_metrics
-from pe_experiments.evaluation.summary import summarise
+from pe_experiments.evaluation.metrics import METRICS, all_metrics, summarise
 from pe_experiments.store.csv_files import (
     TRAINING_COLUMNS,
     Row,

@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.evaluation.summary import FARTHEST
+from pe_experiments.evaluation.metrics import FARTHEST
 from pe_experiments.studies.archive import select_runs
 from pe_experiments.studies.blocks import with_settings
 from pe_experiments.tasks.state import FlipFlop

@@ -22,7 +22,7 @@ from pe_experiments.comparison.statistics import (
     paired_ps,
     permutation_p,
 )
-from pe_experiments.evaluation.summary import SOLVED
+from pe_experiments.evaluation.metrics import SOLVED
 from pe_experiments.studies import format_mean, with_settings
 
 from .audits import NOISE

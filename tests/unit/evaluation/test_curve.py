@@ -11,8 +11,7 @@ from pe_experiments.checking import small_shape
 from pe_experiments.data.batches import Batch, TrainingStream, seen_in_training
 from pe_experiments.evaluation.curve import extrapolation_curve, tally
 from pe_experiments.evaluation.evaluate_model import evaluate_model
-from pe_experiments.evaluation.metrics import wilson_interval
-from pe_experiments.evaluation.summary import summarise
+from pe_experiments.evaluation.metrics import summarise, wilson_interval
 from pe_experiments.evaluation.tables import Details
 from pe_experiments.terminal.console import Display
 from pe_experiments.training import cpu
