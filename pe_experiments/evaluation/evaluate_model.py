@@ -56,7 +56,6 @@ def evaluate_at_step(experiment: Experiment, model: Backbone, step: int) -> Curv
 
     Neither the state of the random generators nor the mode of the model changes.
     """
-    metrics = all_metrics(experiment.metrics)
     source = experiment.evaluation_source
     details = Details(source, further_metrics(experiment))
     was_training = model.training
@@ -66,8 +65,14 @@ def evaluate_at_step(experiment: Experiment, model: Backbone, step: int) -> Curv
             curve, _ = _curve(experiment, model, examples, Display(), details)
     finally:
         model.train(was_training)
-    columns = ["length", "content_length", "split", "examples", *(metric.name for metric in metrics)]
-    return [{"step": step} | {column: row.get(column) for column in columns} for row in curve]
+    columns = by_step_columns(experiment)
+    return [{column: row.get(column) for column in columns} | {"step": step} for row in curve]
+
+
+def by_step_columns(experiment: Experiment) -> list[str]:
+    """Return the columns of ``by_step.csv``."""
+    names = [metric.name for metric in all_metrics(experiment.metrics)]
+    return ["step", "length", "content_length", "split", "examples", *names]
 
 
 def further_metrics(experiment: Experiment) -> list[Metric]:

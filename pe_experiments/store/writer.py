@@ -12,7 +12,7 @@ from typing import Any, Self
 import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.configuration.schema import used_loggers
-from pe_experiments.evaluation.evaluate_model import Curve, Tables
+from pe_experiments.evaluation.evaluate_model import Curve, Tables, by_step_columns
 from pe_experiments.evaluation.metrics import METRICS, all_metrics, summarise
 from pe_experiments.store.csv_files import (
     TRAINING_COLUMNS,
@@ -86,7 +86,7 @@ class RunWriter(Observer):
         for row in rows:
             self._log(row)
         if by_step or self.run.config.evaluation.every:
-            columns = self.by_step_columns
+            columns = by_step_columns(self.run.experiment)
             # The earlier rows may have a metric of the user that is not measured any more.
             by_step = [{key: value for key, value in row.items() if key in columns} for row in by_step]
             write_atomically(directory.by_step, to_csv(columns, by_step))
@@ -117,16 +117,10 @@ class RunWriter(Observer):
         self._log(row)
         self.display.row(row)
 
-    @property
-    def by_step_columns(self) -> list[str]:
-        """Return the columns of ``by_step.csv``."""
-        names = [metric.name for metric in all_metrics(self.run.experiment.metrics)]
-        return ["step", "length", "content_length", "split", "examples", *names]
-
     def evaluated(self, rows: list[Row], seconds: float) -> None:
         """Append the rows of one step to ``by_step.csv``, log them and say once what they cost."""
         with self.directory.by_step.open("a", newline="") as file:
-            file.write(to_csv(self.by_step_columns, rows, header=False))
+            file.write(to_csv(by_step_columns(self.run.experiment), rows, header=False))
         self.tracking.by_step(rows)
         every = self.run.config.evaluation.every
         if every and not self.has_said_cost:
