@@ -49,6 +49,20 @@ def test_the_files_of_a_replaced_encoding_do_not_count(tiny: Tiny, tmp_path: Pat
         finished_run(other, trust=True)
 
 
+def test_a_section_of_another_encoding_keeps_the_trained_arguments_that_it_lacks(tiny: Tiny) -> None:
+    run = write_trained_run(tiny("pe=rope", "pe.base=500"))
+    yarn = {"_target_": "pe_experiments.encodings.rope_extension.RopeYarn"}
+    for given, label in ((yarn, "rope_yarn(base=500)"), (yarn | {"base": 10000.0}, "rope_yarn")):
+        evaluated = evaluate_run(run.path, {"pe": given, "evaluation": {"lengths": [7], "examples": 4}})
+        assert evaluated.result["label"] == f"rope(base=500) evaluated as {label}"
+
+
+def test_what_is_fixed_by_the_training_cannot_be_changed(tiny: Tiny) -> None:
+    run = write_trained_run(tiny())
+    with pytest.raises(UserError, match=r"training is fixed by the training; allowed: evaluation, logger"):
+        evaluate_run(run.path, {"training": {"steps": 3}})
+
+
 @pytest.mark.parametrize("inputs", [[], [3.5], "314", [[3], [1, 2]], [[-1]]])
 def test_answers_to_what_is_no_input_are_refused(tiny: Tiny, inputs: Any) -> None:
     trained = TrainedModel(tiny(), tiny().untrained_model())
