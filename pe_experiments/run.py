@@ -114,7 +114,10 @@ def evaluate_run(
     names = [f"{group}={name}" for group, name in changes.items() if isinstance(name, str)]
     sections = {group: section for group, section in changes.items() if not isinstance(section, str)}
     requested = resolved(compose_config(names, "evaluate")) | sections
-    keys = [*changes, *(f"{group}.{key}" for group, section in sections.items() for key in section)]
+    keys = list(changes)
+    for group, section in sections.items():
+        if isinstance(section, Mapping):
+            keys += [f"{group}.{key}" for key in section]
     return evaluate(finished_run(RunDirectory(Path(path)), requested, keys, trust), display)
 
 

@@ -36,7 +36,7 @@ def with_settings(
         value = OmegaConf.select(source, key, default=ABSENT)
         if value is ABSENT:  # deleted by ~
             continue
-        if key == "pe":
+        if key == "pe" and isinstance(requested["pe"], dict):
             value = _with_trained_arguments(requested["pe"], saved["pe"])
         OmegaConf.update(merged, key, value, merge=False, force_add=True)
     plain: Any = OmegaConf.to_container(merged)

@@ -63,6 +63,12 @@ def test_what_is_fixed_by_the_training_cannot_be_changed(tiny: Tiny) -> None:
         evaluate_run(run.path, {"training": {"steps": 3}})
 
 
+@pytest.mark.parametrize("changes", [{"pe": None}, {"evaluation": 3}])
+def test_a_change_that_is_no_section_is_refused(changes: dict[str, Any], tiny: Tiny) -> None:
+    with pytest.raises(UserError, match=r"^(pe=null|evaluation=3): expected "):
+        evaluate_run(write_trained_run(tiny()).path, changes)
+
+
 @pytest.mark.parametrize("inputs", [[], [3.5], "314", [[3], [1, 2]], [[-1]]])
 def test_answers_to_what_is_no_input_are_refused(tiny: Tiny, inputs: Any) -> None:
     trained = TrainedModel(tiny(), tiny().untrained_model())
