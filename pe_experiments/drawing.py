@@ -27,9 +27,10 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from pe_experiments.configuration.choices import choices_of
 from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
 from pe_experiments.tasks import DEPTHS
-from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml, write_atomically
+from pe_experiments.terminal.files import CATALOGUE, read_yaml, write_atomically
 
 # Okabe and Ito (2008) without yellow, which is pale in print, and five more. Colours that colour-blind
 # readers may confuse have different markers.
@@ -125,7 +126,7 @@ def style_indices(labels: Iterable[str], own: Collection[str] = ()) -> dict[str,
 def _shipped_styles() -> dict[str, Style]:
     """Return the style of every shipped encoding, from `STYLES` or the first free pair after its hash."""
     chosen = dict(STYLES)
-    for name in sorted(path.stem for path in (CONFIG_DIR / "pe").glob("*.yaml")):
+    for name in choices_of("pe"):
         chosen[name] = chosen.get(name) or _first_free(PAIRS, name, chosen.values()) or PAIRS[0]
     return chosen
 

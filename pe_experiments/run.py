@@ -18,10 +18,9 @@ import torch
 import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig
 
-from pe_experiments.configuration.component import shipped, user_errors
+from pe_experiments.configuration.choices import keys_of, shipped
 from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.hints import keys_of
 from pe_experiments.configuration.schema import Config, resolved, used_loggers, validated
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import remarks_of
@@ -40,11 +39,10 @@ from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Display, say
-from pe_experiments.terminal.errors import Diverged, UserError, few
+from pe_experiments.terminal.errors import Diverged, UserError, few, user_errors
 from pe_experiments.terminal.files import CATALOGUE, LOADER
 from pe_experiments.training import cpu
 from pe_experiments.training.device import use_device
-from pe_experiments.training.progress import Observer
 
 
 @dataclass(frozen=True)
@@ -236,28 +234,35 @@ def _train_and_evaluate(run: Run, model: Backbone, device: str, display: Display
     return Result(run.experiment, directory, directory, result, done, curve)
 
 
-def _train(run: Run, model: Backbone, device: str, observer: Observer) -> int:
+def _train(run: Run, model: Backbone, device: str, writer: RunWriter | None) -> int:
     """Train the model in place and return the last step.
 
-    Its weights are those of the run's checkpoint, of the parent run, or the initial ones.
+    Its weights are those of the run's checkpoint, of the parent run, or the initial ones. A process beside
+    rank 0 has no writer, and prints nothing.
     """
-    from pe_experiments.training.loop import fit  # imports Lightning, which takes seconds
+    from pytorch_lightning.loggers.logger import DummyLogger  # Lightning takes seconds to import
 
+    from pe_experiments.training.loop import fit
+
+    remark = say if writer else Display().say
     path = run.directory.checkpoint
     checkpoint = read_checkpoint(path, run.identity.hash) if path.exists() else None
     first_step = checkpoint["global_step"] if checkpoint else 0
     if device == "cpu":
         environment = run.directory.read_environment() if first_step else {}
-        cpu.tune(run.config, model, environment, observer.say)
-    observer.begin_training(device, first_step)
+        cpu.tune(run.config, model, environment, remark)
+    if writer:
+        writer.begin_training(device, first_step)
     if checkpoint:
         cure = "delete it to train this run from the start, or add rerun=true"
         load_weights(model, checkpoint, path, f"{path} contains the weights of another model; {cure}")
         if checkpoint["finished"]:
             return first_step
     elif run.config.init_from:
-        observer.say(copy_parent_weights(model, run.experiment))
-    return fit(model, run.experiment, device, path, observer, first_step, run.identity.hash)
+        remark(copy_parent_weights(model, run.experiment))
+    observers = [writer, writer.display] if writer else []
+    loggers = writer.tracking.loggers if writer else [DummyLogger() for _ in used_loggers(run.config.logger)]
+    return fit(model, run.experiment, device, path, observers, loggers, first_step, run.identity.hash)
 
 
 def _is_other_rank(config: Config) -> bool:
@@ -271,13 +276,9 @@ def _is_other_rank(config: Config) -> bool:
 
 def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
     """Train beside rank 0 and end this process, without writing anything."""
-    from pytorch_lightning.loggers.logger import DummyLogger
-
     process.end_with_parent()
-    observer = Observer()
-    observer.loggers = [DummyLogger()] if used_loggers(run.config.logger) else []
     with suppress(Diverged):  # rank 0 reports it
-        _train(run, model, device, observer)
+        _train(run, model, device, None)
     process.end()
 
 

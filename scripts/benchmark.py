@@ -1,9 +1,4 @@
-"""Measure speed against other libraries, by encoding, for small models and over length.
-
-python scripts/benchmark.py                    one sentence in at most five minutes
-python scripts/benchmark.py parts=[small,peers,encodings,lengths] [repeats=15] [out=DIR]      all, on a CPU
-python scripts/benchmark.py parts=gpu          on a CUDA device
-"""
+"""The command of `results/benchmark`."""
 
 import sys
 from pathlib import Path
@@ -14,8 +9,14 @@ from pe_experiments.commands.command_line import command
 from pe_experiments.configuration.schema import resolved
 
 
-@command("benchmark", __doc__)
+@command("benchmark")
 def main(cfg: DictConfig) -> None:
+    """Measure speed against other libraries, by encoding, for small models and over length.
+
+    python scripts/benchmark.py                    one sentence in at most five minutes
+    python scripts/benchmark.py parts=[small,peers,encodings,lengths] [repeats=15] [out=DIR]   all, on a CPU
+    python scripts/benchmark.py parts=gpu          on a CUDA device
+    """
     # The study is beside the package; scripts/results.py would shadow the folder results.
     sys.path[0] = str(Path(__file__).parents[1])
     from results.benchmark.report import benchmark

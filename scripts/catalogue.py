@@ -25,7 +25,8 @@ import torch
 from matplotlib.axes import Axes
 
 from pe_experiments.analysis.show_encoding import encoding_view
-from pe_experiments.configuration.component import load_component, shipped, user_errors
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.experiment import shortest_length
 from pe_experiments.drawing import COLOURS, drawing, panel_grid, save
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -34,7 +35,7 @@ from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.studies import markdown_table
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import UserError, allowed, sentence
+from pe_experiments.terminal.errors import UserError, allowed, sentence, user_errors
 from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml, write_atomically
 
 TIERS = ("quick", "hour", "gpu")

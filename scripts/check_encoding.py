@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.check_encoding` as a script."""
+"""`pe_experiments.commands.encodings.check_encoding` as a script."""
 
-from pe_experiments.commands.check_encoding import run
+from pe_experiments.commands.encodings import check_encoding
 
 if __name__ == "__main__":
-    run()
+    check_encoding()

@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.check_task` as a script."""
+"""`pe_experiments.commands.encodings.check_task` as a script."""
 
-from pe_experiments.commands.check_task import run
+from pe_experiments.commands.encodings import check_task
 
 if __name__ == "__main__":
-    run()
+    check_task()

@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.compare` as a script."""
+"""`pe_experiments.commands.studies.compare` as a script."""
 
-from pe_experiments.commands.compare import run
+from pe_experiments.commands.studies import compare
 
 if __name__ == "__main__":
-    run()
+    compare()

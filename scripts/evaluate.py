@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.evaluate` as a script."""
+"""`pe_experiments.commands.finished_runs.evaluate` as a script."""
 
-from pe_experiments.commands.evaluate import run
+from pe_experiments.commands.finished_runs import evaluate
 
 if __name__ == "__main__":
-    run()
+    evaluate()

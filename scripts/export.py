@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.export` as a script."""
+"""`pe_experiments.commands.finished_runs.export` as a script."""
 
-from pe_experiments.commands.export import run
+from pe_experiments.commands.finished_runs import export
 
 if __name__ == "__main__":
-    run()
+    export()

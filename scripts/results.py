@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.results` as a script."""
+"""`pe_experiments.commands.studies.results` as a script."""
 
-from pe_experiments.commands.results import run
+from pe_experiments.commands.studies import results
 
 if __name__ == "__main__":
-    run()
+    results()

@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.show_encoding` as a script."""
+"""`pe_experiments.commands.encodings.show_encoding` as a script."""
 
-from pe_experiments.commands.show_encoding import run
+from pe_experiments.commands.encodings import show_encoding
 
 if __name__ == "__main__":
-    run()
+    show_encoding()

@@ -89,7 +89,7 @@ def tiny_in(results: Path, sizes: tuple[str, ...] = TINY) -> Tiny:
 
     Experiments that differ in their seed, results directory and shipped encoding alone are composed once.
     """
-    from pe_experiments.configuration.component import shipped
+    from pe_experiments.configuration.choices import shipped
     from pe_experiments.configuration.experiment import Experiment
     from pe_experiments.configuration.schema import Config, validated
 

@@ -11,7 +11,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.config_groups import ALIASES, COMPONENT_GROUPS, read_choice
+from pe_experiments.configuration.choices import ALIASES, COMPONENT_GROUPS, read_choice
 from pe_experiments.terminal.files import CONFIG_DIR
 
 CLASS_PATH = re.compile(rf"(?:{'|'.join(COMPONENT_GROUPS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")

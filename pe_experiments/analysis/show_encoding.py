@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from pe_experiments.analysis import audit
 from pe_experiments.checking.subject import trainable, vectors_at
-from pe_experiments.configuration.component import Component, load_component, shipped, user_errors
-from pe_experiments.configuration.config_groups import ALIASES
-from pe_experiments.configuration.schema import Count, Folder, Section, Seed
+from pe_experiments.configuration.choices import description, shipped
+from pe_experiments.configuration.component import Component, load_component
+from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.schema import Count, Folder, Section, Seed, resolved
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.drawing import render, style_indices
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -31,7 +32,7 @@ from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.store.directory import output_folder, refuse_among_runs
 from pe_experiments.store.names import safe_name, short_hash
 from pe_experiments.terminal.console import print_table, say
-from pe_experiments.terminal.errors import UserError, nearest
+from pe_experiments.terminal.errors import user_errors
 from pe_experiments.terminal.files import CONFIG_DIR, read_json, write_atomically
 
 _HERE = Path(__file__).parent
@@ -89,20 +90,16 @@ def show_encodings(settings: ShowSettings) -> None:
 def _about(component: Component) -> str:
     """Return a description in one line, from the YAML of a shipped encoding or the docstring of a class."""
     if component.choice in shipped("pe"):
-        return about_choice(component.choice)
+        return description("pe", component.choice)
     return (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]
 
 
 def _components(settings: ShowSettings) -> list[Component]:
-    """Return the requested encodings; raise a UserError if one is unknown."""
-    if settings.encodings is None:
-        return [load_component("pe", settings.pe)]
-    choices = shipped("pe")
-    names = [ALIASES.get(name, name) for name in settings.encodings]
-    for name in names:
-        if name not in choices and "." not in name:
-            raise UserError(f"encodings: {name} is not a choice.{nearest(name, choices)}")
-    return [load_component("pe", choices.get(name, {"_target_": name})) for name in names]
+    """Return the requested encodings; each name means the same as in ``pe=NAME``."""
+    sections = [settings.pe]
+    if settings.encodings is not None:
+        sections = [resolved(compose_config([f"pe={name}"]))["pe"] for name in settings.encodings]
+    return [load_component("pe", section) for section in sections]
 
 
 def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEncoding:
@@ -270,8 +267,3 @@ def _action(encoding: PositionalEncoding, tokens: int) -> tuple[str, bool]:
     if first is not None:
         return "bias", depends_on_content
     return ("scale" if changes_queries else "nothing"), depends_on_content
-
-
-def about_choice(name: str) -> str:
-    """Return the description of a shipped encoding, the first line of its YAML."""
-    return (CONFIG_DIR / "pe" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")

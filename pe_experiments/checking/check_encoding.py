@@ -13,10 +13,7 @@ from pe_experiments.checking.encoding_contract import CHECKS
 from pe_experiments.checking.explanations import Kind, explain
 from pe_experiments.checking.references import by_similarity, with_equal_frequencies
 from pe_experiments.checking.subject import SizedComponent, Subject, reference_of, sized, small_shape
-from pe_experiments.configuration.component import shipped
-from pe_experiments.configuration.config_groups import choices_in_folders
-from pe_experiments.configuration.hints import nearest_choice
-from pe_experiments.configuration.hydra_errors import canonical
+from pe_experiments.configuration.choices import choices_in_folders, nearest_choice, shipped, spelled
 from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
 from pe_experiments.terminal.console import say
 from pe_experiments.terminal.errors import UserError, error_place, sentence
@@ -173,7 +170,7 @@ def _load_reference(component: SizedComponent, settings: CheckSettings) -> Sized
         if settings.against_arguments:
             raise UserError("against_arguments are of the encoding named by against, and none is named")
         return None
-    choice = canonical(f"pe={settings.against}").removeprefix("pe=")  # RoPE is rope
+    choice = spelled("pe", str(settings.against))
     choices = [*shipped("pe"), *choices_in_folders("pe")]
     if choice not in choices:
         raise UserError(f"against={choice} is not a choice.{nearest_choice(choice, [*choices, NEW])}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pe_experiments.checking.subject import look_ahead, perturbed
 from pe_experiments.checking.task_contract import CHECKS, broken_rule, draw_examples, possible_lengths
-from pe_experiments.configuration.component import shipped, user_errors
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.encodings import PositionalEncoding
@@ -20,7 +20,7 @@ from pe_experiments.evaluation.tables import metric_values
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import UserError, allowed, sentence
+from pe_experiments.terminal.errors import UserError, allowed, sentence, user_errors
 from pe_experiments.training.optimizer import TrainingOptimizer
 
 CHECKED_TOKENS = 1024  # of a longer evaluation row

@@ -29,7 +29,7 @@ from pe_experiments.checking.subject import (
     reference_of,
     relative_difference,
 )
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
 from pe_experiments.encodings.mixtures import ByHead, ByLayer

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.checking.checks import Measurement
-from pe_experiments.configuration.component import Component, load_component, shipped
-from pe_experiments.configuration.hints import ALSO_CALLED
+from pe_experiments.configuration.choices import ALSO_CALLED, shipped
+from pe_experiments.configuration.component import Component, load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.models import Transformer

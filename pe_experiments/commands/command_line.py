@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -11,7 +12,6 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,68 +22,37 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 import pe_experiments
-from pe_experiments.configuration.config_groups import choices_of, groups_of
-from pe_experiments.configuration.hydra_errors import (
-    OVERRIDE,
-    canonical,
-    explain_error,
-    key_of,
-    refuse_mistyped,
-)
-from pe_experiments.configuration.hydra_versions import MAIN
-from pe_experiments.configuration.schema import Folder, Section
+from pe_experiments.configuration.choices import choices_of, description, groups_of
+from pe_experiments.configuration.hydra_errors import MAIN, explain_error, read_overrides
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
-from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence, shown
+from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence
 from pe_experiments.terminal.files import CONFIG_DIR
 
 if TYPE_CHECKING:  # imports torch
     from pe_experiments.evaluation.metrics import Metric
     from pe_experiments.run import Result
-    from pe_experiments.store.directory import RunDirectory
-
-
-class RunSettings(Section):
-    """Options of a command that reads a finished run."""
-
-    run: Folder
-    results_dir: Folder
-    trust: bool
-
-    def directory(self) -> RunDirectory:
-        """Return the directory of the run, given by its path or by its name in ``results_dir/runs``."""
-        from pe_experiments.store.directory import find_run  # imports torch
-
-        folders = [Path(), Path(self.results_dir, "runs")]
-        if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
-            if Path(self.run).name != self.run:
-                how = "is a path; results_dir is where a NAME alone is looked for"
-                raise UserError(f"run={shown(self.run)} {how}")
-            folders = folders[1:]
-        return find_run("run", self.run, folders)
-
-
-COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)  # the first comment of a config describes it
 
 
 def command(
-    name: str, usage: str | None, config: str | None = None, renamed: Mapping[str, str] = MappingProxyType({})
+    name: str, config: str | None = None, renamed: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable[[DictConfig], Any]], Callable[[], NoReturn]]:
     """Make a function the entry point of a command: a Hydra application that prints errors in one sentence.
 
-    With ``HYDRA_FULL_ERROR=1`` errors are printed with their traceback.
+    The docstring of the function is the top of the help. With ``HYDRA_FULL_ERROR=1`` errors are printed with
+    their traceback.
 
     Args:
         name: name of the command, as in ``scripts/NAME.py``.
-        usage: text at the top of the help.
         config: name of the primary configuration, by default the name of the command.
         renamed: options whose names are config groups of other commands, and how Hydra reads them.
     """
     primary = config or name
     names = {key: option for option, key in renamed.items()}
-    example = str(usage).partition("\n\n")[2].partition("\n")[0]
 
     def decorate(main: Callable[[DictConfig], Any]) -> Callable[[], NoReturn]:
+        usage = inspect.getdoc(main) or ""
+        example = usage.partition("\n\n")[2].partition("\n")[0]
         errors: list[Exception] = []  # of a single run; Hydra would print them itself
 
         @wraps(main)
@@ -117,16 +86,11 @@ def command(
                 sys.path.append(folder)  # for the user's encodings and tasks in the working directory
             if {"--help", "-h"} & set(arguments):  # Hydra's own help takes twice as long
                 typed = " ".join(process.typed_command(name))
-                say(help_text(primary, str(usage).replace(f"python scripts/{name}.py", typed)))
+                say(help_text(primary, usage.replace(f"python scripts/{name}.py", typed)))
                 process.leave(process.exit_code)
-            # Hydra wants its flags first, and choices as their files are spelled.
+            # Hydra wants its flags first.
             flags = [text for text in arguments if text in ("-m", "--multirun")]
-            others = [text for text in arguments if text not in flags]
-            for index, text in enumerate(others):
-                is_choice = (CONFIG_DIR / f"{text.replace('=', '/')}.yaml").exists()
-                if OVERRIDE.fullmatch(text) and not is_choice:
-                    others[index] = canonical(text, primary)
-            sys.argv[1:] = flags + others
+            sys.argv[1:] = [*flags, *(text for text in arguments if text not in flags)]
             has_preset = any(re.match(r"sweep=(?!null$)\S", text) for text in arguments)
             if has_preset and not any(text.startswith("hydra.mode=") for text in arguments):
                 sys.argv.append("hydra.mode=MULTIRUN")  # Hydra 1.4 reads its mode before it reads the preset
@@ -140,18 +104,12 @@ def command(
     return decorate
 
 
-def required_choice(group: str, example: str) -> None:
-    """Raise an error if the user did not choose what a command checks, such as ``pe=mine.Recency``."""
-    if group not in {key_of(text).partition(".")[0] for text in HydraConfig.get().overrides.task}:
-        raise UserError(f"{group} is missing; for example {group}={example}")
-
-
 def _exit_code(
     application: Callable[[], Any], errors: list[Exception], primary: str, full_error: bool
 ) -> int:
     """Run a Hydra application, print its error if there is one, and return the exit code."""
     try:
-        refuse_mistyped(sys.argv[1:])
+        sys.argv[1:] = read_overrides(sys.argv[1:], primary)
         application()
         if errors:
             raise errors[0]
@@ -188,15 +146,13 @@ def help_text(name: str, usage: str) -> str:
     options = re.sub(r"^defaults:\n(?: .*\n)*|^hydra:\n(?: .*\n)*", "", primary, flags=re.MULTILINE)
     parts = [usage, options]
     for group, default in groups_of(name).items():
-        files = {choice: (CONFIG_DIR / group / f"{choice}.yaml").read_text() for choice in choices_of(group)}
-        if files and list(files) != ["default"]:
-            lines = [f"{group}=NAME"]
-            for choice, text in files.items():
-                description = "".join(COMMENT.findall(text)[:1])
-                lines.append(f"  {choice:28}{description}")
-            parts.append("\n".join(lines))
-        if default in files and group != "application" and (len(files) == 1 or group == "model"):
-            parts.append("\n".join([f"{group}:", *(f"  {line}" for line in files[default].splitlines())]))
+        choices = choices_of(group)
+        if choices and choices != ["default"]:
+            lines = [f"  {choice:28}{description(group, choice)}" for choice in choices]
+            parts.append("\n".join([f"{group}=NAME", *lines]))
+        if default in choices and group != "application" and (len(choices) == 1 or group == "model"):
+            lines = (CONFIG_DIR / group / f"{default}.yaml").read_text().splitlines()
+            parts.append("\n".join([f"{group}:", *(f"  {line}" for line in lines)]))
     parts.append("Flags and groups of Hydra: --hydra-help")
     return "\n\n".join(part.strip() for part in parts)
 

@@ -1,12 +1,4 @@
-"""Train a model on short sequences and evaluate it on long ones; -m or sweep=NAME runs many.
-
-python scripts/train.py                                       sinusoidal encoding, copying, decoder
-python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
-python scripts/train.py -m pe=none,sinusoidal seed=0,1,2,3,4  every combination
-python scripts/train.py sweep=first_look                      a prepared sweep and its comparison
-python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      continue a run
-python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     your own class
-"""
+"""The command that trains: a run, or with -m many."""
 
 import yaml  # type: ignore[import-untyped]
 from hydra.core.hydra_config import HydraConfig
@@ -20,9 +12,17 @@ from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, one_line
 
 
-@command("train", __doc__, config="config")
+@command("train", config="config")
 def run(cfg: DictConfig) -> float:
-    """Run one configuration and return its validation loss, which a sweeper of Hydra can minimise."""
+    """Train a model on short sequences and evaluate it on long ones; -m or sweep=NAME runs many.
+
+    python scripts/train.py                                       sinusoidal encoding, copying, decoder
+    python scripts/train.py pe=learned positions=random_offset task=unique_copy seed=1
+    python scripts/train.py -m pe=none,sinusoidal seed=0,1,2,3,4  every combination
+    python scripts/train.py sweep=first_look                      a prepared sweep and its comparison
+    python scripts/train.py init_from=NAME pe=rope_yarn training.max_length=80      continue a run
+    python scripts/train.py pe=my_module.MyEncoding +pe.slope=0.2     your own class
+    """
     is_single_run = HydraConfig.get().mode != RunMode.MULTIRUN
     overrides = HydraConfig.get().overrides.task
     if cfg.get("init_from") is not None:
@@ -44,7 +44,7 @@ def run(cfg: DictConfig) -> float:
             raise SystemExit(1)
     elif result.status == "error":
         raise UserError(reason)
-    return result.validation_loss
+    return result.validation_loss  # which a sweeper of Hydra can minimise
 
 
 def _show(config: Config) -> None:

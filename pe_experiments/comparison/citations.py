@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.configuration.config_groups import OURS
+from pe_experiments.configuration.foreign import OURS
 from pe_experiments.drawing import printed_name
 from pe_experiments.evaluation.metrics import FARTHEST, SOLVED
 

@@ -7,22 +7,19 @@ import importlib
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from torch import nn, optim
 
-from pe_experiments.configuration.config_groups import ALIASES, OURS
-from pe_experiments.configuration.hints import nearest, nearest_choice
+from pe_experiments.configuration.choices import nearest_option, section_of, shipped
+from pe_experiments.configuration.foreign import OURS, REFUSES_FOREIGN
 from pe_experiments.configuration.schema import complaint
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
@@ -31,8 +28,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.attention import MakeSoftmax
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import UserError, error_place, is_library
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.errors import UserError, is_library, user_errors
 
 FROM_PYTHON: dict[str, Any] = {}  # classes and functions by their name in ``_target_`` and ``metrics``
 INSTANTIATE_KEYS = ("_target_", "_convert_", "_recursive_", "_partial_")  # not arguments of the class
@@ -153,24 +149,12 @@ class Component:
 
     @property
     def own_classes(self) -> list[type]:
-        """Return the user's classes among these and their ancestors."""
-        own = dict.fromkeys(
-            ancestor for cls in self.classes if not _is_known(cls) for ancestor in cls.__mro__
-        )
-        return [cls for cls in own if not _is_known(cls)]
-
-
-_REFUSES_FOREIGN = ContextVar("refuses_foreign", default=False)
-
-
-@contextmanager
-def only_shipped() -> Iterator[None]:
-    """Refuse, within the block, to import code from outside this package that a configuration names."""
-    token = _REFUSES_FOREIGN.set(True)
-    try:
-        yield
-    finally:
-        _REFUSES_FOREIGN.reset(token)
+        """Return the user's classes among this class, those of nested components and their ancestors."""
+        own = [] if _is_known(self.cls) else [cls for cls in self.cls.__mro__ if not _is_known(cls)]
+        for components in self.nested.values():
+            for nested in components:
+                own += nested.own_classes
+        return list(dict.fromkeys(own))
 
 
 def load_component(group: str, section: dict[str, Any]) -> Component:
@@ -182,7 +166,7 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
     """
     target = section.get("_target_")
     if not isinstance(target, str):
-        raise UserError(f"{group} needs a choice with a _target_.{nearest('', shipped(group))}")
+        raise UserError(f"{group} needs a choice with a _target_.{nearest_option('', shipped(group))}")
     if group == CALLBACKS:
         from pytorch_lightning import Callback  # imported late, because this takes two seconds
 
@@ -201,7 +185,8 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
     nested = {}
     for name, value in arguments.items():
         if name not in parameters and not signature.takes_any:
-            problem = f"{group}.{name} is not an argument of {cls.__name__}.{nearest(name, parameters)}"
+            problem = f"{group}.{name} is not an argument of {cls.__name__}."
+            problem += nearest_option(name, parameters)
             if not cls.__module__.startswith("pe_experiments."):
                 problem += f" The class alone is chosen with {group}={target}."
             raise UserError(problem)
@@ -266,34 +251,6 @@ def _is_known(cls: type) -> bool:
     return all(method.__globals__["__name__"].partition(".")[0] in known for method in methods)
 
 
-@contextmanager
-def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
-    """Convert exceptions in the block to a `UserError` that names ``where`` in the configuration it arose.
-
-    ``failing`` completes the sentence for other exceptions than a `ValueError`.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # SystemExit: raised by an imported script
-        what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
-        raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
-
-
-@cache
-def shipped(group: str) -> Mapping[str, dict[str, Any]]:
-    """Return the sections of the shipped choices of a config group by name; they must not be changed."""
-    folder = CONFIG_DIR / group
-    sections: dict[str, Any] = {}
-    for path in sorted(set(folder.glob("*.yaml")) - {folder / "custom.yaml"}):
-        with user_errors(f"configs/{folder.name}/{path.name}", "cannot be read"):
-            sections[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
-            if "_target_" not in sections[path.stem]:
-                raise ValueError("expected _target_ and its arguments")
-    return MappingProxyType(sections)
-
-
 def load_function(option: str, target: str) -> Callable[..., Any]:
     """Import the function or `evaluation.metrics.Metric` that an option names, such as ``mine.first_error``.
 
@@ -314,7 +271,7 @@ def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> 
 
     This is the only place where a name in a configuration becomes code.
     """
-    if _REFUSES_FOREIGN.get() and not OURS.fullmatch(target):
+    if REFUSES_FOREIGN.get() and not OURS.fullmatch(target):
         raise UserError(f"{key} is from outside this package")
     if target in FROM_PYTHON and fits(FROM_PYTHON[target]):
         return FROM_PYTHON[target]
@@ -335,7 +292,7 @@ def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> 
         if kind == PositionalEncoding.__name__ and isinstance(value, type) and issubclass(value, nn.Module):
             how = "wrap it as docs/checking.md shows under 'Wrapping a module'"
             raise UserError(f"{key}: {name} is a module, not a PositionalEncoding; {how}")
-        raise UserError(f"{key}: {module_name} has no {kind} of that name.{nearest(name, members)}")
+        raise UserError(f"{key}: {module_name} has no {kind} of that name.{nearest_option(name, members)}")
     return members[name]
 
 
@@ -413,7 +370,8 @@ def _nested_components(group: str, value: Any, part_group: str | None) -> list[C
     group = part_group or group
     items = value if isinstance(value, list) else [value]
     if part_group and value is not None:
-        items = [_part_by_name(group, item) for item in items]
+        items = [section_of(group, item) if isinstance(item, str) else item for item in items]
+        items = [{"_partial_": True, **item} if isinstance(item, dict) else item for item in items]
     if not any(isinstance(item, dict) and "_target_" in item for item in items):
         if "'_target_':" in str(value):
             raise UserError(f"{group}: nested parts must be arguments or items of a list, not deeper")
@@ -429,14 +387,3 @@ def _nested_components(group: str, value: Any, part_group: str | None) -> list[C
             raise UserError(f"{group}: {name} inside a part needs _partial_: true; it is built for the model")
         components.append(component)
     return components
-
-
-def _part_by_name(group: str, value: Any) -> Any:
-    """Return the section of a part given by name, ``rope`` or ``mine.MyEncoding``, or as a section."""
-    if isinstance(value, str):
-        choices = shipped(group)
-        name = value if value in choices or "." in value else ALIASES.get(value.lower(), value.lower())
-        if choices and name not in choices and "." not in name:
-            raise UserError(f"{group}={value} is not a choice.{nearest_choice(name, choices)}")
-        value = choices.get(name, {"_target_": name})
-    return {"_partial_": True, **value} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""Compose configurations with Hydra outside its applications, from overrides or from Python mappings."""
+"""Compose configurations with Hydra outside its applications, and merge them with those of trained runs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_experiments.configuration.component import FROM_PYTHON, is_importable
-from pe_experiments.configuration.config_groups import COMPONENT_GROUPS, groups_of
-from pe_experiments.configuration.hydra_errors import canonical, explain_error, refuse_mistyped
-from pe_experiments.configuration.hydra_versions import VERSION_BASE
-from pe_experiments.configuration.schema import MODEL_SIZES
+from pe_experiments.configuration.choices import COMPONENT_GROUPS, groups_of
+from pe_experiments.configuration.component import FROM_PYTHON, is_importable, load_component, signature_of
+from pe_experiments.configuration.hydra_errors import VERSION_BASE, explain_error, read_overrides
+from pe_experiments.configuration.schema import MODEL_SIZES, TRAINER_OPTIONS_IN_IDENTITY
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 
 DERIVED = ("derived", "identity")  # sections of a run's config.yaml that are computed, not configured
+ABSENT = object()
 
 
 def compose_config(
@@ -36,8 +36,7 @@ def compose_config(
     Raises:
         UserError: Hydra cannot compose the configuration.
     """
-    overrides = [canonical(text, name) for text in overrides]
-    refuse_mistyped(overrides)
+    overrides = read_overrides(list(overrides), name)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
     GlobalHydra.instance().hydra = None
     try:
@@ -115,3 +114,48 @@ def _plain(value: Any, functions: bool, given: dict[str, Any]) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, functions, given) for item in value]
     return fspath(value) if isinstance(value, PathLike) else value
+
+
+def with_settings(
+    saved: Mapping[str, Any], requested: Mapping[str, Any], keys: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the configuration of a trained run with the settings of the user.
+
+    Logger, devices and threads are always the user's. Options of ``trainer`` that belong to the identity of
+    the run, and everything else, are the user's only if they are among the keys.
+
+    Args:
+        saved: the configuration of the run, which may come from a stranger.
+        requested: the configuration of the user.
+        keys: that the user set, such as ``pe`` or ``training.steps``.
+    """
+    arithmetic = saved["trainer"].keys() & set(TRAINER_OPTIONS_IN_IDENTITY)
+    trainer = {**requested.get("trainer", {}), **{key: saved["trainer"][key] for key in arithmetic}}
+    content = {**saved, "logger": requested.get("logger", {}), "trainer": trainer}
+    merged = OmegaConf.create(content, flags={"allow_objects": True})  # the schema refuses such values
+    source = OmegaConf.create(dict(requested), flags={"allow_objects": True})
+    # A class comes with its arguments, and a section is set before the values in it.
+    for key in sorted({key.removesuffix("._target_") for key in keys} - {"trainer"}):
+        value = OmegaConf.select(source, key, default=ABSENT)
+        if value is ABSENT:  # deleted by ~
+            continue
+        if key == "pe" and isinstance(requested["pe"], dict):
+            value = _with_trained_arguments(requested["pe"], saved["pe"])
+        OmegaConf.update(merged, key, value, merge=False, force_add=True)
+    plain: Any = OmegaConf.to_container(merged)
+    return plain
+
+
+def _with_trained_arguments(chosen: dict[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section of an encoding that replaces that of a trained run.
+
+    It keeps the run's `PositionalEncoding.trained_arguments`, except those for which the choice itself
+    differs from the defaults, such as ``kept_frequencies`` of p_rope.
+    """
+    cls = load_component("pe", chosen).cls
+    defaults = signature_of(cls).defaults
+    names: tuple[str, ...] = cls.trained_arguments  # type: ignore[attr-defined]
+    if not all(name in trained and name in defaults for name in names):
+        return chosen
+    kept = {name: trained[name] for name in names if chosen.get(name, defaults[name]) == defaults[name]}
+    return chosen | kept

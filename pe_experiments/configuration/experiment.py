@@ -10,15 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.component import (
-    CALLBACKS,
-    Component,
-    load_component,
-    load_function,
-    same,
-    shipped,
-    user_errors,
-)
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import CALLBACKS, Component, load_component, load_function, same
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     MAX_LENGTH,
@@ -26,7 +19,6 @@ from pe_experiments.configuration.schema import (
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
     EvaluationConfig,
-    TrainingConfig,
 )
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -35,7 +27,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import seeded_model
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import NotApplicable, UserError, shown
+from pe_experiments.terminal.errors import NotApplicable, UserError, shown, user_errors
 
 # Alternatives to callbacks that act at the end of each epoch, because a training is one epoch.
 EPOCH_CALLBACKS = {
@@ -81,25 +73,35 @@ class Experiment:
 
     def __init__(self, config: Config, other_task: dict[str, Any] | None = None):
         self.config = config
-        components = {group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK}
+        self.components = {
+            group: load_component(group, getattr(config, group)) for group in ENCODING_AND_TASK
+        }
         model = {"_target_": config.model.target, **(config.model.model_extra or {})}
-        components["model"] = load_component("model", model)
-        components["optimizer"] = load_component("optimizer", config.optimizer)
-        self.components = components
+        self.components["model"] = load_component("model", model)
+        self.components["optimizer"] = load_component("optimizer", config.optimizer)
         self.callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
         self.training_callbacks = tuple(filter(_may_change_training, self.callbacks))
-        self.task: Task = components["task"].build()
-        self.positions: PositionPolicy = components["positions"].build()
-        stop = config.training.stop_at_exact_match
-        if stop is not None and not self.task.exact:
-            problem = f"exact match is not measured on {type(self.task).__name__}; allowed: null"
-            raise NotApplicable(f"training.stop_at_exact_match={stop}: {problem}")
+        self._prepare_training()
+        self._prepare_evaluation(other_task)
+
+    def _prepare_training(self) -> None:
+        """Build task, positions, format and the shape of the model, and check that they fit together."""
+        training = self.config.training
+        self.task: Task = self.components["task"].build()
+        self.positions: PositionPolicy = self.components["positions"].build()
+        name = type(self.task).__name__
+        if training.stop_at_exact_match is not None and not self.task.exact:
+            problem = f"exact match is not measured on {name}; allowed: null"
+            raise NotApplicable(f"training.stop_at_exact_match={training.stop_at_exact_match}: {problem}")
         with user_errors("task"):
-            self.format: Format = format_for(self.task, config.model.causal)
-            if not config.model.causal and (why := self.task.decoder_only):
-                problem = f"{type(self.task).__name__} needs a decoder, because {why}"
-                raise NotApplicable(f"task: {problem}")
-        self.train_lengths = _train_lengths(config.training, self.task)
+            self.format: Format = format_for(self.task, self.config.model.causal)
+            if not self.config.model.causal and (why := self.task.decoder_only):
+                raise NotApplicable(f"task: {name} needs a decoder, because {why}")
+        low, high = training.min_length, training.max_length
+        self.train_lengths = tuple(n for n in range(low, high + 1) if self.task.nearest_length(n) == n)
+        if not self.train_lengths:
+            none = f"{name} makes no input of such a length; its shortest is {shortest_length(self.task)}"
+            raise UserError(f"training.min_length={low}, training.max_length={high}: {none}")
         train_length = max(
             self.format.tokens(self.task.input_length(length), self.task.target_length(length))
             for length in self.train_lengths
@@ -108,44 +110,46 @@ class Experiment:
             self.positions.check(self.task, self.train_lengths)
             train_positions = self.positions.train_positions(train_length)
         self.shape = ModelShape(
-            **{key: getattr(config.model, key) for key in MODEL_SIZES},
+            **{key: getattr(self.config.model, key) for key in MODEL_SIZES},
             train_length=train_length,
             train_positions=train_positions,
-            parent_length=config.parent.length if config.parent else None,
+            parent_length=self.config.parent.length if self.config.parent else None,
         )
+
+    def _prepare_evaluation(self, other_task: dict[str, Any] | None) -> None:
+        """Build the evaluation task and its lengths, longest ids and metrics, and check that they fit."""
+        evaluation, causal = self.config.evaluation, self.config.model.causal
         self.other_task = load_component("task", other_task) if other_task else None
-        if self.other_task and same(self.other_task.section, components["task"].section):
+        if self.other_task and same(self.other_task.section, self.components["task"].section):
             self.other_task = None
-        self.evaluation_component = self.other_task or components["task"]
+        self.evaluation_component = self.other_task or self.components["task"]
         self.evaluation_task = self.task
         if self.other_task:
             self.evaluation_task = self.other_task.build()
             with user_errors(f"task={self.other_task.choice}"):
-                refuse_misfit(format_for(self.evaluation_task, config.model.causal), self.format)
+                refuse_misfit(format_for(self.evaluation_task, causal), self.format)
                 refuse_other_vocabulary(self.evaluation_task, self.task)
                 self.positions.check(self.evaluation_task, [shortest_length(self.evaluation_task)])
-        self.evaluation_lengths = evaluation_lengths(
-            config.evaluation.lengths, self.train_lengths, self.evaluation_task
-        )
-        window = config.evaluation.window
-        if window is not None:
-            if not config.model.causal:
-                problem = "an encoder reads the whole input; allowed: a decoder, or null"
-                raise NotApplicable(f"evaluation.window={window}: {problem}")
-            if self.positions.task_ids:
-                problem = "position ids of the task do not begin anew; allowed: null"
-                raise NotApplicable(f"evaluation.window={window}: {problem}")
+        task = self.evaluation_task
+        self.evaluation_lengths = evaluation_lengths(evaluation.lengths, self.train_lengths, task)
+        window = evaluation.window
+        if window is not None and not causal:
+            problem = "an encoder reads the whole input; allowed: a decoder, or null"
+            raise NotApplicable(f"evaluation.window={window}: {problem}")
+        if window is not None and self.positions.task_ids:
+            problem = "position ids of the task do not begin anew; allowed: null"
+            raise NotApplicable(f"evaluation.window={window}: {problem}")
         self.longest_ids_1P: Tensor | None = None
         if not self.positions.task_ids:
             with user_errors("positions"):  # too few ids would be found only after the training
-                content = self.evaluation_task.nearest_length(max(self.evaluation_lengths)) or 1
-                task = self.evaluation_task
-                tokens = self.format.tokens(task.input_length(content), task.target_length(content))
+                longest = task.nearest_length(max(self.evaluation_lengths)) or 1
+                tokens = self.format.tokens(task.input_length(longest), task.target_length(longest))
                 tokens_1 = torch.tensor([tokens if window is None else min(tokens, window + 1)])
-                self.longest_ids_1P = self.positions.evaluation_ids(tokens_1, train_length, torch.Generator())
+                train_length, generator = self.shape.train_length, torch.Generator()
+                self.longest_ids_1P = self.positions.evaluation_ids(tokens_1, train_length, generator)
         self.metrics: dict[str, Callable[..., Any]] = {}
-        if config.evaluation.metrics or config.evaluation.save:
-            self.metrics = _metrics(config.evaluation, self.evaluation_task)
+        if evaluation.metrics or evaluation.save:
+            self.metrics = _metrics(evaluation, task)
 
     def untrained_model(self) -> Backbone:
         """Return a new model, with initial weights from random streams of the run's seed."""
@@ -308,14 +312,3 @@ def refuse_other_vocabulary(task: Task, trained: Task) -> None:
 def shortest_length(task: Task) -> int:
     """Return the length of the shortest inputs of a task, at most 100,000."""
     return next((n for n in range(1, 100_000) if task.nearest_length(n) == n), 100_000)
-
-
-def _train_lengths(training: TrainingConfig, task: Task) -> tuple[int, ...]:
-    """Return the lengths from ``min_length`` to ``max_length`` for which the task makes inputs."""
-    low, high = training.min_length, training.max_length
-    lengths = tuple(length for length in range(low, high + 1) if task.nearest_length(length) == length)
-    if not lengths:
-        none = f"{type(task).__name__} makes no input of such a length"
-        options = f"training.min_length={low}, training.max_length={high}"
-        raise UserError(f"{options}: {none}; its shortest is {shortest_length(task)}")
-    return lengths

@@ -1,21 +1,38 @@
 """Refuse the code and the files that a configuration names if somebody else may have written it.
 
 What builds the parts of a read configuration, of a run, a model folder or a published study, calls
-`refuse_foreign` first. What only reads such a configuration does so within `parts.only_shipped`.
+`refuse_foreign` first. What only reads such a configuration does so within `only_shipped`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from pe_experiments.configuration.config_groups import OURS
 from pe_experiments.configuration.schema import ENCODING_AND_TASK
 from pe_experiments.terminal.errors import UserError, shown
 
+# Classes that a read configuration may name: the parts of this package, and the optimizers of PyTorch.
+OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
 # Sections that may name code or files.
 SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "trainer", "evaluation")
+
+
+REFUSES_FOREIGN = ContextVar("refuses_foreign", default=False)  # set by `only_shipped`
+
+
+@contextmanager
+def only_shipped() -> Iterator[None]:
+    """Refuse, within the block, to import code from outside this package that a configuration names."""
+    token = REFUSES_FOREIGN.set(True)
+    try:
+        yield
+    finally:
+        REFUSES_FOREIGN.reset(token)
 
 
 def foreign_targets(config: Any) -> list[str]:

@@ -1,16 +1,19 @@
-"""Explain errors of Hydra and OmegaConf in one sentence with the key, the value and what is allowed.
+"""Read overrides as users type them, and explain errors of Hydra and OmegaConf in one sentence.
 
-What is wrong follows from the attributes of the exception, not from the wording of its message.
+A sentence has the key, the value and what is allowed. What is wrong follows from the attributes of the
+exception, not from the wording of its message.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hydra
 import yaml  # type: ignore[import-untyped]
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,16 +26,28 @@ from hydra.errors import (
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from pe_experiments.configuration.config_groups import (
+from pe_experiments.configuration.choices import (
     ALIASES,
     COMPONENT_GROUPS,
     choices_in_folders,
     choices_of,
     groups_of,
+    keys_of,
+    nearest_choice,
     read_choice,
+    spelled,
+    unknown_key,
 )
-from pe_experiments.configuration.hints import keys_of, nearest_choice, unknown_key
 from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
+from pe_experiments.terminal.files import CONFIG_DIR
+
+IS_1_3 = hydra.__version__.startswith("1.3.")
+# Hydra 1.3 behaves as 1.1 without this argument, Hydra 1.4 deprecates it.
+VERSION_BASE: dict[str, str] = {"version_base": "1.3"} if IS_1_3 else {}
+# Hydra 1.4 instantiates callbacks, launchers and sweepers only from the packages that an application names.
+# Plugins of the user are in the namespace package hydra_plugins.
+PLUGINS = ("pe_experiments.*", "hydra_plugins.*", "hydra.*", "optuna.*")
+MAIN: dict[str, Any] = VERSION_BASE if IS_1_3 else {"execution_whitelist": PLUGINS}
 
 # Options of Hydra that change nothing here, unless one of these others is given, too.
 WITHOUT_EFFECT = {
@@ -42,7 +57,7 @@ WITHOUT_EFFECT = {
     "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
 }
 
-OVERRIDE = re.compile(r"([+~]*)([\w/]+)=([\w.,-]*)")  # with one choice or several
+CHOICES = re.compile(r"[\w.,-]+")  # one or several
 
 
 def explain_error(
@@ -77,36 +92,20 @@ def explain_error(
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
 
 
-def canonical(text: str, command: str = "config") -> str:
-    """Return an override with its choices in the case of the files: ``pe=rope`` for ``pe=RoPE``.
+def read_overrides(arguments: Sequence[str], command: str = "config") -> list[str]:
+    """Return arguments with choices in the case of the files: ``pe=rope`` for ``pe=RoPE``.
 
-    Rescalings of RoPE may have their own names (``pe=YaRN``). A file of the user in ``configs/`` keeps its
-    name.
-    """
-    override = OVERRIDE.fullmatch(text)
-    if not override or override[2] not in groups_of(command):
-        return text
-    prefix, group, values = override.groups()
-    files = {name.lower(): name for name in choices_of(group)}
-    if group == "pe":
-        files = {name.removeprefix("rope_"): name for name in files} | ALIASES | files
-    choices = []
-    for value in values.split(","):
-        is_users = "." in value or Path("configs", group, f"{value}.yaml").exists()
-        choices.append(value if is_users else files.get(value.lower().replace("-", "_"), value))
-    return f"{prefix}{group}={','.join(choices)}"
+    The dotted name of a class and a file of the user in ``configs/`` keep their names.
 
-
-def refuse_mistyped(arguments: Sequence[str]) -> None:
-    """Raise an error for arguments that Hydra would ignore, and for unknown flags.
-
-    Hydra ignores all choices of a list or of a repeated group but one, and options without effect. Its own
-    message for an unknown flag is preceded by a page of usage.
+    Raises:
+        UserError: for an unknown flag, for which Hydra would print a page of usage, and for what Hydra would
+            ignore: all choices of a list or of a repeated group but one, and options without effect.
     """
     flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
     if flags:
         how = "options are typed as key=value, such as seed=1; --help shows them"
         raise UserError(f"{flags[0]} is not a flag of this command; {how}")
+    overrides = []
     values: dict[str, str] = {}
     for text in arguments:
         key, _, value = text.lstrip("+~").partition("=")
@@ -117,10 +116,22 @@ def refuse_mistyped(arguments: Sequence[str]) -> None:
             how = f"is given twice; two runs are -m {key}={values[key]},{value}"
             raise UserError(f"{key}={shown(values[key])} {shown(text)}: {key} {how}")
         values[key] = value
+        # Most arguments choose nothing, or a file as it is spelled. For them the configuration of the command
+        # need not be read.
+        folder = CONFIG_DIR / key
+        is_choice = CHOICES.fullmatch(value) is not None and folder.is_dir()
+        if is_choice and not os.path.exists(folder / f"{value}.yaml") and key in groups_of(command):
+            choices = []
+            for choice in value.split(","):
+                is_users = "." in choice or os.path.exists(Path("configs", key, f"{choice}.yaml"))
+                choices.append(choice if is_users else spelled(key, choice))
+            text = f"{text.removesuffix(value)}{','.join(choices)}"
+        overrides.append(text)
     for key, others in WITHOUT_EFFECT.items():
         if key in values and values.keys().isdisjoint(others):
             hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
             raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
+    return overrides
 
 
 def key_of(text: str) -> str:
@@ -134,8 +145,8 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
     cause = error.__cause__
     if type(error) is ValueError and value == "null" and key in groups_of(command):  # Hydra expects a text
         hint = "; without an encoding it is pe=none" if key == "pe" else ""
-        allowed = nearest_choice("", [*choices_of(key), *choices_in_folders(key)])
-        return f"{text}: {key} needs a choice{hint}.{allowed}"
+        options = nearest_choice("", [*choices_of(key), *choices_in_folders(key)])
+        return f"{text}: {key} needs a choice{hint}.{options}"
     if not isinstance(error, HydraException):
         return ""
     is_added = text.startswith("+") and type(error) is ConfigCompositionException and cause is None

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import ValidationError
 
-from pe_experiments.configuration.hints import keys_of, unknown_key
+from pe_experiments.configuration.choices import keys_of, unknown_key
 from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, shown
 
 _NO_CONTROL = r"[^\x00-\x1f\x7f-\x9f]*"

@@ -16,13 +16,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pe_experiments.configuration.component import user_errors
 from pe_experiments.configuration.schema import Count, Folder, Section, Seed
 from pe_experiments.pretrained.model import Block, PretrainedModel
 from pe_experiments.store.csv_files import to_csv
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.console import Display
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, user_errors
 from pe_experiments.terminal.files import write_atomically
 
 BYTES_PER_TOKEN = 32  # read for every token of a window

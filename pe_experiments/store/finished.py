@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from pe_experiments.configuration.compose import DERIVED, compose_config
-from pe_experiments.configuration.config_groups import groups_of
+from pe_experiments.configuration.choices import groups_of
+from pe_experiments.configuration.compose import DERIVED, compose_config, with_settings
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
-from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved, validated
 from pe_experiments.models import Backbone
 from pe_experiments.store.directory import RunDirectory, State

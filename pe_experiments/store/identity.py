@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from pe_experiments import NUMERICS
-from pe_experiments.configuration.component import CALLBACKS, Component, load_component, only_shipped
+from pe_experiments.configuration.component import CALLBACKS, Component, load_component
 from pe_experiments.configuration.experiment import IGNORED_ARGUMENTS, Experiment, trained_sections
+from pe_experiments.configuration.foreign import only_shipped
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     MODEL_SIZES,

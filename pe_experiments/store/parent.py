@@ -21,10 +21,9 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
-from pe_experiments.configuration.component import load_component, user_errors
-from pe_experiments.configuration.compose import compose_config
+from pe_experiments.configuration.component import load_component
+from pe_experiments.configuration.compose import compose_config, with_settings
 from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
-from pe_experiments.configuration.merge import with_settings
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
     Folder,
@@ -39,7 +38,7 @@ from pe_experiments.store.directory import find_run
 from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.store.names import leaves
 from pe_experiments.store.requested import Run
-from pe_experiments.terminal.errors import UserError, few
+from pe_experiments.terminal.errors import UserError, few, user_errors
 
 INHERITED_SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "training", "evaluation", "trainer", "seed")
 ConfigMapping = dict[str, Any]

@@ -31,16 +31,15 @@ from pe_experiments.store.tracking import Loggers, run_loggers
 from pe_experiments.terminal import console
 from pe_experiments.terminal.errors import Diverged, UserError, disk_problem
 from pe_experiments.terminal.files import inside, write_atomically
-from pe_experiments.training.progress import Observer
 
 
-class RunWriter(Observer):
+class RunWriter(console.Observer):
     """Write the files of one training or evaluation in a ``with`` block, at whose end the loggers end.
 
     Args:
         run: the requested run.
         directory: directory of the run or of one of its evaluations, locked by this process.
-        display: shows the rows of the training curve.
+        display: shows when the training begins, and what evaluations during it cost.
     """
 
     def __init__(self, run: Run, directory: RunDirectory, display: console.Display):
@@ -69,7 +68,6 @@ class RunWriter(Observer):
         if used_loggers(self.run.config.logger):
             metrics = all_metrics(self.run.experiment.metrics)
             self.tracking = run_loggers(self.run, self.directory, config, metrics)
-            self.loggers = self.tracking.loggers
 
     def begin_training(self, device: str, first_step: int) -> None:
         """Begin, or resume at a step: drop later rows, record the environment, list the run in its study."""
@@ -78,7 +76,7 @@ class RunWriter(Observer):
         rows: list[Row] = []
         by_step: list[Row] = []
         if first_step:
-            self.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
+            console.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
             by_step = [row for row in read_by_step(directory.by_step) if row["step"] <= first_step]
         self.begin()
@@ -100,7 +98,7 @@ class RunWriter(Observer):
             if changes := environment_changes(environment, previous):
                 earlier = [*earlier, previous | {"until_step": first_step}]
                 remark = f"{self.run.name}: resumed in another environment ({', '.join(changes)})"
-                self.say(f"{remark}; environment.json records both")
+                console.say(f"{remark}; environment.json records both")
             if earlier:
                 environment["earlier"] = earlier
         write_atomically(directory.environment, json.dumps(environment, indent=2) + "\n")
@@ -110,12 +108,11 @@ class RunWriter(Observer):
         self.display.start("training", self.run.config.training.steps, first_step)
         self.started = time.monotonic()
 
-    def metrics(self, row: Row) -> None:
-        """Append a row to ``metrics.csv``, log it and show it."""
+    def row(self, row: Row) -> None:
+        """Append a row to ``metrics.csv`` and log it."""
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(TRAINING_COLUMNS, [row], header=False))
         self._log(row)
-        self.display.row(row)
 
     def evaluated(self, rows: list[Row], seconds: float) -> None:
         """Append the rows of one step to ``by_step.csv``, log them and say once what they cost."""
@@ -132,14 +129,6 @@ class RunWriter(Observer):
     def _log(self, row: Row) -> None:
         self.validation_loss = row.get("validation_loss", self.validation_loss)
         self.tracking.training(row)
-
-    def step(self, number: int) -> None:
-        """Show the number of finished steps."""
-        self.display.step(number)
-
-    def say(self, text: str) -> None:
-        """Print a remark."""
-        console.say(text)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
         """Write the extrapolation curve, further tables and the figures; return the summary of the curve."""

@@ -19,11 +19,10 @@ from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.store.study_folder import PROVENANCE
 from pe_experiments.studies.archive import LOSS_DECIMALS, read_archive
-from pe_experiments.terminal.console import Display, say
+from pe_experiments.terminal.console import Display, Observer, say
 from pe_experiments.terminal.errors import UserError, nearest
 from pe_experiments.training.device import use_device
 from pe_experiments.training.loop import fit
-from pe_experiments.training.progress import Observer
 
 CLOSE = 1e-4  # relative difference up to which two losses agree
 FIRST_STEPS = 200  # steps in which the losses must agree or differ only by the effect of rounding
@@ -139,7 +138,7 @@ def nudged_losses(experiment: Experiment, steps: int) -> dict[int, float]:
     losses = _FirstLosses(steps)
     with use_device(experiment.config) as device, TemporaryDirectory() as scratch, suppress(_FirstStepsDone):
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
-        fit(model, experiment, device, checkpoint, losses)
+        fit(model, experiment, device, checkpoint, [losses])
     return losses.by_step
 
 
@@ -150,7 +149,7 @@ class _FirstLosses(Observer):
         self.steps = steps
         self.by_step: dict[int, float] = {}
 
-    def metrics(self, row: dict[str, Any]) -> None:
+    def row(self, row: dict[str, Any]) -> None:
         self.by_step[row["step"]] = row["loss"]
         if row["step"] >= self.steps:
             raise _FirstStepsDone

@@ -7,7 +7,7 @@ import shlex
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State, validation_loss
 from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for
 from pe_experiments.terminal import process
-from pe_experiments.terminal.console import Display, Lines, complain, say
+from pe_experiments.terminal.console import Lines, complain, say
 from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
 from pe_experiments.terminal.files import make_folder
 
@@ -83,7 +83,7 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
     if len(job_overrides) > settings.max_runs:
         limit = f"hydra.launcher.max_runs={settings.max_runs}"
         raise UserError(f"{len(job_overrides)} runs are more than {limit}; raise the limit")
-    jobs = look_up(launcher, job_overrides, Lines())
+    jobs = look_up(launcher, job_overrides)
     LAUNCHED.extend(jobs)
     if "GridSweeper" not in config.hydra.sweeper._target_:  # others may write files there
         make_folder(Path(config.hydra.sweep.dir))
@@ -106,10 +106,9 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
             say(f"{title}: {ready} of {len(jobs)} runs are finished already")
         for reason, invalid in by_reason(job for job in jobs if job.run is None).items():
             say(f"{title}: {len(invalid)} of {len(jobs)} runs cannot start: {reason}")
-        pending = [job for job in jobs if job.pending]
+        pending = {job: job.run for job in jobs if job.run and job.pending}
         if pending:
-            assert pending[0].run
-            executor = executor_for(launcher.kind, settings, pending[0].run.config)
+            executor = executor_for(launcher.kind, settings, next(iter(pending.values())).config)
             _execute(pending, executor, title, reports)
         _say_outcome(jobs)
         if "GridSweeper" not in config.hydra.sweeper._target_:  # which chooses the next runs by these
@@ -120,7 +119,7 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
     return [JobReturn(job.overrides, status=JobStatus.COMPLETED, _return_value=job.loss) for job in jobs]
 
 
-def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], display: Display) -> list[Job]:
+def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> list[Job]:
     """Compose each run once and read its state; an error in one run affects only that run."""
     from pe_experiments.store.identity import untracked  # imports torch
     from pe_experiments.store.requested import Run
@@ -130,6 +129,7 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]], displ
     published = cache(published_keys)
     flags = _config_flags(launcher.config)
     jobs: list[Job] = []
+    display = Lines()
     display.start("looking up runs", len(job_overrides))
     for overrides in job_overrides:
         job = Job(list(overrides), flags)
@@ -195,20 +195,20 @@ def _config_flags(config: DictConfig) -> list[str]:
     return flags
 
 
-def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Sequence[Any]) -> None:
+def _execute(runs: Mapping[Job, Run], executor: Executor, title: str, reports: Sequence[Any]) -> None:
     """Submit all runs; update jobs, display and reports until every future is done."""
     display = Lines()
-    steps = {job: job.run.config.training.steps for job in jobs if job.run}
+    steps = {job: run.config.training.steps for job, run in runs.items()}
     try:
-        calls = {job: RunCall(job.run.config, job.command) for job in jobs if job.run}
-        futures = dict(zip(calls, executor.submit(list(calls.values())), strict=True))
-        display.start(title, sum(steps.values()), sum(map(_saved_steps, jobs)))
+        calls = [RunCall(run.config, job.command) for job, run in runs.items()]
+        futures = dict(zip(runs, executor.submit(calls), strict=True))
+        display.start(title, sum(steps.values()), sum(map(_saved_steps, runs.values())))
         last_read = time.monotonic()
         while futures:
             time.sleep(executor.poll_seconds)
             ended = [job for job, future in futures.items() if future.done()]
             for job in ended:
-                _record(job, futures.pop(job))
+                _record(job, runs[job], futures.pop(job))
             if ended:
                 for report in reports:
                     try:
@@ -217,18 +217,17 @@ def _execute(jobs: Sequence[Job], executor: Executor, title: str, reports: Seque
                         complain(f"the report failed ({sentence(error)})")
             if not futures or time.monotonic() - last_read >= PROGRESS_SECONDS:
                 last_read = time.monotonic()
-                states = Counter("done" if job.done else str(job.state) for job in jobs if job not in futures)
+                states = Counter("done" if job.done else str(job.state) for job in runs if job not in futures)
                 states["remaining"] = len(futures)
                 display.note(", ".join(f"{n} {state}" for state, n in sorted(states.items()) if n))
-                display.step(sum(_saved_steps(job) if job in futures else steps[job] for job in jobs))
+                display.step(sum(_saved_steps(runs[job]) if job in futures else steps[job] for job in runs))
     finally:
         display.stop()
         executor.stop()
 
 
-def _record(job: Job, future: Any) -> None:
+def _record(job: Job, run: Run, future: Any) -> None:
     """Copy the outcome of a future to its job and print it."""
-    assert job.run
     try:
         outcome: Outcome = future.result()
     except Exception as error:  # raised by the executor, since calls do not raise
@@ -242,8 +241,8 @@ def _record(job: Job, future: Any) -> None:
     if outcome.error:
         job.state = State.NOT_APPLICABLE if outcome.not_applicable else State.FAILED
     else:
-        job.run.directory = job.run.final_directory  # a rerun has taken the place of the earlier run
-        job.state = job.run.state
+        run.directory = run.final_directory  # a rerun has taken the place of the earlier run
+        job.state = run.state
         if not job.done:
             job.reason = "its code was edited after the sweep began; repeat the command"
             job.state = State.FAILED
@@ -251,11 +250,10 @@ def _record(job: Job, future: Any) -> None:
         say(f"{job.name}: {job.state} ({one_line(job.reason)})")
 
 
-def _saved_steps(job: Job) -> int:
+def _saved_steps(run: Run) -> int:
     """Return the last training step in the metrics file of a run, or 0."""
     try:
-        assert job.run
-        return int(job.run.directory.metrics.read_text().splitlines()[-1].partition(",")[0])
+        return int(run.directory.metrics.read_text().splitlines()[-1].partition(",")[0])
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -61,7 +61,20 @@ def on_terminal() -> bool:
     return False
 
 
-class Display:
+class Observer:
+    """Receive the progress of a training; by default ignore it."""
+
+    def step(self, done: int) -> None:
+        """Receive the number of finished steps."""
+
+    def row(self, row: Row) -> None:
+        """Receive a row of ``metrics.csv``."""
+
+    def evaluated(self, rows: list[Row], seconds: float) -> None:
+        """Receive the rows of ``by_step.csv`` of one step, whose evaluation took some seconds."""
+
+
+class Display(Observer):
     """A progress display that shows nothing, for use from Python; the base class of other displays."""
 
     _last_validation = ""
@@ -74,9 +87,6 @@ class Display:
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Start the progress of ``what`` at ``done`` of ``total`` steps."""
-
-    def step(self, done: int) -> None:
-        """Show the number of finished steps."""
 
     def row(self, row: Row) -> None:
         """Show the loss in a row of the training curve and the result of the last validation."""

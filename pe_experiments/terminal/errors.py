@@ -8,7 +8,8 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -82,6 +83,21 @@ def error_place(error: BaseException) -> str:
         return ""
     last = user_frames[-1]
     return f" ({Path(last.filename).name}:{last.lineno}, in {last.name})"
+
+
+@contextmanager
+def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
+    """Convert exceptions in the block to a `UserError` that names ``where`` in the configuration it arose.
+
+    ``failing`` completes the sentence for other exceptions than a `ValueError`.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # SystemExit: raised by an imported script
+        what = "" if isinstance(error, ValueError) else f" {failing}: {type(error).__name__}"
+        raise UserError(f"{where}{what}: {error}{error_place(error)}") from error
 
 
 def one_line(text: str) -> str:

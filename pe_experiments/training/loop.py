@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, Checkpoint
+from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy
@@ -37,10 +38,10 @@ from pe_experiments.evaluation.curve import Row, in_distribution_tally
 from pe_experiments.evaluation.evaluate_model import evaluate_at_step
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
+from pe_experiments.terminal.console import Observer
 from pe_experiments.terminal.errors import Diverged, UserError, few
 from pe_experiments.training import cpu
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
-from pe_experiments.training.progress import Observer
 
 RECORD_EVERY = 10  # steps between rows of the training curve
 CHECKPOINT_SECONDS = 3.0  # between checkpoints; a killed run loses about as much work
@@ -198,13 +199,13 @@ class Recorder(Callback):
 
     Args:
         experiment: its validation batches have the training lengths and are not used in training.
-        observer: receives each row of the training curve and the number of each finished step.
+        observers: receive each row of the training curve and the number of each finished step.
     """
 
-    def __init__(self, experiment: Experiment, observer: Observer):
+    def __init__(self, experiment: Experiment, observers: Sequence[Observer]):
         self.training = experiment.config.training
         self.validation = TrainingStream(experiment.source, self.training.batch_size, "mixed", "validation")
-        self.observer = observer
+        self.observers = observers
         # Losses of the batches since the last row, each divided by accumulate_grad_batches. They are read
         # together, because reading waits for a GPU.
         self.losses: list[Tensor] = []
@@ -216,7 +217,8 @@ class Recorder(Callback):
         if not ends_step(trainer, batch_idx):
             return
         step = trainer.global_step
-        self.observer.step(step)
+        for observer in self.observers:
+            observer.step(step)
         if not is_recorded(step, self.training):
             return
         assert isinstance(module, TrainingModule)
@@ -240,7 +242,8 @@ class Recorder(Callback):
             target = self.training.stop_at_exact_match
             if target is not None and metrics.get("exact_match", -1.0) >= target:
                 trainer.should_stop = True
-        self.observer.metrics(row)
+        for observer in self.observers:
+            observer.row(row)
 
     def _validate(self, module: TrainingModule) -> dict[str, float]:
         """Return the validation metrics of the present model."""
@@ -261,10 +264,10 @@ class DuringTraining(Callback):
     With several devices the first evaluates, while the others wait for it at the next step.
     """
 
-    def __init__(self, experiment: Experiment, observer: Observer):
+    def __init__(self, experiment: Experiment, observers: Sequence[Observer]):
         self.experiment = experiment
         self.every = experiment.config.evaluation.every
-        self.observer = observer
+        self.observers = observers
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -276,7 +279,9 @@ class DuringTraining(Callback):
             assert isinstance(module, TrainingModule)
             started = time.monotonic()
             rows = evaluate_at_step(self.experiment, module.model, step)
-            self.observer.evaluated(rows, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            for observer in self.observers:
+                observer.evaluated(rows, seconds)
 
 
 class Checkpointer(Checkpoint):
@@ -354,7 +359,8 @@ def fit(
     experiment: Experiment,
     device: str,
     checkpoint: Path,
-    observer: Observer,
+    observers: Sequence[Observer] = (),
+    loggers: Sequence[Logger] = (),
     first_step: int = 0,
     run_hash: str = "",
 ) -> int:
@@ -368,7 +374,8 @@ def fit(
         experiment: its configuration and components.
         device: ``cpu``, ``cuda`` or ``mps``.
         checkpoint: path of the checkpoint, which is read if ``first_step`` is not 0.
-        observer: receives the rows of ``metrics.csv`` and the number of each finished step; has the loggers.
+        observers: receive the rows of ``metrics.csv`` and the number of each finished step.
+        loggers: for the user's callbacks.
         first_step: 0, or the step of the checkpoint from which to continue.
         run_hash: identifies the run in its checkpoints.
 
@@ -379,8 +386,8 @@ def fit(
     config, training = experiment.config.trainer, experiment.config.training
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
-        Recorder(experiment, observer),
-        DuringTraining(experiment, observer),
+        Recorder(experiment, observers),
+        DuringTraining(experiment, observers),
         Checkpointer(checkpoint, experiment),
     ]
     with warnings.catch_warnings():
@@ -405,7 +412,7 @@ def fit(
             log_every_n_steps=RECORD_EVERY,
             callbacks=callbacks,
             default_root_dir=checkpoint.parents[1] / "lightning",
-            logger=list(observer.loggers),
+            logger=list(loggers),
             enable_progress_bar=False,
             enable_model_summary=False,
             profiler=profiler,

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from pydantic import BeforeValidator, Field
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.schema import Count, Folder, Section, validated
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned

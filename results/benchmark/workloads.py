@@ -20,12 +20,12 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
+from pe_experiments.terminal.console import Observer
 from pe_experiments.training import cpu
 from pe_experiments.training.cpu import Route
 from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, fit
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
-from pe_experiments.training.progress import Observer
 from results.benchmark.timing import Step
 
 EXAMPLES = 2  # per long evaluation
@@ -96,12 +96,12 @@ def whole_training(
         checkpoint = Path(folder) / "last.ckpt"
 
         class Clock(Observer):
-            def step(self, number: int) -> None:
+            def step(self, done: int) -> None:
                 if not end_times:
                     after_first_step()
                 end_times.append(time.perf_counter())
 
-        fit(model, run, device, checkpoint, Clock())
+        fit(model, run, device, checkpoint, [Clock()])
         end_times.append(time.perf_counter())
     return (end_times[-1] - end_times[0]) / (run.config.training.steps - 1)
 

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from pe_experiments.analysis.audit import EXAMPLE_WORDS, SENTENCES, read_both
-from pe_experiments.analysis.show_encoding import about_choice, encoding_view, explorer_page, rounded_lists
+from pe_experiments.analysis.show_encoding import encoding_view, explorer_page, rounded_lists
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import description, shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.store.directory import RunDirectory
@@ -48,7 +49,8 @@ def encodings() -> list[Json]:
     for name, section in shipped("pe").items():
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            views.append(encoding_view(name, about_choice(name), load_component("pe", section).build(SHAPE)))
+            encoding = load_component("pe", section).build(SHAPE)
+            views.append(encoding_view(name, description("pe", name), encoding))
     return views
 
 

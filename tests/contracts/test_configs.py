@@ -13,11 +13,10 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.pe_experiments.sweeps import grid_runs
 from pe_experiments.checking.own_classes import _check_model
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import choices_of, shipped
 from pe_experiments.configuration.compose import compose_config
-from pe_experiments.configuration.config_groups import choices_of
 from pe_experiments.configuration.experiment import Experiment, trained_sections
-from pe_experiments.configuration.hydra_versions import VERSION_BASE
+from pe_experiments.configuration.hydra_errors import VERSION_BASE
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.identity import config_key, identify
 from pe_experiments.store.study_folder import published_keys

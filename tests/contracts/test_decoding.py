@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import Subject
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.data.batches import Batch
 from pe_experiments.data.formats import CausalFormat
 from pe_experiments.encodings import ModelShape, PositionalEncoding

@@ -10,7 +10,8 @@ import pytest
 
 from pe_experiments.checking import CHECKS, Subject
 from pe_experiments.comparison.citations import cites
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 
 ENCODINGS = sorted(shipped("pe"))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pe_experiments.checking import task_contract
 from pe_experiments.checking.task_contract import CHECKS
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.tasks import Task
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 
 from pe_experiments import NUMERICS
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.evaluate_model import evaluate_model
-from pe_experiments.terminal.console import Display
+from pe_experiments.terminal.console import Display, Observer
 from pe_experiments.terminal.errors import NotApplicable
 from pe_experiments.training.loop import fit
 from pe_experiments.training.optimizer import split_parameters
-from pe_experiments.training.progress import Observer
 from tests.conftest import tiny_in
 
 FILE = Path(__file__).with_name("numbers.json")
@@ -111,8 +111,8 @@ def measured(overrides: list[str]) -> Numbers:
         rows: list[Numbers] = []
         checkpoint = Path(scratch) / "checkpoints" / "last.ckpt"
         observer = Observer()
-        observer.metrics = rows.append  # type: ignore[method-assign]
-        fit(model, experiment, "cpu", checkpoint, observer)
+        observer.row = rows.append  # type: ignore[method-assign]
+        fit(model, experiment, "cpu", checkpoint, [observer])
         curve, _ = evaluate_model(experiment, model, experiment.config.training.steps, Display())
     for row in rows:
         keys = ("loss", "gradient_norm", "learning_rate", "validation_loss")

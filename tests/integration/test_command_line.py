@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from pe_experiments.configuration.config_groups import choices_of, groups_of
+from pe_experiments.configuration.choices import choices_of, groups_of
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.requested import Run
 from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny, assert_one_sentence
@@ -42,6 +42,7 @@ MISTAKES = {
     "pe=rotary": ["pe=rotary", "Did you mean rope?", "sinusoidal, learned, rope"],
     "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
     "training.steps=" + "x" * 500: ["training.steps=xxx", "...: expected a whole number"],
+    "pe=" + "x" * 500: ["pe=xxx", "... is not a choice"],
     "nonsense": ["nonsense", "key=value"],
     "-x seed=1": ["-x is not a flag of this command", "key=value"],
     "=3": ["'=3' is not key=value"],
@@ -262,7 +263,7 @@ def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, r
 
 @pytest.mark.slow
 def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
-    out = script("show_encoding", "encodings=[sinusoidal,learned,none]", f"results_dir={results}").succeeded()
+    out = script("show_encoding", "encodings=[Sinusoidal,learned,NoPE]", f"results_dir={results}").succeeded()
     assert "dog bites man" in out
     assert "linear in the offset, exact map" in out
     page = (results / "encodings" / "explore-sinusoidal-learned-none.html").read_text()

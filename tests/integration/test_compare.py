@@ -11,7 +11,8 @@ import pytest
 
 from pe_experiments.comparison import compare, load_runs
 from pe_experiments.comparison.citations import cites, known_entries
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from tests.conftest import TINY, Script, assert_one_sentence, tiny_in
 from tests.synthetic import fading, write_run, write_study
 

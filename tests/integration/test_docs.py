@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from PIL import Image, ImageChops
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from tests.conftest import ROOT, Script
 from tests.processes import run_script
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import Batch
 from pe_experiments.models import Backbone

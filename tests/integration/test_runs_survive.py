@@ -104,11 +104,12 @@ COMMANDS = {
 }
 COMMAND = """
 import sys
-from pe_experiments.commands import evaluate, train
+from pe_experiments.commands.finished_runs import evaluate
+from pe_experiments.commands.train import run as train
 from pe_experiments.training import loop
 loop.CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = 0.0, 1e9
 if __name__ == "__main__":
-    {"train": train, "evaluate": evaluate}[sys.argv.pop(1)].run()
+    {"train": train, "evaluate": evaluate}[sys.argv.pop(1)]()
 """
 
 

@@ -10,7 +10,8 @@ import torch
 from omegaconf import OmegaConf
 
 from pe_experiments.checking.subject import perturbed
-from pe_experiments.configuration.component import load_component, shipped
+from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.layer_pattern import LayerPattern

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from tests.oracles.cases import (
     difference,
     encoding_and_case,

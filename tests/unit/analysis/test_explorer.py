@@ -8,7 +8,7 @@ import pytest
 
 from pe_experiments.analysis.show_encoding import encoding_view, explorer_page
 from pe_experiments.checking.subject import build, reference_of
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.terminal.files import read_json
 from results.encodings import study
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 from pe_experiments import load_model
 from pe_experiments.analysis.inside import AVERAGED, look_inside
 from pe_experiments.analysis.trained_model import TrainedModel
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import run_experiment

@@ -16,7 +16,7 @@ from pe_experiments.comparison import Comparison, compare, load_runs
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.drawing import printed_name
 from pe_experiments.store.identity import Record
 from pe_experiments.store.study_folder import write_manifest

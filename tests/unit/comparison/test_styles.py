@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.drawing import (
     COLOURS,
     OWN_COLOURS,

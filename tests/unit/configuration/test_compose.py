@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from pe_experiments.configuration.compose import compose_config, config_from_python
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.hydra_versions import VERSION_BASE
+from pe_experiments.configuration.hydra_errors import VERSION_BASE
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.terminal.errors import UserError

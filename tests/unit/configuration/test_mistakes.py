@@ -61,6 +61,7 @@ MISTAKES = {
         (["pe=learned-relative"], ["pe=learned_relative"]),
         (["pe=FoX", "model=Decoder"], ["pe=fox", "model=decoder"]),
         (["pe=by_head", "pe.encodings=[ALiBi,NoPE]"], ["pe=by_head", "pe.encodings=[alibi,none]"]),
+        (["pe=by_head", "pe.encodings=[Linear,T5]"], ["pe=by_head", "pe.encodings=[rope_linear,t5]"]),
     ],
 )
 def test_case_does_not_matter(typed: list[str], spelled: list[str], tiny: Tiny) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone, Transformer, cpu
 from pe_experiments.training.loop import batch_loss

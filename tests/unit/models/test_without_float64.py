@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.encodings import tensors

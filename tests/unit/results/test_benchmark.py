@@ -8,9 +8,9 @@ import torch
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.models import Transformer
+from pe_experiments.terminal.console import Observer
 from pe_experiments.training.cpu import DEFAULT
 from pe_experiments.training.loop import fit
-from pe_experiments.training.progress import Observer
 from results.benchmark.peers import PEERS
 from results.benchmark.workloads import experiment, seconds_per_step, training_step, whole_training
 from tests.conftest import Script, assert_one_sentence
@@ -42,7 +42,7 @@ def test_the_bare_loop_trains_as_the_harness_does(tmp_path: Path) -> None:
     tiny = experiment(**sizes)
     bare, whole = tiny.untrained_model(), tiny.untrained_model()
     assert seconds_per_step(training_step(bare, tiny, DEFAULT), tiny) > 0
-    fit(whole, tiny, "cpu", tmp_path / "last.ckpt", Observer())
+    fit(whole, tiny, "cpu", tmp_path / "last.ckpt", [Observer()])
     assert whole_training(tiny, DEFAULT) > 0
     for bare_weights, whole_weights in zip(bare.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(bare_weights, whole_weights, rtol=0, atol=0)

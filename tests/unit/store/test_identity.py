@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pe_experiments.analysis.trained_model import load_model
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.run import evaluate_run, run_experiment

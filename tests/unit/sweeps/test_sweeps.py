@@ -64,10 +64,11 @@ def test_runs_share_the_gpus(
 
 def test_a_run_without_a_result_under_its_name_was_edited_during_the_sweep(tiny: Tiny) -> None:
     """Its worker imported other code than the launching process."""
-    job = Job([], run=Run(tiny().config), state=State.NEW)
+    run = Run(tiny().config)
+    job = Job([], run=run, state=State.NEW)
     future: Future[Outcome] = Future()
     future.set_result(Outcome())
-    launch._record(job, future)
+    launch._record(job, run, future)
     assert job.state is State.FAILED
     assert job.reason.startswith("its code was edited after the sweep began")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from pe_experiments.configuration.component import shipped
+from pe_experiments.configuration.choices import shipped
 from pe_experiments.data.batches import TrainingStream
 from pe_experiments.models import Backbone
 from pe_experiments.run import run_experiment

@@ -1,0 +1,190 @@
+"""The choices of each config group under ``configs/``, and what a user may have meant by an unknown name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from pe_experiments.terminal import errors
+from pe_experiments.terminal.errors import UserError, user_errors
+from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.process import typed_command
+
+# Groups whose choices are classes with arguments.
+COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
+
+COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)
+ALIASES = {"nope": "none"}  # synonyms of encodings
+# Names that other projects use for options and choices of this one.
+ALSO_CALLED = {
+    "theta": "base",
+    "rope_theta": "base",
+    "lr": "learning_rate",
+    "hidden_size": "d_model",
+    "encoding": "pe",
+    "positional_encoding": "pe",
+    "dataset": "task",
+    "seeds": "seed",
+    "max_steps": "steps",
+    "max_epochs": "steps",
+    "gradient_clip_val": "clip_norm",
+    "rotary": "rope",
+    "rotary_embedding": "rope",
+    "llama": "rope",
+    "absolute": "sinusoidal",
+    "vaswani": "sinusoidal",
+    "bert": "learned",
+    "gpt2": "learned",
+    "relative": "shaw",
+    "xl": "transformer_xl",
+    "swa": "sliding_window",
+    "pi": "rope_linear",
+    "forgetting": "fox",
+}
+# Options that are listed first if there are too many to list.
+FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
+         "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
+RESUMES = "an interrupted run resumes from its last checkpoint when its command is repeated"
+PARALLEL = "a sweep trains hydra.launcher.jobs=N runs at a time, by default one per core"
+# What takes the place of keys that users of other Hydra and Lightning projects try first.
+HINTS = {
+    "ckpt_path": RESUMES,
+    "resume": RESUMES,
+    "ckpt": RESUMES,
+    "resume_from_checkpoint": RESUMES,
+    "wandb": "options of Weights & Biases are logger.wandb.mode, project, entity and tags",
+    "trainer.fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
+    "fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
+    **dict.fromkeys(("n_jobs", "jobs", "num_jobs", "workers", "num_workers", "parallel"), PARALLEL),
+    **dict.fromkeys((f"hydra.launcher.{key}" for key in ("n_jobs", "num_jobs", "workers")), PARALLEL),
+}
+
+
+def choices_of(group: str) -> list[str]:
+    """Return the shipped choices of a config group."""
+    return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+def choices_in_folders(group: str) -> list[str]:
+    """Return the shipped choices in the folders of a config group, such as ``released/gemma3`` of ``pe``."""
+    folder = CONFIG_DIR / group
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
+
+
+def read_choice(group: str, choice: str) -> dict[str, Any]:
+    """Return the content of a shipped YAML file."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / group / f"{choice}.yaml"))
+    return content
+
+
+def description(group: str, choice: str) -> str:
+    """Return the description of a shipped choice, the first comment of its YAML file, or an empty text."""
+    comments = COMMENT.findall((CONFIG_DIR / group / f"{choice}.yaml").read_text("utf-8"))
+    return comments[0] if comments else ""
+
+
+@cache
+def groups_of(name: str) -> dict[str, str | None]:
+    """Return the config groups of ``configs/NAME.yaml`` with their default choices."""
+    groups: dict[str, str | None] = {}
+    for entry in read_choice("", name).get("defaults", []):
+        if isinstance(entry, dict):
+            for key, choice in entry.items():
+                groups[str(key).split()[-1]] = choice  # without a prefix such as ``optional``
+    return groups
+
+
+@cache
+def shipped(group: str) -> Mapping[str, dict[str, Any]]:
+    """Return the sections of the shipped components of a group by name; they must not be changed."""
+    sections: dict[str, Any] = {}
+    for path in sorted((CONFIG_DIR / group).glob("*.yaml")):
+        if path.stem == "custom":  # has no class
+            continue
+        with user_errors(f"configs/{group}/{path.name}", "cannot be read"):
+            sections[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
+            if "_target_" not in sections[path.stem]:
+                raise ValueError("expected _target_ and its arguments")
+    return MappingProxyType(sections)
+
+
+def spelled(group: str, text: str) -> str:
+    """Return a shipped choice as its file spells it, ``rope`` for ``RoPE``, and other texts unchanged.
+
+    Rescalings of RoPE may have their own names, such as ``YaRN``.
+    """
+    names = {name.lower(): name for name in choices_of(group)}
+    if group == "pe":
+        names = {name.removeprefix("rope_"): name for name in names} | ALIASES | names
+    return names.get(text.lower().replace("-", "_"), text)
+
+
+def section_of(group: str, text: str) -> dict[str, Any]:
+    """Return the section that a text means: a shipped component, or a class by its dotted name.
+
+    It reads no file of the user, because the text may be in the configuration of a stranger.
+
+    Raises:
+        UserError: the group has no such choice.
+    """
+    sections = shipped(group)
+    name = spelled(group, text)
+    if sections and name not in sections and "." not in name:
+        raise UserError(f"{group}={name} is not a choice.{nearest_choice(name, sections)}")
+    return dict(sections.get(name, {"_target_": name}))
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Return the error for a key that is not among the known ones, with those that were perhaps meant.
+
+    Args:
+        key: with its sections, as ``training.lr``.
+        known: keys of the values of a configuration, as ``training.learning_rate``.
+    """
+    problem = f"{key} is not a setting"
+    for typed_by_habit in (key, key.partition(".")[0]):
+        if typed_by_habit in HINTS:
+            return f"{problem}; {HINTS[typed_by_habit]}"
+    section, dot, name = key.rpartition(".")
+    others = [other for other in known if not f"{other}.".startswith(f"{key}.")]
+    names = {other: other.rpartition(".")[2] for other in others}
+    similar = [ALSO_CALLED.get(name, name)]
+    if similar[0] not in names.values():
+        similar = difflib.get_close_matches(name, set(names.values()), 1, 0.85)
+    meant = [other for other in others if names[other] in similar]
+    if meant:
+        return f"{problem}. Did you mean {errors.allowed(meant)}?"
+    within = f"{section}{dot}"
+    siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
+    siblings.discard("_target_")
+    return f"{problem}.{nearest_option(name, siblings) if siblings else ''}"
+
+
+def nearest_option(word: str, options: Iterable[str]) -> str:
+    """Return the end of a message as `errors.nearest`, which knows synonyms and lists usual options first."""
+    ordered = sorted(options, key=lambda option: (FIRST.index(option) if option in FIRST else 99, option))
+    synonym = ALSO_CALLED.get(word, word)
+    return errors.nearest(synonym if synonym in ordered else word, ordered)
+
+
+def nearest_choice(word: str, choices: Iterable[str]) -> str:
+    """Return the end of a message as `nearest_option`; after a cut list, the command that shows all."""
+    options = list(choices)
+    command = " ".join(typed_command("train"))
+    more = f" {command} --help shows all." if len(options) > errors.LISTED else ""
+    return nearest_option(word.lower(), options) + more
+
+
+def keys_of(config: Mapping[str, Any], *above: str) -> Iterator[str]:
+    """Yield the keys of all values of a configuration, as ``training.steps``."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from keys_of(value, *above, str(key))
+        else:
+            yield ".".join([*above, str(key)])
