@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.finished_runs.evaluate` as a script."""
+"""`pe_experiments.commands.models.evaluate` as a script."""
 
-from pe_experiments.commands.finished_runs import evaluate
+from pe_experiments.commands.models import evaluate
 
 if __name__ == "__main__":
     evaluate()

@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.evaluate_pretrained` as a script."""
+"""`pe_experiments.commands.models.evaluate_pretrained` as a script."""
 
-from pe_experiments.commands.evaluate_pretrained import run
+from pe_experiments.commands.models import evaluate_pretrained
 
 if __name__ == "__main__":
-    run()
+    evaluate_pretrained()

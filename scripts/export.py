@@ -1,6 +1,6 @@
-"""`pe_experiments.commands.finished_runs.export` as a script."""
+"""`pe_experiments.commands.models.export` as a script."""
 
-from pe_experiments.commands.finished_runs import export
+from pe_experiments.commands.models import export
 
 if __name__ == "__main__":
     export()

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import yaml
 
+from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import summarise, wilson_interval

@@ -22,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
 import pe_experiments
-from pe_experiments.configuration.choices import choices_of, description, groups_of
-from pe_experiments.configuration.hydra_errors import MAIN, explain_error, read_overrides
+from pe_experiments.configuration.choices import choices_of, description, groups_of, read_overrides
+from pe_experiments.configuration.hydra_errors import MAIN, explain_error
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Row, complain, print_table, reader_left, say
 from pe_experiments.terminal.errors import UserError, error_place, one_line, sentence

@@ -4,7 +4,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.schema import validated
 from pe_experiments.terminal.errors import UserError
 

@@ -6,7 +6,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.terminal.console import Display, Lines, say
 from pe_experiments.terminal.errors import UserError, one_line

@@ -1,24 +1,35 @@
-"""The choices of each config group under ``configs/``, and what a user may have meant by an unknown name."""
+"""The choices of each config group under ``configs/`` as users type them, and what unknown names may mean."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hydra._internal.utils import get_args_parser
 from omegaconf import OmegaConf
 
 from pe_experiments.terminal import errors
-from pe_experiments.terminal.errors import UserError, user_errors
+from pe_experiments.terminal.errors import UserError, allowed, shown, user_errors
 from pe_experiments.terminal.files import CONFIG_DIR
 from pe_experiments.terminal.process import typed_command
 
 # Groups whose choices are classes with arguments.
 COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
 
+# Options of Hydra that change nothing here, unless one of these others is given, too.
+WITHOUT_EFFECT = {
+    "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
+    "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
+}
+CHOICES = re.compile(r"[\w.,-]+")  # one or several
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)
 ALIASES = {"nope": "none"}  # synonyms of encodings
 # Names that other projects use for options and choices of this one.
@@ -140,6 +151,53 @@ def section_of(group: str, text: str) -> dict[str, Any]:
     return dict(sections.get(name, {"_target_": name}))
 
 
+def read_overrides(arguments: Sequence[str], command: str = "config") -> list[str]:
+    """Return arguments with choices in the case of the files: ``pe=rope`` for ``pe=RoPE``.
+
+    The dotted name of a class and a file of the user in ``configs/`` keep their names.
+
+    Raises:
+        UserError: for an unknown flag, for which Hydra would print a page of usage, and for what Hydra would
+            ignore: all choices of a list or of a repeated group but one, and options without effect.
+    """
+    flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
+    if flags:
+        how = "options are typed as key=value, such as seed=1; --help shows them"
+        raise UserError(f"{flags[0]} is not a flag of this command; {how}")
+    overrides = []
+    values: dict[str, str] = {}
+    for text in arguments:
+        key, _, value = text.lstrip("+~").partition("=")
+        if key in COMPONENT_GROUPS and value.startswith("["):
+            how = f"{key} takes one choice; for several runs write -m {key}={value.strip('[]')}"
+            raise UserError(f"{shown(text)}: {how}.{nearest_choice('', choices_of(key))}")
+        if key in COMPONENT_GROUPS and key in values:
+            how = f"is given twice; two runs are -m {key}={values[key]},{value}"
+            raise UserError(f"{key}={shown(values[key])} {shown(text)}: {key} {how}")
+        values[key] = value
+        # Most arguments choose nothing, or a file as it is spelled. For them the configuration of the command
+        # need not be read.
+        folder = CONFIG_DIR / key
+        is_choice = CHOICES.fullmatch(value) is not None and folder.is_dir()
+        if is_choice and not os.path.exists(folder / f"{value}.yaml") and key in groups_of(command):
+            choices = []
+            for choice in value.split(","):
+                is_users = "." in choice or os.path.exists(Path("configs", key, f"{choice}.yaml"))
+                choices.append(choice if is_users else spelled(key, choice))
+            text = f"{text.removesuffix(value)}{','.join(choices)}"
+        overrides.append(text)
+    for key, others in WITHOUT_EFFECT.items():
+        if key in values and values.keys().isdisjoint(others):
+            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
+    return overrides
+
+
+def key_of(text: str) -> str:
+    """Return the key of an override's text, without ``+``."""
+    return text.partition("=")[0].lstrip("+~")
+
+
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """Return the error for a key that is not among the known ones, with those that were perhaps meant.
 
@@ -159,7 +217,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         similar = difflib.get_close_matches(name, set(names.values()), 1, 0.85)
     meant = [other for other in others if names[other] in similar]
     if meant:
-        return f"{problem}. Did you mean {errors.allowed(meant)}?"
+        return f"{problem}. Did you mean {allowed(meant)}?"
     within = f"{section}{dot}"
     siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
     siblings.discard("_target_")

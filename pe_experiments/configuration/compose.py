@@ -12,9 +12,9 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pe_experiments.configuration.choices import COMPONENT_GROUPS, groups_of
+from pe_experiments.configuration.choices import COMPONENT_GROUPS, groups_of, read_overrides
 from pe_experiments.configuration.component import FROM_PYTHON, is_importable, load_component, signature_of
-from pe_experiments.configuration.hydra_errors import VERSION_BASE, explain_error, read_overrides
+from pe_experiments.configuration.hydra_errors import VERSION_BASE, explain_error
 from pe_experiments.configuration.schema import MODEL_SIZES, TRAINER_OPTIONS_IN_IDENTITY
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR

@@ -1,21 +1,17 @@
-"""Read overrides as users type them, and explain errors of Hydra and OmegaConf in one sentence.
+"""Explain errors of Hydra and OmegaConf in one sentence with the key, the value and what is allowed.
 
-A sentence has the key, the value and what is allowed. What is wrong follows from the attributes of the
-exception, not from the wording of its message.
+What is wrong follows from the attributes of the exception, not from the wording of its message.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import hydra
 import yaml  # type: ignore[import-untyped]
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import (
     ConfigCompositionException,
@@ -32,14 +28,13 @@ from pe_experiments.configuration.choices import (
     choices_in_folders,
     choices_of,
     groups_of,
+    key_of,
     keys_of,
     nearest_choice,
     read_choice,
-    spelled,
     unknown_key,
 )
-from pe_experiments.terminal.errors import UserError, allowed, one_line, shown
-from pe_experiments.terminal.files import CONFIG_DIR
+from pe_experiments.terminal.errors import UserError, one_line, shown
 
 IS_1_3 = hydra.__version__.startswith("1.3.")
 # Hydra 1.3 behaves as 1.1 without this argument, Hydra 1.4 deprecates it.
@@ -48,16 +43,6 @@ VERSION_BASE: dict[str, str] = {"version_base": "1.3"} if IS_1_3 else {}
 # Plugins of the user are in the namespace package hydra_plugins.
 PLUGINS = ("pe_experiments.*", "hydra_plugins.*", "hydra.*", "optuna.*")
 MAIN: dict[str, Any] = VERSION_BASE if IS_1_3 else {"execution_whitelist": PLUGINS}
-
-# Options of Hydra that change nothing here, unless one of these others is given, too.
-WITHOUT_EFFECT = {
-    "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
-    "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
-    "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
-    "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
-}
-
-CHOICES = re.compile(r"[\w.,-]+")  # one or several
 
 
 def explain_error(
@@ -90,53 +75,6 @@ def explain_error(
     if key := getattr(error, "full_key", None):
         parts = [str(key), parts[0]]
     return UserError(one_line(": ".join(dict.fromkeys(" ".join(part.split()) for part in parts))))
-
-
-def read_overrides(arguments: Sequence[str], command: str = "config") -> list[str]:
-    """Return arguments with choices in the case of the files: ``pe=rope`` for ``pe=RoPE``.
-
-    The dotted name of a class and a file of the user in ``configs/`` keep their names.
-
-    Raises:
-        UserError: for an unknown flag, for which Hydra would print a page of usage, and for what Hydra would
-            ignore: all choices of a list or of a repeated group but one, and options without effect.
-    """
-    flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
-    if flags:
-        how = "options are typed as key=value, such as seed=1; --help shows them"
-        raise UserError(f"{flags[0]} is not a flag of this command; {how}")
-    overrides = []
-    values: dict[str, str] = {}
-    for text in arguments:
-        key, _, value = text.lstrip("+~").partition("=")
-        if key in COMPONENT_GROUPS and value.startswith("["):
-            how = f"{key} takes one choice; for several runs write -m {key}={value.strip('[]')}"
-            raise UserError(f"{shown(text)}: {how}.{nearest_choice('', choices_of(key))}")
-        if key in COMPONENT_GROUPS and key in values:
-            how = f"is given twice; two runs are -m {key}={values[key]},{value}"
-            raise UserError(f"{key}={shown(values[key])} {shown(text)}: {key} {how}")
-        values[key] = value
-        # Most arguments choose nothing, or a file as it is spelled. For them the configuration of the command
-        # need not be read.
-        folder = CONFIG_DIR / key
-        is_choice = CHOICES.fullmatch(value) is not None and folder.is_dir()
-        if is_choice and not os.path.exists(folder / f"{value}.yaml") and key in groups_of(command):
-            choices = []
-            for choice in value.split(","):
-                is_users = "." in choice or os.path.exists(Path("configs", key, f"{choice}.yaml"))
-                choices.append(choice if is_users else spelled(key, choice))
-            text = f"{text.removesuffix(value)}{','.join(choices)}"
-        overrides.append(text)
-    for key, others in WITHOUT_EFFECT.items():
-        if key in values and values.keys().isdisjoint(others):
-            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
-            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
-    return overrides
-
-
-def key_of(text: str) -> str:
-    """Return the key of an override's text, without ``+``."""
-    return text.partition("=")[0].lstrip("+~")
 
 
 def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> str:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Combine = Literal["add", "concat"]
 

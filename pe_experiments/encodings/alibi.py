@@ -8,7 +8,7 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Symmetry = Literal["symmetric", "asymmetric"]
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from pe_experiments.encodings.attention_context import AttentionContext
 from pe_experiments.encodings.softmax import masked_softmax
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.terminal.argument_checks import at_least
-from pe_experiments.terminal.errors import NotApplicable, allowed
+from pe_experiments.terminal.errors import NotApplicable, allowed, at_least
 
 Invariance = Literal["nothing", "shift", "ids"]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.terminal.argument_checks import at_least, one_of
+from pe_experiments.terminal.errors import at_least, one_of
 
 Distance = Literal["linear", "log"]
 

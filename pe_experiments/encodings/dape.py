@@ -8,7 +8,7 @@ from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.kerple import KerpleLog
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class Dape(PositionalEncoding):

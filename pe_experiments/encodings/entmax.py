@@ -14,7 +14,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.softmax import MASKED, Softmax
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Slopes = Literal["linear", "exponential"]
 Scale = Literal["adaptive", "learned", "none"]

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.terminal.argument_checks import above, at_least
+from pe_experiments.terminal.errors import above, at_least
 
 EPSILON = 1e-6  # keeps the ratio finite, as in the authors' code
 

@@ -14,7 +14,7 @@ from pe_experiments.encodings.rope import (
     half_split_tables,
     pairs_of,
 )
-from pe_experiments.terminal.argument_checks import above, at_least
+from pe_experiments.terminal.errors import above, at_least
 
 
 class Fope(PositionalEncoding):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 def forget_gate(width: int, gates: int, initial_bias: float) -> nn.Linear:

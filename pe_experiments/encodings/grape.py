@@ -11,7 +11,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.alibi import alibi_slopes
 from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Gate = Literal["key", "query", "both"]
 LOG_SCALE = 16.0  # logarithms are stored times 16, so that a step of Adam changes them less

@@ -11,8 +11,7 @@ from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.base import largest_ids
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import above, one_of
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, above, one_of
 
 Initial = Literal["normal", "sinusoidal"]
 Beyond = Literal["untrained", "clamp", "wrap", "zero", "interpolate", "error"]

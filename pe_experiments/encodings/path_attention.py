@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class Path(PositionalEncoding):

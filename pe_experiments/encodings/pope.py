@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rotations, cos_and_sin, frequencies
 from pe_experiments.encodings.tensors import at_least_float32, clamped
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 
 class Pope(PositionalEncoding):

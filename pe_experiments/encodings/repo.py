@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import frequencies, pairs_of, rotate_by_angles
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import above, at_least
+from pe_experiments.terminal.errors import above, at_least
 
 
 class RePo(PositionalEncoding):

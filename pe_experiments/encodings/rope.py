@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import float64_device, in_float64
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, frequencies
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class RopeClipped(Rope):

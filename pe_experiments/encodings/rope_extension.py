@@ -9,7 +9,7 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.encodings.tensors import float64_device, in_float64
-from pe_experiments.terminal.argument_checks import above, at_least, one_of
+from pe_experiments.terminal.errors import above, at_least, one_of
 
 Ramp = Literal["linear", "radix"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope_extension import ExtendedRope, ScaledRope
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 
 class RopeLlama3(ExtendedRope):

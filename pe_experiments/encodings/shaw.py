@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import at_least_float32, by_distance, require_whole
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class Shaw(PositionalEncoding):

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from pe_experiments.encodings import ModelShape
 from pe_experiments.encodings.absolute import AbsoluteEncoding, Combine
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 
 def sinusoid_vectors(positions: Tensor, width: int, base: float) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Remainder = Literal["nothing", "self"]
 

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class PositionTemperature(PositionalEncoding):

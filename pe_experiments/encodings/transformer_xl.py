@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import cos_and_sin
 from pe_experiments.encodings.tensors import at_least_float32, by_distance, float64_device
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 MAX_GATHERED_KEYS = 512  # with more keys, distinct distances are not searched
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.base import Invariance, PositionBias
 from pe_experiments.encodings.softmax import MASKED
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class SlidingWindow(PositionBias):

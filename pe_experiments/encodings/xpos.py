@@ -6,7 +6,7 @@ from torch import Tensor
 from pe_experiments.encodings import AttentionContext, ModelShape
 from pe_experiments.encodings.rope import Rope, Rotations
 from pe_experiments.encodings.tensors import in_float64
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 LARGEST_EXPONENT = 85.0  # e^85, the largest product of two factors, is below float32's largest number
 

@@ -13,7 +13,7 @@ from torch import nn
 from pe_experiments.data.randomness import named_seed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.models.backbone import Backbone
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Initialisation = Literal["gpt2", "pytorch"]
 

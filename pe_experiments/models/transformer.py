@@ -27,8 +27,7 @@ from pe_experiments.models.attention_parts import (
 from pe_experiments.models.backbone import Backbone
 from pe_experiments.models.cpu import Linear, SelectedTokens, Unpacked, packing_of
 from pe_experiments.models.initialisation import Initialisation, initialise_backbone
-from pe_experiments.terminal.argument_checks import one_of
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, one_of
 
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["layer", "rms"]

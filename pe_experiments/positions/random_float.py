@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.positions.base import PositionPolicy, sorted_ids
-from pe_experiments.terminal.argument_checks import above
+from pe_experiments.terminal.errors import above
 
 
 class RandomFloat(PositionPolicy):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.positions.base import PositionPolicy, sorted_ids
-from pe_experiments.terminal.argument_checks import at_least, one_of
+from pe_experiments.terminal.errors import at_least, one_of
 
 Evaluation = Literal["draw", "consecutive"]
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from pe_experiments.positions.base import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.argument_checks import one_of
-from pe_experiments.terminal.errors import NotApplicable
+from pe_experiments.terminal.errors import NotApplicable, one_of
 
 TaskIdKind = Literal["coupling", "abacus"]
 

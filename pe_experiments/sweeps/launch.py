@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, OmegaConf
 
-from pe_experiments.configuration.hydra_errors import explain_error, key_of
+from pe_experiments.configuration.choices import key_of
+from pe_experiments.configuration.hydra_errors import explain_error
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State, validation_loss
 from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from pe_experiments.tasks.base import OneAnswer, PositionIds
 from pe_experiments.tasks.digits import TwoNumbers
-from pe_experiments.terminal.argument_checks import at_least, one_of
+from pe_experiments.terminal.errors import at_least, one_of
 
 Order = Literal["forward", "reversed"]
 Width = Literal["free", "padded"]

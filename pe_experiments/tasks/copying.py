@@ -5,7 +5,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, PositionIds, Task, distinct_symbols
 from pe_experiments.tasks.ceilings import bag_share
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class Copy(Task):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task
 from pe_experiments.tasks.ceilings import coin_flips, mean_mode_share, mean_signs
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class Majority(OneAnswer):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import OneAnswer
-from pe_experiments.terminal.argument_checks import at_least, one_of
+from pe_experiments.terminal.errors import at_least, one_of
 
 Operators = Literal["+-", "+-*"]
 

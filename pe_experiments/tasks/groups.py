@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Task
-from pe_experiments.terminal.argument_checks import one_of
+from pe_experiments.terminal.errors import one_of
 
 Group = Literal["s5", "a5"]
 Permutation = tuple[int, ...]

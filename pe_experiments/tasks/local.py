@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task
 from pe_experiments.tasks.ceilings import mean_mode_share, mode_share
-from pe_experiments.terminal.argument_checks import at_least, one_of
+from pe_experiments.terminal.errors import at_least, one_of
 
 Side = Literal["prefix", "suffix"]
 

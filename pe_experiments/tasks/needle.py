@@ -9,7 +9,7 @@ from torch import Tensor
 from pe_experiments.tasks.base import Split, Task
 from pe_experiments.tasks.ceilings import bag_share
 from pe_experiments.tasks.text import Text
-from pe_experiments.terminal.argument_checks import at_least, one_of
+from pe_experiments.terminal.errors import at_least, one_of
 
 Filler = Literal["symbols", "text"]
 LETTERS = 26  # letters, "a" to "z", from which a value in a text is drawn

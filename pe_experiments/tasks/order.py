@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.ceilings import coin_flips, mode_share
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class Precedence(OneAnswer):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, OneAnswer, Task, distinct_symbols
 from pe_experiments.tasks.ceilings import bag_share, coin_flips, mode_share, mode_shares
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class AssociativeRecall(Task):

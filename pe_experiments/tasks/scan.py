@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.tasks.base import IGNORE, Split, Task
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 VOCABULARY = (
     *("walk", "look", "run", "jump", "turn", "left", "right"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pe_experiments.tasks.base import Task, distinct_symbols
 from pe_experiments.tasks.ceilings import coin_flips, log_factorials
-from pe_experiments.terminal.argument_checks import at_least
+from pe_experiments.terminal.errors import at_least
 
 
 class BucketSort(Task):

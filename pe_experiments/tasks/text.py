@@ -18,8 +18,7 @@ from torch import Tensor
 from pe_experiments.tasks.base import IGNORE, Split, Task
 from pe_experiments.tasks.byte_pairs import BYTES, MOST_TOKENS, BytePairs
 from pe_experiments.tasks.saved_datasets import data_files, dataset_bytes, saved_splits
-from pe_experiments.terminal.argument_checks import one_of
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, one_of
 
 TOLERANCE = 0.025  # share of the corpus by which a cut may move to reach the end of a file
 FEWEST_BYTES = 50_000  # so that every split contains windows of 1,250 bytes

@@ -1,9 +1,10 @@
-"""Errors for users: one sentence that names the key, the value and what is allowed."""
+"""Errors for users, one sentence that names the key, the value and what is allowed; checks of arguments."""
 
 from __future__ import annotations
 
 import difflib
 import errno
+import math
 import os
 import re
 import sysconfig
@@ -11,6 +12,9 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+Number = TypeVar("Number", int, float)
 
 
 class UserError(ValueError):
@@ -154,3 +158,28 @@ def nearest(word: str, options: Iterable[str]) -> str:
     if len(options) > LISTED:
         options = [*options[:LISTED], f"one of {len(options) - LISTED} more"]
     return f"{hint} Allowed: {allowed(options)}."
+
+
+# Each of these returns an argument of a class, or raises a ValueError that states what is allowed.
+
+
+def at_least(minimum: float, name: str, value: Number) -> Number:
+    """Return a finite value that is at least ``minimum``."""
+    if not minimum <= value < math.inf:
+        finite = "a finite number of " if isinstance(value, float) else ""
+        raise ValueError(f"{name}={value} must be {finite}at least {minimum}")
+    return value
+
+
+def above(minimum: float, name: str, value: float) -> float:
+    """Return a finite value that is greater than ``minimum``."""
+    if not minimum < value < math.inf:
+        raise ValueError(f"{name}={value} must be a finite number greater than {minimum}")
+    return value
+
+
+def one_of(choices: Any, name: str, value: str) -> Any:
+    """Return a value that is one of ``choices``, a ``Literal`` type."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name}={value} is not one of the choices: {', '.join(get_args(choices))}")
+    return value

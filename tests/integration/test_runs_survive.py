@@ -104,7 +104,7 @@ COMMANDS = {
 }
 COMMAND = """
 import sys
-from pe_experiments.commands.finished_runs import evaluate
+from pe_experiments.commands.models import evaluate
 from pe_experiments.commands.train import run as train
 from pe_experiments.training import loop
 loop.CHECKPOINT_SECONDS, loop.CHECKPOINT_SHARE = 0.0, 1e9

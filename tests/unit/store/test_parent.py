@@ -13,9 +13,9 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
+from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.data.batches import BATCHES_PER_DRAW, Batch
 from pe_experiments.encodings import AttentionContext

@@ -14,9 +14,9 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.analysis.trained_model import TrainedModel, load_model
 from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
+from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.compose import compose_config, with_settings
-from pe_experiments.configuration.hydra_errors import key_of
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate, evaluate_run
 from pe_experiments.store.directory import RunDirectory

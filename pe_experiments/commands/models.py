@@ -1,4 +1,4 @@
-"""Commands that read a finished run: evaluate, show_model and export."""
+"""Commands that read a trained model: evaluate, show_model and export, and of others evaluate_pretrained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command, show_result
-from pe_experiments.configuration.hydra_errors import key_of
+from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.schema import (
     Folder,
     Length,
@@ -140,3 +140,25 @@ def export(cfg: DictConfig) -> None:
     )
     if settings.push_to_hub:
         say(f"hub:    {upload_folder(folder, settings.push_to_hub)}")
+
+
+@command("evaluate_pretrained", renamed={"model": "path"})
+def evaluate_pretrained(cfg: DictConfig) -> None:
+    """Measure a pretrained language model over context length, as it is and with rescaled RoPE.
+
+    python scripts/evaluate_pretrained.py model=FOLDER text=FOLDER 'rope=[as_is,yarn]' 'lengths=[2048,16384]'
+    python scripts/evaluate_pretrained.py model=FILE.gguf              on Python's standard library
+    python scripts/evaluate_pretrained.py model=FOLDER measure=needle  a fact hidden in the text
+    python scripts/evaluate_pretrained.py model=FOLDER text=A finetune.text=B finetune.steps=100
+    """
+    settings = resolved(cfg)
+    settings["model"] = settings.pop("path")
+    from pe_experiments.pretrained.context_curve import (  # imports torch
+        PretrainedSettings,
+        evaluate_pretrained,
+    )
+    from pe_experiments.pretrained.report import show
+
+    # configs/local may contain options of other commands.
+    options = {key: settings[key] for key in PretrainedSettings.model_fields}
+    show(evaluate_pretrained(validated(PretrainedSettings, options), Lines()))
