@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from pe_experiments.checking.pair import (
     SMALL,
     Pair,
     Pairs,
+    ParametersDiffer,
     Sizes,
     model_shape,
 )
@@ -22,7 +24,6 @@ from pe_experiments.checking.scenarios import SCENARIOS
 from pe_experiments.checking.stages import (
     DIFFER,
     FAR_STAGE,
-    PARAMETERS,
     READ,
     Outcome,
     outcomes,
@@ -106,13 +107,24 @@ class Comparison:
         return [outcome for outcome in self.outcomes if outcome.place]
 
     @property
+    def same(self) -> bool:
+        """Whether both are equal in all stages. Near positions come first, since most mistakes show there."""
+        return self.same_nearby and self.first_difference is None
+
+    @property
     def same_nearby(self) -> bool:
         """Whether single sequences at positions below 64 are equal in small models."""
-        return not next(self.outcomes).place
+        return self._first_pair is not None and not self._first_pair.differs
 
     @property
     def shares_parameters(self) -> bool:
-        return next(self.outcomes).stage != PARAMETERS
+        return self._first_pair is not None
+
+    @cached_property
+    def _first_pair(self) -> Pair | None:
+        with suppress(ParametersDiffer), torch.no_grad():
+            return self.pairs.pair(SMALL, self.forms[0])
+        return None
 
     @property
     def remarks(self) -> list[str]:

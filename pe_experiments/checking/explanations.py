@@ -46,6 +46,7 @@ from pe_experiments.checking.stages import (
     LAYERS,
     LENGTH_STAGES,
     SHARING,
+    differs_in,
 )
 from pe_experiments.checking.subject import build, perturbed, reference_of
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
@@ -81,7 +82,7 @@ Rule = Callable[[Comparison], Explanation | None]
 
 def equal(comparison: Comparison) -> Explanation | None:
     """It is our encoding."""
-    if comparison.first_difference is None:
+    if comparison.same:
         return Explanation(Kind.RIGHT, comparison.describe_equality(), comparison)
     return None
 
@@ -95,7 +96,7 @@ def channel_layout(comparison: Comparison, layouts: Sequence[Sequence[str]] = LA
 
 def half_precision(comparison: Comparison) -> Explanation | None:
     """It is our encoding except on inputs in half precision; no change of our encoding is that alone."""
-    first = comparison.first_difference
+    first = comparison.first_difference if comparison.same_nearby else None
     if first is None or first.stage != HALF_PRECISION:
         return None
     return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
@@ -187,7 +188,7 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
     for ours, name, change in mistakes:
         for layout in layouts:
             changed = replace(ours, layout=layout).changed(change)
-            if _explains(changed):
+            if _explains(changed, ours):
                 return _describe_mistake(ours, changed, name, change)
     return None
 
@@ -206,13 +207,17 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
     return layouts or [()]
 
 
-def _explains(changed: Comparison) -> bool:
+def _explains(changed: Comparison, comparison: Comparison) -> bool:
     """Return whether the two are equal in all stages once our encoding is changed.
 
-    False if the changed encoding raises, e.g. for ids that it rejects.
+    The stage that differs without the change is tried first. False if the changed encoding raises, e.g. for
+    ids that it rejects.
     """
+    first = comparison.first_difference
     try:
-        return changed.first_difference is None
+        if not changed.same_nearby or (first is not None and differs_in(first, changed.pairs)):
+            return False
+        return changed.same
     except Exception:
         return False
 
@@ -260,7 +265,7 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
             return None
         # What is measured in the implementation follows its arguments by itself.
         changed = replace(comparison, component=None).changed(Change(change))
-        if not _explains(changed) or not found:
+        if not _explains(changed, comparison) or not found:
             return None
         # Patterns of layers show in the model with most layers.
         shape = max(found, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))

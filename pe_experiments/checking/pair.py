@@ -124,14 +124,22 @@ class Pair:
         reference: the encoding to compare with.
         layout: the layout of the candidate's channels, see `LAYOUTS`.
         pairings: the source of each parameter of the candidate.
-        difference: difference of the results below position `NEAR`, relative to the largest value.
     """
 
     candidate: PositionalEncoding
     reference: PositionalEncoding
     layout: Sequence[str] = ()
     pairings: Sequence[Pairing] = ()
-    difference: float = torch.inf
+
+    @cached_property
+    def difference(self) -> float:
+        """Difference of the results below position `NEAR`, relative to the largest value."""
+        return self.difference_below(NEAR)
+
+    @cached_property
+    def differs(self) -> bool:
+        """Whether that is above the tolerance, which the first of these results may decide."""
+        return self.difference_below(NEAR, stop_above=TOLERANCE) > TOLERANCE
 
     @property
     def shape(self) -> ModelShape:
@@ -196,8 +204,11 @@ class Pair:
             yield self.scores(inputs, layer)
 
     @torch.no_grad()
-    def difference_below(self, span: int) -> float:
-        """Return the difference of the results below ``span``, relative to the largest value."""
+    def difference_below(self, span: int, stop_above: float = torch.inf) -> float:
+        """Return the difference of the results below ``span``, relative to the largest value.
+
+        The first difference above ``stop_above`` is returned, which need not be the largest.
+        """
         layers = range(1)
         seeds_and_tokens = [(0, 24)]
         if span < FAR:  # far positions get a single draw, since a module may compute all pairs up to the last
@@ -207,6 +218,8 @@ class Pair:
         for seed, tokens in seeds_and_tokens:
             for candidate, reference in self.results(self.inputs_below(span, tokens, seed), layers):
                 worst = max(worst, masked_difference(candidate, reference))
+                if worst > stop_above:
+                    return worst
         return worst
 
 
@@ -275,11 +288,10 @@ def share_parameters(
     best: Pair | None = None
     for pairings in assignments(reference, candidate):
         pair = Pair(candidate, reference, layout, pairings)
-        pair.difference = pair.difference_below(NEAR)
+        if not (pairings and pair.differs):  # without parameters there is one way
+            return pair
         if best is None or pair.difference < best.difference:
             best = pair
-        if pair.difference <= TOLERANCE:
-            return pair
     if best is None:
         raise ParametersDiffer
     for pairing in best.pairings:

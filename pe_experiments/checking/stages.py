@@ -117,7 +117,7 @@ def _near(pair: Pair, size: Sizes) -> Outcome:
     stage = NEAR_STAGE
     if size != SMALL:
         stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
-    if pair.difference <= TOLERANCE:
+    if not pair.differs:
         return Outcome(stage, causal, pair.difference)
     place = place_in_pair(pair)
     if not place and (place := place_in_pair(pair, NEAR)):
@@ -251,7 +251,7 @@ def _difference_across_sizes(pairs: Pairs, causal: bool) -> str:
             continue
         compared.add(pair.shape)
         where = "" if size == SMALL else f"with {pair.shape.num_heads} heads, "
-        if pair.difference > TOLERANCE:
+        if pair.differs:
             return f"{where}{place_in_pair(pair) or DIFFER}"
         inputs = pair.inputs_below(NEAR)
         all_layers = range(pair.shape.num_layers)
@@ -309,7 +309,7 @@ def _difference_of_long_training(pairs: Pairs, causal: bool) -> str:
         lengths.add(min(int(10 * reference.base), LONGEST_TRAINING))
     for length in sorted(lengths):
         pair = pairs.pair((width, heads, length), causal)
-        if pair.difference > TOLERANCE:
+        if pair.differs:
             return f"trained on {length:,} tokens, {place_in_pair(pair, NEAR) or DIFFER}"
     return ""
 
@@ -396,6 +396,14 @@ OTHER_STAGES: dict[str, Callable[[Pairs, bool], str]] = {
 }
 # A new encoding may equal one of ours everywhere but in these.
 LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
+
+
+@torch.no_grad()
+def differs_in(outcome: Outcome, pairs: Pairs) -> bool:
+    """Return whether both differ in the stage of an outcome, if it is a late one, which is compared alone."""
+    if outcome.stage == FAR_STAGE:
+        return bool(_far(pairs, pairs.pair(SMALL, outcome.causal)).place)
+    return outcome.stage in OTHER_STAGES and bool(OTHER_STAGES[outcome.stage](pairs, outcome.causal))
 
 
 def spread_ids(number: int) -> Tensor:
