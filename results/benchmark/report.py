@@ -27,6 +27,7 @@ from pe_experiments.training import cpu
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.gpu import gpu
 from results.benchmark.peers import PEERS, Peers, missing_packages
+from results.benchmark.startup import startup
 from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
 from results.benchmark.workloads import (
     Batches,
@@ -57,7 +58,7 @@ BEST = "fastest at its best float32"
 QUICK_REPEATS = 5
 
 
-Part = Literal["small", "peers", "encodings", "lengths", "quick", "gpu"]
+Part = Literal["small", "peers", "encodings", "lengths", "quick", "startup", "gpu"]
 WITH_PEERS = {"small", "peers", "quick", "gpu"}
 
 
@@ -211,6 +212,7 @@ def benchmark(config: dict[str, Any]) -> None:
         "encodings": encodings,
         "lengths": lengths,
         "quick": partial(quick, peers=peers),
+        "startup": startup,
         "gpu": partial(gpu, peers=peers, device=settings.device),
     }
     rows: list[Row] = []
