@@ -8,7 +8,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ Curve = dict[int, dict[str, float]]  # by length: exact_match, token_accuracy, a
 Runs = dict[str, dict[int, Curve]]  # by encoding and seed
 
 
+@lru_cache(maxsize=3)  # the curves of the bank take a second, and many tests read them
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))

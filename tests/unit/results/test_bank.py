@@ -246,6 +246,7 @@ def test_independent_code_finds_the_scores_in_mirrored_configurations(
         assert number_of(f"truncation/{name}/difference") == pytest.approx(difference, abs=CLOSE)
 
 
+@pytest.mark.slow
 def test_the_order_of_larger_models_is_spearmans() -> None:
     means = bank.scale_means(bank.load(FOLDER).scale)["6 cases"].loc[bank.SCALED]
     assert number_of("scale/rho") == pytest.approx(stats.spearmanr(means[64], means[128]).statistic, abs=5e-3)
