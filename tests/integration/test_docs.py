@@ -62,7 +62,7 @@ def test_examples_of_pages_run(
             shell(command)
             continue
         words = shell(f"printf '%s\\0' {command.removeprefix('python scripts/')}").split("\0")[:-1]
-        text = [f"task.path='{DOCS}/*.md'"] if "task=text" in words else []  # shorter than the standard library
+        text = [f"task.path='{DOCS}/*.md'"] if "task=text" in words else []  # a short one
         script(words[0].removesuffix(".py"), *words[1:], *SHORT.get(words[0], ()), *text).succeeded()
     finished = "pretrained_models/*/report.html" if name == "pretrained.md" else "runs/*/result.json"
     assert list(tmp_path.glob(f"results/{finished}"))
