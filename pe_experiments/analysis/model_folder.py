@@ -25,7 +25,7 @@ from pe_experiments.store.finished import MOST_BYTES
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
 from pe_experiments.store.requested import Run
-from pe_experiments.terminal.errors import UserError, few, one_line
+from pe_experiments.terminal.errors import UserError, few, one_line, user_errors
 from pe_experiments.terminal.files import inside, read_json, require_file, write_atomically
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -57,13 +57,18 @@ def write_model_folder(run: Run, model: Backbone, curve: list[Row], folder: Path
             f"out={folder}: the tokens of task.path are not shared with a model; allowed: a model that was "
             f"trained with task.tokenizer=null, or on the default text"
         )
+    received = {}  # read before anything is written, since a stranger may have made the run
+    for path in (run.directory.curve, run.directory.figure):
+        with user_errors(str(path), "cannot be read"):
+            require_file(path, MOST_BYTES)
+            received[path.name] = path.read_bytes()
     with TemporaryDirectory() as scratch:
         draft = Path(scratch) / WEIGHTS
         save_model(model, str(draft), metadata={"format": "pt", "run": run.identity.hash})
         write_atomically(folder / WEIGHTS, draft.read_bytes())
     write_atomically(folder / CONFIG, json.dumps(_shared_config(run), indent=2) + "\n")
-    for path in (run.directory.curve, run.directory.figure):
-        write_atomically(folder / path.name, path.read_bytes())
+    for name, content in received.items():
+        write_atomically(folder / name, content)
     write_atomically(folder / CARD, _card(run, curve))
 
 

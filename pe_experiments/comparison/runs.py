@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.tuning import best_of_each
+from pe_experiments.configuration.schema import MAX_LENGTH
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import (
     EXACT_MATCH,
@@ -219,6 +220,9 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if result.get("run") != saved.hash or saved.identity.hash != saved.hash:
         raise UserError("its result.json, or its config.yaml, belongs to another run or was changed")
     examples = int(result["evaluation"]["examples"])
+    max_length = int(max(saved.derived["train_lengths"]))
+    if not 1 <= max_length <= MAX_LENGTH:
+        raise UserError(f"its config.yaml has train_lengths up to {shown(max_length)}")
     protocol, encoding = _comparison_keys(saved.identity.hashed, result["evaluation"], tuned)
     loss = result.get("validation_loss", math.nan)
     validation_loss = float(loss) if finite(loss) else math.nan
@@ -229,7 +233,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         "task": str(result["task"]),
         "model": str(result["model"]),
         "status": result["status"],
-        "max_length": int(max(saved.derived["train_lengths"])),
+        "max_length": max_length,
         "protocol": protocol,
         "encoding": encoding,
         **{key: result[key] if finite(result.get(key)) else None for key in RESULTS},
@@ -238,6 +242,11 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
         return _Run(directory, row, unmeasured, saved, examples, validation_loss)
     curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
+    for column, value in ((column, value) for point in curve.values() for column, value in point.items()):
+        is_infinite = isinstance(value, float) and math.isinf(value) and column not in CURVE_COLUMNS
+        if is_infinite or column in (*KEYS, "in_summary"):
+            problem = f"{value} is not finite" if is_infinite else "no curve has this column"
+            raise UserError(f"{directory.curve}: {column}: {problem}")
     run = _Run(directory, row, curve, saved, examples, validation_loss)
     run.metrics |= _described(result)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
@@ -349,6 +358,11 @@ def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) ->
                     table = pd.read_csv(io.StringIO(read_text(directory.table(path.name)))).drop_duplicates(
                         keys
                     )
+                    if clash := {*KEYS} & {*table}:
+                        raise ValueError(f"{min(clash)} is no column of this table")
+                    evaluated = {*run.curve, *run.saved.derived["evaluation_lengths"]}
+                    if table["length"].nunique() > len(evaluated):
+                        raise ValueError("it has more lengths than the curve")
                     values = table[numbers].astype(float)
                     if file != "text" and values.isna().any(axis=None):  # a row was cut off
                         raise ValueError("a number is missing")

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from filelock import AcquireReturnProxy, FileLock, Timeout
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pe_experiments.configuration.schema import validated
+from pe_experiments.configuration.schema import MAX_COUNT, validated
 from pe_experiments.store.names import file_digest
 from pe_experiments.terminal.errors import (
     InUse,
@@ -47,7 +47,15 @@ def _fits_a_table(text: str) -> str:
     return text
 
 
+def _is_file_name(name: str) -> str:
+    """Refuse a text that is no name of a file in a folder."""
+    if Path(name).name != name or not name.isprintable():
+        raise ValueError(f"{shown(name)} is not the name of a file")
+    return name
+
+
 TableText = Annotated[str, AfterValidator(_fits_a_table)]
+FileName = Annotated[str, AfterValidator(_is_file_name)]
 
 
 class _Content(BaseModel):
@@ -72,10 +80,12 @@ class _Result(_Content):
     seed: int
     steps: int
     evaluation: _Evaluated
-    finished_step: int = 0
+    finished_step: Annotated[int, Field(ge=0, le=MAX_COUNT)] = 0
     checkpoint: str = ""  # digest
     run: str = ""  # hash of the identity
-    files: dict[str, Any] = Field(default_factory=dict)  # digests by name
+    files: dict[FileName, Any] = Field(default_factory=dict)  # digests by name
+    parameters: int | None = None
+    encoding_parameters: int | None = None
     validation_loss: float = math.nan
 
 

@@ -42,7 +42,7 @@ def finished_run(
 
     Args:
         directory: of the run.
-        requested: the user's configuration (``configs/evaluate.yaml``), by default without any option.
+        requested: the user's configuration, by default without any option.
         keys: of the options that the user set, such as ``pe`` or ``evaluation.lengths``.
         trust: as in `load_model`.
         key: the option that error messages name.
@@ -55,7 +55,7 @@ def finished_run(
     changeable = groups_of("evaluate").keys() & Config.model_fields.keys()
     if fixed := sorted(changed - changeable):
         raise UserError(f"{fixed[0]} is fixed by the training; allowed: {allowed(sorted(changeable))}")
-    requested = dict(resolved(compose_config(name="evaluate")) if requested is None else requested)
+    requested = dict(resolved(compose_config()) if requested is None else requested)
     logger = saved.get("logger")
     if "logger" not in changed and isinstance(logger, Mapping) and not any(logger.values()):
         requested["logger"] = {}

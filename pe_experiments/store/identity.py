@@ -217,7 +217,7 @@ class Record:
             if not all(isinstance(digests, dict) for digests in record.classes.values()):
                 raise TypeError("section 'identity.classes' is not a mapping of mappings")
             return record
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             why = f"section {error} is missing" if isinstance(error, KeyError) else str(error)
             raise UserError(
                 f"{directory.path} is not a valid run directory: config.yaml: {one_line(why)}"

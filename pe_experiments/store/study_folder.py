@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 from collections import defaultdict
@@ -19,7 +20,14 @@ from filelock import FileLock
 
 from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, one_line
-from pe_experiments.terminal.files import consistent_files, make_folder, read_json, write_atomically
+from pe_experiments.terminal.files import (
+    consistent_files,
+    inside,
+    make_folder,
+    read_json,
+    read_text,
+    write_atomically,
+)
 
 if TYPE_CHECKING:  # imported where a CSV is read, because a training lists its run without pandas
     import pandas as pd
@@ -92,7 +100,8 @@ def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
             provenance = read_table(folder / PROVENANCE).ffill()[["name", "trained", "data"]]
             families = read_table(folder / RUNS).set_index("name")[["encoding", "protocol"]]
             grid = read_table(folder / TUNING) if (folder / TUNING).exists() else pd.DataFrame()
-            curves = pd.read_csv(folder / CURVES, usecols=["name", "length", "examples"])
+            text = io.StringIO(_read_received(folder / CURVES))
+            curves = pd.read_csv(text, usecols=["name", "length", "examples"])
         lengths_by_name: dict[str, set[tuple[int, int]]] = defaultdict(set)
         for name, length, examples in curves.itertuples(index=False):
             lengths_by_name[name].add((length, examples))
@@ -131,7 +140,21 @@ def read_table(path: Path, *texts: str) -> pd.DataFrame:
     import pandas as pd
 
     types = dict.fromkeys([*TEXTS, *texts], str)
-    return pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""], engine="python")
+    text = _read_received(path)
+    return pd.read_csv(io.StringIO(text), dtype=types, keep_default_na=False, na_values=[""], engine="python")
+
+
+def _read_received(path: Path) -> str:
+    """Return the text of a CSV in a folder that a stranger may have filled.
+
+    Raises:
+        ValueError: it is no regular file, too large, or has ``${``, which would be resolved when a
+            configuration in it is composed.
+    """
+    text = read_text(inside(path.parent, path.name))
+    if "${" in text:
+        raise ValueError(f"{path.name} contains ${{, but published configurations are not interpolated")
+    return text
 
 
 @contextmanager
@@ -139,6 +162,8 @@ def valid_study(folder: Path) -> Iterator[None]:
     """Convert the errors of a missing or damaged file in the block to a `UserError`."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError) as error:
         reason = one_line(f"{type(error).__name__}: {error}")
         raise UserError(f"{folder} is not a published study ({reason})") from error

@@ -30,10 +30,14 @@ def against_best(matrix: pd.DataFrame) -> pd.DataFrame:
     means = matrix.mean()
     best = str(means.idxmax())
     pairs = [(best, other) for other in map(str, matrix) if other != best]
-    tests = sign_tests(matrix, pairs).set_index("second")
-    rows = means.rename("mean").to_frame().join(tests[["difference", "low", "high", "p"]])
+    columns = ["difference", "low", "high", "p"]
+    tests = sign_tests(matrix, pairs).set_index("second")[columns] if pairs else pd.DataFrame(columns=columns)
+    rows = means.rename("mean").to_frame().join(tests.astype(float))
     rows = rows.fillna({"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0})
-    rows["calibrated_p"] = [calibrated_p(p, len(rows), len(matrix)) for p in rows["p"]]
+    ps = rows["p"].items()
+    rows["calibrated_p"] = [
+        1.0 if name == best else calibrated_p(p, len(rows), len(matrix)) for name, p in ps
+    ]
     rows["tied"] = rows["calibrated_p"] > ALPHA
     return rows.sort_values("mean", ascending=False)
 

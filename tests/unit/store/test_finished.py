@@ -57,6 +57,23 @@ def test_a_section_of_another_encoding_keeps_the_trained_arguments_that_it_lacks
         assert evaluated.result["label"] == f"rope(base=500) evaluated as {label}"
 
 
+@pytest.mark.parametrize("key", ["evaluation.lengths", "pe.base"])
+def test_python_changes_sections(key: str, tiny: Tiny) -> None:
+    with pytest.raises(UserError, match=f"^{key}: expected a section"):
+        evaluate_run(write_trained_run(tiny()).path, {key: 500.0})
+
+
+def test_options_of_the_users_machine_may_refer_to_others(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_trained_run(tiny())
+    local = tmp_path / "here" / "configs" / "local" / "default.yaml"
+    local.parent.mkdir(parents=True)
+    local.write_text("# @package _global_\nlabel: x${seed}\n")
+    monkeypatch.chdir(tmp_path / "here")
+    assert finished_run(run).name == run.name
+
+
 def test_what_is_fixed_by_the_training_cannot_be_changed(tiny: Tiny) -> None:
     run = write_trained_run(tiny())
     with pytest.raises(UserError, match=r"training is fixed by the training; allowed: evaluation, logger"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +24,12 @@ from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.names import file_digest
 from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import read_manifest
+from pe_experiments.studies.archive import read_archive
 from pe_experiments.studies.reproduce import compare_runs, reproduce
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, printable
 from pe_experiments.terminal.files import consistent_files, inside, read_yaml, replace_together
-from tests.conftest import Tiny
+from tests.conftest import ROOT, Tiny
 from tests.synthetic import fading, write_run
 
 Spoil = Callable[[RunDirectory, RunDirectory], object]
@@ -243,6 +245,10 @@ def test_a_command_with_a_formula_is_not_written(command: list[str], written: st
     ("key", "value"),
     [
         ("finished_step", "x"),
+        ("finished_step", 10**400),
+        ("parameters", "<script>"),
+        ("files", {"a\0b": "x"}),
+        ("files", {"/etc/passwd": "x"}),
         ("seed", True),
         ("evaluation", [1]),
         ("evaluation", {"lengths": 5, "pe": {}}),
@@ -331,6 +337,44 @@ def test_a_published_study_of_a_stranger_is_not_trained(
     monkeypatch.setattr("pe_experiments.studies.reproduce.read_archive", lambda _: Published([6], trained))
     with pytest.raises(UserError, match=r"reproduce=stranger: its configuration names .*trust=true"):
         reproduce("stranger", 1, tmp_path, Display())
+
+
+@pytest.mark.parametrize("spoil", ["interpolation", "link", "fifo", "infinite"])
+def test_the_files_of_a_published_study_are_data(spoil: str, tmp_path: Path) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(ROOT / "results" / "longer_training", study)
+    provenance = study / "provenance.csv"
+    text = provenance.read_text()
+    if spoil == "interpolation":  # would become the name of a module, or read the environment
+        provenance.write_text(text.replace('""symmetric""', '""${oc.env:HOME}""', 1))
+    elif spoil == "infinite":
+        provenance.write_text(text.replace(",1.0,", ",inf,", 1))
+    else:
+        provenance.unlink()
+        if spoil == "link":
+            (tmp_path / "secret.csv").write_text(text)
+            provenance.symlink_to(tmp_path / "secret.csv")
+        else:
+            os.mkfifo(provenance)
+    with pytest.raises(UserError, match=r"is not a published study|through a link"):
+        read_archive(study)
+
+
+@pytest.mark.parametrize(
+    ("file", "column"), [("curve", "label"), ("curve", "in_summary"), ("index.csv", "seed")]
+)
+def test_a_table_with_a_column_of_the_comparison_is_left_out(file: str, column: str, tiny: Tiny) -> None:
+    write_run(tiny("seed=1"), fading(1, 0.02))
+    run = write_run(tiny(), fading(1, 0.02))
+    path = run.curve if file == "curve" else run.path / file
+    rows = (
+        path.read_text().splitlines() if path.exists() else ["length,index,token_accuracy,tokens", "6,0,1,1"]
+    )
+    path.write_text("\n".join([f"{rows[0]},{column}", *(f"{row},1" for row in rows[1:])]) + "\n")
+    with_digests(run)
+    runs = load_runs(run.path.parents[1])
+    assert any(column in reason for reason in runs.left_out.values()), runs.left_out
+    assert len(runs.runs) == (1 if file == "curve" else 2)
 
 
 def test_errors_are_printed_without_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:

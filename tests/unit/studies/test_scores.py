@@ -10,6 +10,7 @@ import pytest
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
 from pe_experiments.store.identity import Record
+from pe_experiments.studies.ranking import against_best
 from pe_experiments.studies.scores import score_table
 from pe_experiments.studies.verdicts import (
     BETTER,
@@ -120,3 +121,9 @@ def test_a_score_needs_configurations_and_lengths_that_all_encodings_have() -> N
     table = score_table(runs)
     assert list(table["name"]) == ["none-0-0.001", "rope-0-0.003"]
     assert table["score"].to_list() == pytest.approx([(0.8 + 0.35 + 0.15) / 3] * 2)
+
+
+def test_a_single_encoding_is_ranked_without_a_test() -> None:
+    (row,) = against_best(pd.DataFrame({"rope": [0.1, 0.4, 0.2]})).to_dict("records")
+    assert row["mean"] == pytest.approx(0.7 / 3)
+    assert (row["difference"], row["p"], row["tied"]) == (0.0, 1.0, True)
