@@ -109,11 +109,11 @@ def evaluate_run(
     Raises:
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
-    names = [f"{group}={name}" for group, name in changes.items() if isinstance(name, str)]
-    sections = {group: section for group, section in changes.items() if not isinstance(section, str)}
     if dotted := [key for key in changes if "." in key]:
         section, _, option = dotted[0].partition(".")
         raise UserError(f"{dotted[0]}: expected a section, as in {{'{section}': {{'{option}': ...}}}}")
+    names = [f"{group}={name}" for group, name in changes.items() if isinstance(name, str)]
+    sections = {group: section for group, section in changes.items() if not isinstance(section, str)}
     requested = resolved(compose_config(names, "evaluate")) | sections
     keys = list(changes)
     for group, section in sections.items():

@@ -20,8 +20,6 @@ from pe_experiments.terminal.errors import UserError, shown
 OURS = re.compile(r"(pe_experiments\.(encodings|positions|tasks|models)|torch\.optim)(\.\w+)+")
 # Sections that may name code or files.
 SECTIONS = (*ENCODING_AND_TASK, "model", "optimizer", "trainer", "evaluation")
-
-
 REFUSES_FOREIGN = ContextVar("refuses_foreign", default=False)  # set by `only_shipped`
 
 

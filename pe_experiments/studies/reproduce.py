@@ -14,7 +14,7 @@ from pe_experiments.comparison.runs import Runs
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
-from pe_experiments.configuration.schema import resolved
+from pe_experiments.configuration.schema import Config, resolved, validated
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.csv_files import read_metrics
 from pe_experiments.store.study_folder import PROVENANCE
@@ -68,27 +68,27 @@ def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     current_versions = f"NUMERICS {NUMERICS} and PyTorch {torch.__version__}"
     say(f"{name}: published with {published_versions}, trained again with {current_versions}")
     with TemporaryDirectory() as scratch:
-        config = published_config(published, name) | {"results_dir": scratch, "logger": "none"}
-        repetition = run_experiment(config, display)
+        repetition = run_experiment(published_config(published, name, scratch), display)
         verdict, agrees = compare_runs(published, name, repetition)
     say(f"{name}: {verdict}")
     return agrees
 
 
-def published_config(published: Runs, name: str) -> dict[str, Any]:
-    """Return the configuration of a published run for `run_experiment`."""
+def published_config(published: Runs, name: str, results_dir: str) -> Config:
+    """Return the configuration with which a published run is trained again in ``results_dir``.
+
+    It is checked as it is: if OmegaConf composed it, it would resolve a ``${...}`` of a stranger, which may
+    name a module or a variable of the environment.
+    """
     trained = published.saved[name].trained
     curve = published.curves[published.curves["name"] == name]
-    defaults = resolved(compose_config())
-    config = {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
+    config = resolved(compose_config(["logger=none"])) | {"results_dir": results_dir}
+    config |= {key: trained[key] for key in ("pe", "positions", "task", "model", "optimizer", "seed")}
     for key in ("training", "trainer"):
-        config[key] = {**defaults[key], **trained[key]}
-    config["evaluation"] = {
-        **defaults["evaluation"],
-        "lengths": sorted(map(int, curve["length"])),
-        "examples": int(curve["examples"].iloc[0]),
-    }
-    return config
+        config[key] |= trained[key]
+    lengths, examples = sorted(map(int, curve["length"])), int(curve["examples"].iloc[0])
+    config["evaluation"] |= {"lengths": lengths, "examples": examples}
+    return validated(Config, config)
 
 
 def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, bool]:

@@ -254,9 +254,9 @@ def test_the_shortest_published_run_is_reproduced(
 
 
 def test_a_different_training_is_reported(claims: Runs, shortest: str, tmp_path: Path) -> None:
-    config = published_config(claims, shortest)
-    config["training"] |= {"learning_rate": 0.01, "steps": 200}
-    again = run_experiment(config | {"results_dir": str(tmp_path), "logger": "none"})
+    config = published_config(claims, shortest, str(tmp_path))
+    training = config.training.model_copy(update={"learning_rate": 0.01, "steps": 200})
+    again = run_experiment(config.model_copy(update={"training": training}))
     words, agrees = compare_runs(claims, shortest, again)
     assert not agrees
     assert words.startswith("cannot be compared: only one of the two trainings has a result at step")

@@ -25,7 +25,7 @@ from pe_experiments.store.names import file_digest
 from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import read_manifest
 from pe_experiments.studies.archive import read_archive
-from pe_experiments.studies.reproduce import compare_runs, reproduce
+from pe_experiments.studies.reproduce import compare_runs, published_config, reproduce
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError, printable
 from pe_experiments.terminal.files import consistent_files, inside, read_yaml, replace_together
@@ -339,15 +339,25 @@ def test_a_published_study_of_a_stranger_is_not_trained(
         reproduce("stranger", 1, tmp_path, Display())
 
 
-@pytest.mark.parametrize("spoil", ["interpolation", "link", "fifo", "infinite"])
+@pytest.mark.parametrize("dollar", ["$", r"\u0024"])  # as it is, or as JSON may write it
+def test_a_published_configuration_is_not_interpolated(dollar: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "results" / "longer_training", tmp_path / "study")
+    provenance = tmp_path / "study" / "provenance.csv"
+    text = provenance.read_text()
+    provenance.write_text(text.replace('""symmetric""', f'""{dollar}{{oc.env:HOME}}""'))
+    published = read_archive(tmp_path / "study")
+    name = next(name for name, record in published.saved.items() if "symmetry" in record.trained["pe"])
+    with pytest.raises(UserError, match=r"symmetry=\$\{oc.env:HOME\}: expected"):
+        run_experiment(published_config(published, name, str(tmp_path)))
+
+
+@pytest.mark.parametrize("spoil", ["link", "fifo", "infinite"])
 def test_the_files_of_a_published_study_are_data(spoil: str, tmp_path: Path) -> None:
     study = tmp_path / "study"
     shutil.copytree(ROOT / "results" / "longer_training", study)
     provenance = study / "provenance.csv"
     text = provenance.read_text()
-    if spoil == "interpolation":  # would become the name of a module, or read the environment
-        provenance.write_text(text.replace('""symmetric""', '""${oc.env:HOME}""', 1))
-    elif spoil == "infinite":
+    if spoil == "infinite":
         provenance.write_text(text.replace(",1.0,", ",inf,", 1))
     else:
         provenance.unlink()
