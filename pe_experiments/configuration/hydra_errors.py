@@ -1,7 +1,7 @@
 """Explain errors of Hydra and OmegaConf in one sentence with the key, the value and what is allowed.
 
-What is wrong follows from the attributes of the exception, not from the wording of its message. What Hydra 1.3
-and 1.4 need differently is here, too.
+What is wrong follows from the attributes of the exception, not from the wording of its message. What Hydra
+1.3 and 1.4 need differently is here, too.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def error_place(error: BaseException) -> str:
 
 @contextmanager
 def user_errors(where: str, failing: str = "cannot be built") -> Iterator[None]:
-    """Convert exceptions in the block to a `UserError` that begins with ``where``, a place in a configuration.
+    """Convert exceptions in the block to a `UserError` that begins with ``where``, a key of a configuration.
 
     ``failing`` completes the sentence for other exceptions than a `ValueError`.
     """

@@ -53,12 +53,13 @@ def test_long_rows_are_computed_in_blocks_with_the_same_result(
     monkeypatch.setattr(attention, "blocked", blocked)
     monkeypatch.setattr(attention, "eager", eager)
     monkeypatch.setattr(attention, "fused", fused)
+    monkeypatch.setattr(attention, "KEY_STEPS", 2)
     with torch.no_grad():
         in_blocks = model.hidden(words, None, lengths)
         assert blocked.called
         assert not eager.called
         key_counts = {call.args[1].shape[2] for call in fused.call_args_list}
-        assert len(key_counts) <= attention.KEY_STEPS + 1  # few sizes, which fit into freed memory
+        assert len(key_counts) <= 3  # of four blocks or more: few sizes, which fit into freed memory
         monkeypatch.setattr(attention, "LONG", words.shape[1] + 1)
         monkeypatch.setattr(cpu, "FUSED", words.shape[1] + 1)
         at_once = model.hidden(words, None, lengths)
