@@ -62,6 +62,17 @@ def test_files_of_others_are_not_overwritten(tiny: Tiny, script: Script, tmp_pat
         assert script("export", f"run={run}", f"out={tmp_path / 'shared'}").code == 0
 
 
+def test_nothing_is_written_if_a_file_of_the_run_cannot_be_read(
+    tiny: Tiny, script: Script, tmp_path: Path
+) -> None:
+    run = run_experiment(tiny().config).directory
+    run.figure.unlink()
+    run.figure.mkdir()
+    outcome = script("export", f"run={run.path}", f"out={tmp_path / 'shared'}")
+    assert_one_sentence(outcome, "extrapolation.png: not a regular file")
+    assert not list((tmp_path / "shared").iterdir())
+
+
 def test_tokens_of_another_text_are_refused(tiny: Tiny, script: Script, tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     text = tmp_path / "corpus.txt"
