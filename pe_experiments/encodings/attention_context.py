@@ -32,8 +32,10 @@ class AttentionContext:
             before the first token of the answer and stays the same during decoding. An encoding that depends
             on the length must therefore read it (through `tokens_B`), never the number of tokens so far.
         x_BSD: the hidden states from which the layer computes queries and keys (after its norm), for gates.
+            They are computed on first use, too.
         layer: index of the layer, from 0.
         first_query: index of the first query in the sequence; not 0 in a block of queries.
+        queries: the indices of the queries in the sequence, as a slice.
     """
 
     def __init__(
@@ -63,10 +65,15 @@ class AttentionContext:
         self._cache: dict[Any, Any] = {}
 
     @property
-    def x_BSD(self) -> Tensor | None:
+    def x_BSD(self) -> Tensor:
         if callable(self._x_BSD):
             self._x_BSD = self._x_BSD()
+        assert self._x_BSD is not None, "the encoding reads the hidden states of the layer"
         return self._x_BSD
+
+    @property
+    def queries(self) -> slice:
+        return slice(self.first_query, self.first_query + self.q_positions_BT.shape[1])
 
     @_once_property
     def visible_BTS(self) -> Tensor:
@@ -128,7 +135,7 @@ class AttentionContext:
             block.k_positions_BS = self.k_positions_BS[:, :keys]
             block._visible = block._visible[:, :, :keys]
             if self._x_BSD is not None:
-                block._x_BSD = lambda: self.x_BSD[:, :keys]  # type: ignore[index]
+                block._x_BSD = lambda: self.x_BSD[:, :keys]
         return block
 
     def _visible_rows(self, start: int, stop: int) -> Tensor:

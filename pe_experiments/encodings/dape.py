@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding
+from pe_experiments.encodings.base import MakeEncoding, overridden_hooks
 from pe_experiments.encodings.kerple import KerpleLog
 from pe_experiments.encodings.tensors import at_least_float32
-from pe_experiments.encodings.windows import HardAlibi, SlidingWindow
+from pe_experiments.encodings.windows import Chunks, HardAlibi, SlidingWindow
 from pe_experiments.terminal.errors import at_least
 
 
@@ -44,16 +44,12 @@ class Dape(PositionalEncoding):
             raise ValueError(f"kernel={kernel} must be odd, so that it is centred on a key")
         self.reads_row = kernel > 1  # neighbours in memory
         self.added = KerpleLog(shape) if bias is None else bias(shape)
-        base = PositionalEncoding
-        bias_class = type(self.added)
-        other_hooks = ("embed", "rotate", "weights", "values", "outputs")
-        overrides_others = any(getattr(bias_class, hook) is not getattr(base, hook) for hook in other_hooks)
-        if bias_class.bias is base.bias or overrides_others or self.added.reads_weights:
-            raise ValueError(f"bias={bias_class.__name__}: DAPE needs an encoding that only adds a bias")
-        if isinstance(self.added, SlidingWindow | HardAlibi):
-            raise ValueError(
-                f"bias={bias_class.__name__} masks keys; DAPE needs an encoding that masks no key"
-            )
+        name = type(self.added).__name__
+        hooks = set(overridden_hooks(self.added)[0])
+        if "bias" not in hooks or hooks - {"bias", "read"} or self.added.reads_weights:
+            raise ValueError(f"bias={name}: DAPE needs an encoding that only adds a bias")
+        if isinstance(self.added, SlidingWindow | Chunks | HardAlibi):
+            raise ValueError(f"bias={name} masks keys; DAPE needs an encoding that masks no key")
         self.invariant_to = self.added.invariant_to
         self.mlp = nn.Sequential(
             self._map(2 * shape.num_heads, width), nn.LeakyReLU(), self._map(width, shape.num_heads)

@@ -107,23 +107,21 @@ class AdaptiveEntmax(PositionalEncoding):
         """Return the scaled logits with the bias, BHTS; keys that a query does not see have `MASKED`."""
         logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
         if self.scale != "none" and self.alibi_heads < self.shape.num_heads:
-            factors_BhT1 = self._factors(at, q_BHTK.shape[2])
+            factors_BhT1 = self._factors(at)
             biased, unbiased = logits_BHTS.tensor_split([self.alibi_heads], dim=1)
             logits_BHTS = torch.cat([biased, unbiased * factors_BhT1], dim=1)
         logits_BHTS = logits_BHTS + self.nape.bias(q_BHTK, k_BHSK, at)
         return logits_BHTS.masked_fill(~at.visible_BTS[:, None], MASKED)
 
-    def _factors(self, at: AttentionContext, queries: int) -> Tensor:
+    def _factors(self, at: AttentionContext) -> Tensor:
         """Return the factor of each query in the heads without a bias, [B, h, T, 1] in float32 or better."""
         log_BhT1 = at.once(log_keys_plus_one)
         if self.scale == "learned":
             beta_Bh = self.beta_h[:, None, None]
             gamma_Bh = self.gamma_h[:, None, None]
         else:
-            assert at.x_BSD is not None, "ASEntmax needs the hidden state of the layer"
-            x_BTD = at.x_BSD[:, at.first_query : at.first_query + queries]
-            with torch.autocast(x_BTD.device.type, enabled=False):
-                x_BTD = x_BTD.to(self.strength.weight.dtype)
+            with torch.autocast(at.x_BSD.device.type, enabled=False):
+                x_BTD = at.x_BSD[:, at.queries].to(self.strength.weight.dtype)
                 beta_Bh = F.softplus(self.strength(x_BTD)).mT[..., None]
                 gamma_Bh = 2 * torch.tanh(self.exponent(x_BTD)).mT[..., None]
         return 1 + beta_Bh * log_BhT1**gamma_Bh

@@ -44,13 +44,11 @@ class Forgetting(PositionalEncoding):
         self.gate = forget_gate(shape.d_model, shape.num_heads, initial_bias)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        assert at.x_BSD is not None, "FoX needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             gates_BSH = self.gate(at.x_BSD.to(self.gate.weight.dtype))
         # The bias is a difference of long sums; float64 keeps it exact for near keys at any length.
         cumulative_BHS = in_float64(F.logsigmoid(gates_BSH)).cumsum(1).transpose(1, 2)
-        queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-        bias_BHTS = cumulative_BHS[:, :, queries, None] - cumulative_BHS[:, :, None]
+        bias_BHTS = cumulative_BHS[:, :, at.queries, None] - cumulative_BHS[:, :, None]
         return bias_BHTS.float().to(q_BHTK.device)
 
 
@@ -78,14 +76,13 @@ class ForgettingPerQuery(PositionalEncoding):
         self.gate = nn.Linear(shape.d_model, 2 * shape.num_heads * width, bias=False)
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        assert at.x_BSD is not None, "the gates need the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             projected = self.gate(at.x_BSD.to(self.gate.weight.dtype))
             heads = (2, self.shape.num_heads, self.width)
             small_q_BHSW, small_k_BHSW = projected.unflatten(-1, heads).permute(2, 0, 3, 1, 4)
-            queries = torch.arange(q_BHTK.shape[2], device=q_BHTK.device) + at.first_query
-            small_q_BHTW = small_q_BHSW[:, :, queries] * self.width**-0.5
+            small_q_BHTW = small_q_BHSW[:, :, at.queries] * self.width**-0.5
             log_gates_BHTS = F.logsigmoid(small_q_BHTW @ small_k_BHSW.mT)
-            is_earlier_TS = torch.arange(k_BHSK.shape[2], device=q_BHTK.device) < queries[:, None]
+            index_S = torch.arange(k_BHSK.shape[2], device=q_BHTK.device)
+            is_earlier_TS = index_S < index_S[at.queries, None]
             # Summed from the query backwards, so that sums up to near keys have few terms.
             return (log_gates_BHTS * is_earlier_TS).flip(-1).cumsum(-1).flip(-1)

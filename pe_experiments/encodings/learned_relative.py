@@ -42,12 +42,10 @@ class LearnedRelative(PositionalEncoding):
         self.profiles_RE = nn.Parameter(torch.randn(d_rel, self.extent) * 0.02)  # B
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        assert at.x_BSD is not None, "learned relative logits need the hidden state of the layer"
         distance_BTS = -at.relative_positions_BTS
         require_whole(distance_BTS, "LearnedRelative has no bias")
-        queries_BTD = at.x_BSD[:, at.first_query : at.first_query + q_BHTK.shape[2]]
         with torch.autocast(q_BHTK.device.type, enabled=False):
-            weights_BTW = self.mix(queries_BTD.to(self.mix.weight.dtype))
+            weights_BTW = self.mix(at.x_BSD[:, at.queries].to(self.mix.weight.dtype))
             weights_BHTR = weights_BTW.unflatten(-1, (self.shape.num_heads, self.d_rel)).transpose(1, 2)
             bias_BHTE = at_least_float32(weights_BHTR @ self.profiles_RE)
         bias_BHTS = by_distance(bias_BHTE, distance_BTS.clamp(0, self.extent - 1))

@@ -123,7 +123,7 @@ class ByLayer(Mixture):
         if not set(period) <= set(range(len(encodings))):
             raise ValueError(f"order={list(period)} must contain numbers of the {len(encodings)} encodings")
         self.order = list(period)
-        numbers = [self._number(layer) for layer in range(layers)]
+        numbers = [self.order[layer % len(self.order)] for layer in range(layers)]
         self.parts = nn.ModuleList(
             _instances(shape, make, numbers.count(number)) if number in numbers else nn.ModuleList()
             for number, make in enumerate(encodings)
@@ -134,14 +134,10 @@ class ByLayer(Mixture):
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
         self.invariant_to = _common_invariance(parts)
 
-    def _number(self, layer: int) -> int:
-        return self.order[layer % len(self.order)]
-
     def for_layer(self, layer: int) -> PositionalEncoding:
-        number = self._number(layer)
+        *earlier, number = (self.order[index % len(self.order)] for index in range(layer + 1))
         instances = self.parts[number]
-        earlier = sum(self._number(other) == number for other in range(layer))
-        return instances[earlier % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+        return instances[earlier.count(number) % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
 class ByHead(Mixture):

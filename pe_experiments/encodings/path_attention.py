@@ -46,7 +46,6 @@ class Path(PositionalEncoding):
 
     def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Return the change of the scaled q . k by the reflections, BHTS."""
-        assert at.x_BSD is not None, "PaTH needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
             w_BHSK, beta_BHS = self.reflections(at.x_BSD.to(self.strength.weight.dtype))

@@ -21,7 +21,6 @@ from pe_experiments.encodings.released_types import (
     NEEDED_KEYS,
     READS_ROPE_SCALING,
     ROTATES_A_SHARE,
-    ROTATES_VALUES,
     ROTATES_WITHIN_WINDOWS,
     SCALES_FULL_LAYERS_ONLY,
     SLIDING,
@@ -116,14 +115,12 @@ class ReleasedLayer:
         window: size of its sliding window in positions; None for full attention.
         chunk: size of the chunks within which it attends; None for full attention.
         temperature: the arguments of the `PositionTemperature` of its queries; None for a constant one.
-        rotates_values: whether values rotate with the keys.
     """
 
     block: Block | None
     window: int | None = None
     chunk: int | None = None
     temperature: Mapping[str, float] | None = None
-    rotates_values: bool = False
 
 
 def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
@@ -204,23 +201,18 @@ def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> 
     """Raise ValueError for a key that is unknown and whose name says that it concerns positions."""
     for path, value in _leaves(content, text):
         key = path.rpartition(".")[2]
-        if value is None or key in ignore or path in ignore or _is_known(key, value):
+        if value is None or {key, path} & {*ignore, *READ_KEYS, *HARMLESS, *RENAMED}:
             continue
+        if key in HARMLESS_VALUES:
+            is_known = value == HARMLESS_VALUES[key]
+        else:
+            is_known = not POSITIONAL.search(key.lower())
         is_copy_of_text = path != key and key in text and text[key] == value
-        if not is_copy_of_text:
+        if not (is_known or is_copy_of_text):
             raise ValueError(
                 f"{path}={shown(value)} is not known here and may change the encoding; "
                 f"if it does not matter, add ignore=[{key}]"
             )
-
-
-def _is_known(key: str, value: Any) -> bool:
-    """Return whether the key is read, changes nothing, or has a name that does not concern positions."""
-    if key in READ_KEYS or key in HARMLESS or key in RENAMED:
-        return True
-    if key in HARMLESS_VALUES:
-        return bool(value == HARMLESS_VALUES[key])
-    return not POSITIONAL.search(key.lower())
 
 
 def _leaves(content: Block, text: Block, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -249,26 +241,22 @@ def released_layers(settings: Block) -> list[ReleasedLayer]:
     rotates = _rotates(settings, kinds)
     bases = _per_layer(settings, "layer_rope_theta") or _per_layer(settings, "rope_theta")
     shares = _per_layer(settings, "partial_rotary_factors")
-    length = math.lcm(len(kinds), len(rotates))
-    if bases or shares:
-        length = math.lcm(length, len(bases or shares))
     layers = []
-    for index in range(length):
+    for index in range(math.lcm(len(kinds), len(rotates), len(bases) or 1, len(shares) or 1)):
         kind = kinds[index % len(kinds)]
         if kind in WITHOUT_ATTENTION:
             continue
-        block = _block(settings, kind) if rotates[index % len(rotates)] else None
+        has_rope = rotates[index % len(rotates)] and (not bases or bases[index % len(bases)])
+        block = _block(settings, kind) if has_rope else None
         if block is not None and shares:
             block["partial_rotary_factor"] = shares[index % len(shares)]
         if block is not None and bases:
             block["rope_theta"] = bases[index % len(bases)]
-            block = block if block["rope_theta"] else None
         window = _window(settings) if kind in (SLIDING, COMPRESSED) else None
         if not window or window >= settings.get("max_position_embeddings", math.inf):
             window = None  # or it covers everything
         chunk = settings.get("attention_chunk_size") if kind == CHUNKED else None
-        rotates_values = settings.get("model_type") in ROTATES_VALUES
-        layers.append(ReleasedLayer(block, window, chunk, _temperature(settings, block), rotates_values))
+        layers.append(ReleasedLayer(block, window, chunk, _temperature(settings, block)))
     if not layers:
         raise ValueError(f"layer_types must contain {allowed((FULL, SLIDING, CHUNKED))}")
     return layers

@@ -42,7 +42,6 @@ class RePo(PositionalEncoding):
             nn.init.normal_(layer.weight, std=0.02)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        assert at.x_BSD is not None, "RePo needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             positions_BHS = self.positions(at.x_BSD)
         angles_BHSR = in_float64(positions_BHS)[..., None] * frequencies(self.base, self.pairs, q_BHTK.device)

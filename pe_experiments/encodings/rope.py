@@ -132,5 +132,4 @@ def rotate_by_angles(
     """Return queries and keys rotated by the angles of their tokens, which are in float64."""
     cos_BHSR, sin_BHSR = angles_BHSR.cos().float(), angles_BHSR.sin().float()
     cos, sin = half_split_tables(cos_BHSR.to(q_BHTK.device), sin_BHSR.to(q_BHTK.device))
-    queries = slice(at.first_query, at.first_query + q_BHTK.shape[2])
-    return apply_rotary(q_BHTK, cos[:, :, queries], sin[:, :, queries]), apply_rotary(k_BHSK, cos, sin)
+    return apply_rotary(q_BHTK, cos[:, :, at.queries], sin[:, :, at.queries]), apply_rotary(k_BHSK, cos, sin)

@@ -18,11 +18,11 @@ from pe_experiments.encodings.released_config import (
     released_layers,
     without_ignored,
 )
-from pe_experiments.encodings.released_types import COMPRESSED
+from pe_experiments.encodings.released_types import COMPRESSED, ROTATES_VALUES
 from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
-from pe_experiments.encodings.rope_values import RopeValues, RotatesValues
+from pe_experiments.encodings.rope_values import RopeValues
 from pe_experiments.encodings.temperature import PositionTemperature
 from pe_experiments.encodings.windows import Chunks, SlidingWindow
 from pe_experiments.terminal.errors import nearest, shown
@@ -139,7 +139,7 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
     """Return a function that builds the encoding of a layer."""
     parts: list[MakeEncoding] = []
     if layer.block is not None:
-        parts.append(_block_encoding(dict(layer.block), settings, layer.rotates_values))
+        parts.append(_block_encoding(dict(layer.block), settings))
     if layer.temperature is not None:
         parts.append(partial(PositionTemperature, **layer.temperature))  # type: ignore[arg-type]
     if not parts:
@@ -151,20 +151,25 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
     return parts[0] if len(parts) == 1 else partial(Composition, encodings=parts)
 
 
-def _block_encoding(block: dict[str, Any], settings: Block, rotates_values: bool = False) -> MakeEncoding:
+def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
     """Return a function that builds the encoding of one complete block."""
     name = block.get("rope_type", block.get("type", "default"))
     rope_type = OLD_TYPES.get(name, name)
     if rope_type not in REQUIRED_KEYS:
         raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(REQUIRED_KEYS)}")
+    rotates_values = settings.get("model_type") in ROTATES_VALUES
     longest = settings.get("max_position_embeddings")
-    original = _original_length(block, settings)
+    key = "original_max_position_embeddings"  # before any extension; that of the file comes first
+    original = settings.get(key) or block.get(key)
+    original = int(original) if original else longest
     if rope_type in ("yarn", "longrope") and longest and original:
         block.setdefault("factor", max(1.0, longest / original))
     _check(block, rope_type)
 
     shared: dict[str, Any] = {"base": float(block.get("rope_theta", 10_000.0))}
-    share = _rotated_share(block, settings)
+    share = float(block.get("partial_rotary_factor", 1.0))
+    if settings.get("qk_rope_head_dim") and "partial_rotary_factor" in block:  # of a head's rotary part
+        share *= settings.get("head_dim", settings["qk_rope_head_dim"]) / settings["qk_rope_head_dim"]
     if rope_type == "proportional":
         make = partial(RopeLinear, factor=float(block.get("factor", 1.0)), **shared)
         return partial(_proportional, make, share)
@@ -175,9 +180,13 @@ def _block_encoding(block: dict[str, Any], settings: Block, rotates_values: bool
         return partial(RopeValues, **shared) if rotates_values else partial(_rope, **shared)
     arguments: dict[str, Any] = {}
     for key in (*REQUIRED_KEYS[rope_type], *OPTIONAL_KEYS.get(rope_type, ())):
-        if key in block:
-            value = block[key]
-            arguments[key] = value if isinstance(value, bool) else _floats(value)
+        if key not in block:
+            continue
+        value = block[key]
+        if isinstance(value, Sequence):
+            arguments[key] = [float(number) for number in value]
+        else:
+            arguments[key] = value if isinstance(value, bool) else float(value)
     if rope_type == "dynamic":
         original = longest or original
     classes = {
@@ -194,7 +203,7 @@ def _block_encoding(block: dict[str, Any], settings: Block, rotates_values: bool
     return partial(classes[rope_type], original_length=original, **shared, **arguments)
 
 
-class _YarnOfValues(RotatesValues, RopeYarn):
+class _YarnOfValues(RopeValues, RopeYarn):
     """YaRN that rotates values, too (DeepSeek-V4)."""
 
 
@@ -224,25 +233,6 @@ def _proportional(make: MakeEncoding, share: float, shape: ModelShape) -> Positi
     """Return RoPE with this share of the head's frequencies, fastest first; their number is rounded down."""
     rotated_pairs = int(share * shape.head_dim // 2)
     return make(shape, kept_frequencies=rotated_pairs / (shape.head_dim // 2))  # type: ignore[call-arg]
-
-
-def _rotated_share(block: Block, settings: Block) -> float:
-    """Return the share of a head's channels that rotate; with latent attention, of its rotary part."""
-    share = float(block.get("partial_rotary_factor", 1.0))
-    if settings.get("qk_rope_head_dim") and "partial_rotary_factor" in block:
-        share *= settings.get("head_dim", settings["qk_rope_head_dim"]) / settings["qk_rope_head_dim"]
-    return share
-
-
-def _original_length(block: Block, settings: Block) -> int | None:
-    """Return the length before any extension, else ``max_position_embeddings``; None if neither is given."""
-    length = settings.get("original_max_position_embeddings") or block.get("original_max_position_embeddings")
-    return int(length) if length else settings.get("max_position_embeddings")
-
-
-def _floats(value: Any) -> Any:
-    """Return a number, or each number of a list, as a float."""
-    return [float(part) for part in value] if isinstance(value, Sequence) else float(value)
 
 
 def _check(block: Block, rope_type: str) -> None:

@@ -18,9 +18,6 @@ class RopePlusPlus(Rope):
     heads (EH); there the two heads also share their values, and projections and cache are halved. Here the
     projections are those of RoPE. Parameters: none. Beyond training: as `Rope`; every angle occurs as a
     cosine and as a sine. In decoders and encoders.
-
-    Args:
-        base, rotary_fraction, kept_frequencies: see `Rope`.
     """
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:

@@ -6,19 +6,7 @@ from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.rope import Rope, apply_rotary
 
 
-class RotatesValues(Rope):
-    """Base class of RoPE that also rotates values with the keys, and what is read back with the queries."""
-
-    def values(self, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
-        _, key_tables = at.once(self._tables)
-        return apply_rotary(v_BHSK, *key_tables)
-
-    def outputs(self, o_BHTK: Tensor, at: AttentionContext) -> Tensor:
-        (cos_B1TC, signed_sin_B1TC), _ = at.once(self._tables)
-        return apply_rotary(o_BHTK, cos_B1TC, -signed_sin_B1TC)
-
-
-class RopeValues(RotatesValues):
+class RopeValues(Rope):
     """RoPE on queries, keys and values: o_i = R(-i) sum_j w_ij R(j) v_j, with the rotations R of RoPE.
 
     Each value is read rotated by j - i, on the channels that rotate in queries and keys; the other channels
@@ -27,7 +15,12 @@ class RopeValues(RotatesValues):
     Source: García-Castellanos, Weiler and Bekkers 2026, arXiv:2606.11275 (RoVE), and DeepSeek-V4 (2026),
     where one vector serves as key and value. Parameters: none. Beyond training: defined everywhere; slow
     pairs reach untrained angles. In decoders and encoders.
-
-    Args:
-        base, rotary_fraction, kept_frequencies: as in `Rope`.
     """
+
+    def values(self, v_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        _, key_tables = at.once(self._tables)
+        return apply_rotary(v_BHSK, *key_tables)
+
+    def outputs(self, o_BHTK: Tensor, at: AttentionContext) -> Tensor:
+        (cos_B1TC, signed_sin_B1TC), _ = at.once(self._tables)
+        return apply_rotary(o_BHTK, cos_B1TC, -signed_sin_B1TC)

@@ -47,7 +47,6 @@ class SelectiveRope(PositionalEncoding):
         self.convolution = nn.Conv1d(width, width, KERNEL_SIZE, groups=width, bias=False)
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
-        assert at.x_BSD is not None, "selective RoPE needs the hidden state of the layer"
         with torch.autocast(q_BHTK.device.type, enabled=False):
             angles_BHSR = self._angles(at.x_BSD.to(self.convolution.weight.dtype))
         return rotate_by_angles(angles_BHSR, q_BHTK, k_BHSK, at)

@@ -37,8 +37,8 @@ class StickBreaking(PositionalEncoding):
 
     def weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         z_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
-        queries = torch.arange(q_BHTK.shape[2], device=z_BHTS.device) + at.first_query
-        is_self_TS = torch.arange(k_BHSK.shape[2], device=z_BHTS.device) == queries[:, None]
+        index_S = torch.arange(k_BHSK.shape[2], device=z_BHTS.device)
+        is_self_TS = index_S == index_S[at.queries, None]
         masked_B1TS = (~at.visible_BTS | is_self_TS)[:, None]
         log_left_BHTS = F.logsigmoid(-z_BHTS).masked_fill(masked_B1TS, 0.0)
         # The log of what nearer keys leave is a sum over s > j, shifted rather than subtracted to stay exact.

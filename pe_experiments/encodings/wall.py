@@ -38,14 +38,12 @@ class Wall(PositionalEncoding):
         """Return the change of the scaled q . k by the gates, BHTS."""
         with torch.autocast(q_BHTK.device.type, enabled=False):
             q_BHTK, k_BHSK = at_least_float32(q_BHTK), at_least_float32(k_BHSK)
-            products_BHTS = self._faded_products(q_BHTK, k_BHSK, self._log_fading(at), at.first_query)
+            gates_BSW = self.gate(at.x_BSD.to(self.gate.weight.dtype))
+            gates_BSHK = gates_BSW.unflatten(-1, (self.shape.num_heads, -1))
+            # P is in float64, so that differences of long sums stay exact.
+            log_BHSK = in_float64(F.logsigmoid(gates_BSHK)).cumsum(1).transpose(1, 2)
+            products_BHTS = self._faded_products(q_BHTK, k_BHSK, log_BHSK, at.first_query)
             return (products_BHTS - q_BHTK @ k_BHSK.mT) * self.shape.head_dim**-0.5
-
-    def _log_fading(self, at: AttentionContext) -> Tensor:
-        """Return P, [B, H, S, K], in float64 so that differences of long sums stay exact."""
-        assert at.x_BSD is not None, "Wall attention needs the hidden state of the layer"
-        gates_BSHK = self.gate(at.x_BSD.to(self.gate.weight.dtype)).unflatten(-1, (self.shape.num_heads, -1))
-        return in_float64(F.logsigmoid(gates_BSHK)).cumsum(1).transpose(1, 2)
 
     def _faded_products(self, q_BHTK: Tensor, k_BHSK: Tensor, log_BHSK: Tensor, first: int) -> Tensor:
         """Return sum_c q_ic k_jc exp(P_ic - P_jc), BHTS, for queries from index ``first`` on.
@@ -53,8 +51,7 @@ class Wall(PositionalEncoding):
         The exponential is split at the last key a of a block into exp(P_i - P_a) exp(P_a - P_j). Neither
         factor exceeds 1 for queries from a on; for queries within the block each pair is computed directly.
         """
-        queries = q_BHTK.shape[2]
-        log_q_BHTK = log_BHSK[:, :, first : first + queries]
+        log_q_BHTK = log_BHSK[:, :, first : first + q_BHTK.shape[2]]
         columns = []
         for start in range(0, k_BHSK.shape[2], BLOCK):
             k, log_k = k_BHSK[:, :, start : start + BLOCK], log_BHSK[:, :, start : start + BLOCK]

@@ -35,10 +35,10 @@ class SlidingWindow(PositionBias):
             self.invariant_to = "nothing"
 
     def _bias(self, at: AttentionContext) -> Tensor:
-        bias_B1TS = window_mask(at, torch.tensor([float(self.window)], device=at.q_positions_BT.device))
-        if self.first == 0:
-            return bias_B1TS
-        return bias_B1TS.masked_fill((at.k_positions_BS < self.first)[:, None, None], 0.0)
+        masked_BTS = at.relative_positions_BTS.abs() >= self.window
+        if self.first:
+            masked_BTS = masked_BTS & (at.k_positions_BS >= self.first)[:, None]
+        return bias_of_mask(masked_BTS[:, None])
 
 
 class Chunks(PositionBias):
@@ -64,8 +64,7 @@ class Chunks(PositionBias):
     def _bias(self, at: AttentionContext) -> Tensor:
         query_chunks_B1T1 = at.q_positions_BT.div(self.chunk, rounding_mode="floor")[:, None, :, None]
         key_chunks_B11S = at.k_positions_BS.div(self.chunk, rounding_mode="floor")[:, None, None, :]
-        masked_B1TS = query_chunks_B1T1 != key_chunks_B11S
-        return torch.zeros(masked_B1TS.shape, device=masked_B1TS.device).masked_fill_(masked_B1TS, MASKED)
+        return bias_of_mask(query_chunks_B1T1 != key_chunks_B11S)
 
 
 class HardAlibi(PositionBias):
@@ -92,10 +91,9 @@ class HardAlibi(PositionBias):
     def _bias(self, at: AttentionContext) -> Tensor:
         head_H = torch.arange(self.shape.num_heads, device=at.q_positions_BT.device)
         window_H = torch.where(head_H < self.windowed_heads, head_H + 1.0, torch.inf)
-        return window_mask(at, window_H)
+        return bias_of_mask(at.relative_positions_BTS.abs()[:, None] >= window_H[:, None, None])
 
 
-def window_mask(at: AttentionContext, window_H: Tensor) -> Tensor:
-    """Return the bias [B, H, T, S]: 0 for keys nearer than the head's window, `MASKED` elsewhere."""
-    masked_BHTS = at.relative_positions_BTS.abs()[:, None] >= window_H[:, None, None]
-    return torch.zeros(masked_BHTS.shape, device=window_H.device).masked_fill_(masked_BHTS, MASKED)
+def bias_of_mask(masked_BHTS: Tensor) -> Tensor:
+    """Return the bias: `MASKED` where True, else 0."""
+    return torch.zeros(masked_BHTS.shape, device=masked_BHTS.device).masked_fill_(masked_BHTS, MASKED)
