@@ -52,11 +52,9 @@ class ContinuousBias(PositionBias):
 
     def _bias(self, at: AttentionContext) -> Tensor:
         distance_BTS = -at.relative_positions_BTS
-        if distance_BTS.is_floating_point():
-            return self._evaluate(distance_BTS).permute(0, 3, 1, 2)
         # Whole ids repeat distances, so evaluate the network once per distinct distance.
         least, largest = (int(bound) for bound in distance_BTS.aminmax())
-        if largest - least >= distance_BTS.numel():
+        if distance_BTS.is_floating_point() or largest - least >= distance_BTS.numel():
             return self._evaluate(distance_BTS).permute(0, 3, 1, 2)
         table_RH = self._evaluate(torch.arange(least, largest + 1, device=distance_BTS.device))
         return table_RH[distance_BTS - least].permute(0, 3, 1, 2)

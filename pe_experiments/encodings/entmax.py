@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.scaled_logits import log_keys
 from pe_experiments.encodings.softmax import MASKED, Softmax
-from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.errors import one_of
 
 Slopes = Literal["linear", "exponential"]
@@ -115,7 +115,7 @@ class AdaptiveEntmax(PositionalEncoding):
 
     def _factors(self, at: AttentionContext) -> Tensor:
         """Return the factor of each query in the heads without a bias, [B, h, T, 1] in float32 or better."""
-        log_BhT1 = at.once(log_keys_plus_one)
+        log_BhT1 = log_keys(at, added=1)
         if self.scale == "learned":
             beta_Bh = self.beta_h[:, None, None]
             gamma_Bh = self.gamma_h[:, None, None]
@@ -125,13 +125,6 @@ class AdaptiveEntmax(PositionalEncoding):
                 beta_Bh = F.softplus(self.strength(x_BTD)).mT[..., None]
                 gamma_Bh = 2 * torch.tanh(self.exponent(x_BTD)).mT[..., None]
         return 1 + beta_Bh * log_BhT1**gamma_Bh
-
-
-def log_keys_plus_one(at: AttentionContext) -> Tensor:
-    """Return ln (n + 1) of the number n of keys each query sees, [B, 1, T, 1] in float32."""
-    # A padded row of an encoder's batch may see no key; its output is not used but must stay finite.
-    logs_BT = in_float64(at.visible_keys_BT.clamp(min=1)).log1p()
-    return logs_BT.float().to(at.visible_keys_BT.device)[:, None, :, None]
 
 
 class _Entmax(torch.autograd.Function):

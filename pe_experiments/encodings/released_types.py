@@ -181,12 +181,17 @@ NEEDED_KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
     "flint": (("layer_types",),),
     "muse_glimmer_text": (("layer_types",), ("layer_rope_theta",)),
 }
-# Keys that only the code of these types reads. In the file of any other known type they are left over.
+# Keys that only the code of types reads that have a default for them. In the file of any other known type
+# they are left over.
+READ_WITH_DEFAULT = (
+    "attention_chunk_size", "attn_temperature_tuning", "local_attention", "max_window_layers",
+    "no_rope_layer_interval", "position_embedding_type", "rope_local_base_freq", "rotary_dim",
+    "sliding_window", "use_sliding_window",
+)  # fmt: skip
+# Keys that only the code of these types reads, beside those above.
 READ_BY: dict[str, tuple[str, ...]] = {
-    "attention_chunk_size": ("llama4_text",),
     "attention_window_size": ("recurrent_gemma",),
     "attn_rotary_emb": (),
-    "attn_temperature_tuning": ("llama4_text",),
     "global_attn_every_n_layers": ("afmoe", "modernbert", "modernbert-decoder"),
     "hybrid_layer_pattern": ("mimo_v2_flash",),
     "layer_rope_theta": ("granite_swa", "granitemoe_swa", "muse_glimmer_text"),
@@ -201,31 +206,14 @@ READ_BY: dict[str, tuple[str, ...]] = {
         "qwen2_vl_text", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma",
         "smollm3", "step3p5", "step3p7_text", "vaultgemma", "zamba",
     ),
-    "local_attention": ("modernbert", "modernbert-decoder"),
-    "max_window_layers": (
-        "dots1", "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl",
-        "qwen2_vl_text", "qwen3",
-    ),
-    "no_rope_layer_interval": ("llama4_text", "smollm3"),
     "no_rope_layers": ("llama4_text", "smollm3"),
-    "position_embedding_type": ("granitemoehybrid",),
-    "rope_local_base_freq": ("gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder"),
-    "rotary_dim": ("codegen", "gptj", "minimax_m2"),
+    "rotary_dim": ("minimax_m2",),
     "sliding_window": (
-        "afmoe", "cohere2", "cohere2_moe", "cwm", "deepseek_v4", "dots1", "exaone4", "exaone_moe", "flint",
-        "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text", "gpt_oss", "granite_swa", "granitemoe_swa",
-        "kolibri1", "laguna", "lfm3", "mellum", "mimo_v2_flash", "ministral", "ministral3", "mistral",
-        "mixtral", "modernbert", "modernbert-decoder", "muse_glimmer_text", "olmo3", "phi3",
-        "phi4_multimodal", "phimoe", "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text",
-        "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_moe", "recurrent_gemma", "smollm3",
-        "starcoder2", "step3p5", "step3p7_text", "vaultgemma",
+        "ministral3", "mixtral", "modernbert", "modernbert-decoder", "phi3", "phi4_multimodal", "phimoe",
+        "smollm3", "starcoder2", "step3p5", "step3p7_text",
     ),
     "sliding_window_pattern": ("cohere2", "cohere2_moe", "exaone4", "exaone_moe", "gemma3_text"),
     "sliding_window_size": ("mimo_v2_flash",),
-    "use_sliding_window": (
-        "qwen2", "qwen2_5_omni_text", "qwen2_5_vl", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl",
-        "qwen2_vl_text", "qwen3", "qwen3_moe", "smollm3",
-    ),
 }  # fmt: skip
 # Types that rotate a share of the channels without any extension of RoPE; the others read it only with one.
 ROTATES_A_SHARE = (
@@ -260,7 +248,10 @@ def is_read(model_type: str | None, key: str) -> bool:
     """Return whether the code of a type reads a key; of a type that is not known here, every key."""
     if model_type in ("modernbert", "modernbert-decoder") and key == "rope_theta":
         return False  # but ``global_rope_theta``
-    return model_type not in DEFAULTS or key not in READ_BY or model_type in READ_BY[key]
+    if model_type not in DEFAULTS or key not in (*READ_BY, *READ_WITH_DEFAULT):
+        return True
+    has_default = key in READ_WITH_DEFAULT and key in DEFAULTS[model_type]
+    return has_default or model_type in READ_BY.get(key, ())
 
 
 def complete(settings: dict[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -30,21 +30,25 @@ from pe_experiments.terminal.errors import nearest, shown
 OLD_TYPES = {"su": "longrope", "mrope": "default"}  # old names of types
 # Keys of a block of any type.
 COMMON_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
-# The further keys of a block that its type requires, and those that it allows.
-REQUIRED_KEYS: dict[str, tuple[str, ...]] = {
-    "default": (),
-    "linear": ("factor",),
-    "dynamic": ("factor",),
-    "yarn": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    "longrope": ("short_factor", "long_factor"),
-    "proportional": (),
-}
-OPTIONAL_KEYS: dict[str, tuple[str, ...]] = {
-    "dynamic": ("alpha",),
-    "yarn": ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
-    "longrope": ("factor", "attention_factor"),
-    "proportional": ("factor",),
+
+
+class RopeType(NamedTuple):
+    """A type of a block: the class of its encoding, and the further keys that it requires and allows."""
+
+    cls: Callable[..., Rope]
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+YARN_KEYS = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+TYPES = {
+    "default": RopeType(Rope),
+    "linear": RopeType(RopeLinear, ("factor",)),
+    "dynamic": RopeType(RopeDynamicNtk, ("factor",), ("alpha",)),
+    "yarn": RopeType(RopeYarn, ("factor",), YARN_KEYS),
+    "llama3": RopeType(RopeLlama3, ("factor", "low_freq_factor", "high_freq_factor")),
+    "longrope": RopeType(RopeLongRope, ("short_factor", "long_factor"), ("factor", "attention_factor")),
+    "proportional": RopeType(RopeLinear, (), ("factor",)),
 }
 # For positions of images, read elsewhere, or without effect.
 IGNORED_KEYS = (
@@ -155,8 +159,8 @@ def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
     """Return a function that builds the encoding of one complete block."""
     name = block.get("rope_type", block.get("type", "default"))
     rope_type = OLD_TYPES.get(name, name)
-    if rope_type not in REQUIRED_KEYS:
-        raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(REQUIRED_KEYS)}")
+    if rope_type not in TYPES:
+        raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(TYPES)}")
     rotates_values = settings.get("model_type") in ROTATES_VALUES
     longest = settings.get("max_position_embeddings")
     key = "original_max_position_embeddings"  # before any extension; that of the file comes first
@@ -179,7 +183,7 @@ def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
     if rope_type == "default":
         return partial(RopeValues, **shared) if rotates_values else partial(_rope, **shared)
     arguments: dict[str, Any] = {}
-    for key in (*REQUIRED_KEYS[rope_type], *OPTIONAL_KEYS.get(rope_type, ())):
+    for key in (*TYPES[rope_type].required, *TYPES[rope_type].optional):
         if key not in block:
             continue
         value = block[key]
@@ -189,18 +193,12 @@ def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
             arguments[key] = value if isinstance(value, bool) else float(value)
     if rope_type == "dynamic":
         original = longest or original
-    classes = {
-        "linear": RopeLinear,
-        "dynamic": RopeDynamicNtk,
-        "yarn": RopeYarn,
-        "llama3": RopeLlama3,
-        "longrope": RopeLongRope,
-    }
+    cls = TYPES[rope_type].cls
     if rotates_values:
         if rope_type != "yarn":
             raise ValueError(f"rope_parameters.rope_type={name} is not implemented for rotated values")
-        classes["yarn"] = _YarnOfValues
-    return partial(classes[rope_type], original_length=original, **shared, **arguments)
+        cls = _YarnOfValues
+    return partial(cls, original_length=original, **shared, **arguments)
 
 
 class _YarnOfValues(RopeValues, RopeYarn):
@@ -237,8 +235,8 @@ def _proportional(make: MakeEncoding, share: float, shape: ModelShape) -> Positi
 
 def _check(block: Block, rope_type: str) -> None:
     """Raise ValueError for a key that is unknown, missing or not a number."""
-    required = REQUIRED_KEYS[rope_type]
-    allowed_keys = (*COMMON_KEYS, *required, *OPTIONAL_KEYS.get(rope_type, ()))
+    _, required, optional = TYPES[rope_type]
+    allowed_keys = (*COMMON_KEYS, *required, *optional)
     has_alpha = rope_type == "dynamic" and "alpha" in block
     for key, value in block.items():
         if key in IGNORED_KEYS or (has_alpha and key in IGNORED_BESIDE_ALPHA):

@@ -50,8 +50,8 @@ class ScalableSoftmax(PositionalEncoding):
         return (q_BHTK * (self.scale_H[:, None, None] * at.once(log_keys))).to(q_BHTK.dtype), k_BHSK
 
 
-def log_keys(at: AttentionContext) -> Tensor:
-    """Return ln of the number of keys each query sees, [B, 1, T, 1] in float32."""
+def log_keys(at: AttentionContext, added: int = 0) -> Tensor:
+    """Return ln of the number of keys each query sees plus ``added``, [B, 1, T, 1] in float32."""
     # A padded row of an encoder's batch may see no key; its output is not used but must stay finite.
-    logs_BT = in_float64(at.visible_keys_BT.clamp(min=1)).log()
+    logs_BT = in_float64(at.visible_keys_BT.clamp(min=1) + added).log()
     return logs_BT.float().to(at.visible_keys_BT.device)[:, None, :, None]

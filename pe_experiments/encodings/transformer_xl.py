@@ -1,5 +1,7 @@
 """Transformer-XL's relative position encoding (Dai et al. 2019)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -44,7 +46,7 @@ class TransformerXL(PositionalEncoding):
         scale = self.shape.head_dim**-0.5
         key_term_BH1S = (self.u_HK[:, None] * scale).to(k_BHSK.dtype) @ k_BHSK.mT
         query_BHTK = (q_BHTK + self.v_HK[:, None]) * scale
-        distances = at.once(_distances_behind if self.shape.causal else _distances_around)
+        distances = at.once(_distances_behind if self.shape.causal else _distances)
         if distances is None:
             distance_term_BHTS = self._split(query_BHTK, at)
         else:
@@ -85,7 +87,7 @@ class TransformerXL(PositionalEncoding):
         return cos_and_sin(positions_BT, (self.base ** (-even / self.shape.d_model))[None])
 
 
-def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None:
+def _distances(at: AttentionContext, ahead: bool = True) -> tuple[Tensor, Tensor] | None:
     """Return distinct distances [R] and their index [B, T, S]; None if rows differ or R is large."""
     rows_agree = len(at.q_positions_BT) == len(at.k_positions_BS) == 1
     keys = at.k_positions_BS.shape[1]
@@ -99,11 +101,4 @@ def _distinct(at: AttentionContext, ahead: bool) -> tuple[Tensor, Tensor] | None
     return distances_R, index_BTS
 
 
-def _distances_behind(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """Return `_distinct` for a decoder, in which later keys are masked."""
-    return _distinct(at, ahead=False)
-
-
-def _distances_around(at: AttentionContext) -> tuple[Tensor, Tensor] | None:
-    """Return `_distinct` for an encoder, with keys on both sides."""
-    return _distinct(at, ahead=True)
+_distances_behind = partial(_distances, ahead=False)  # for a decoder, in which later keys are masked

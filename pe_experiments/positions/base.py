@@ -54,6 +54,16 @@ class PositionPolicy:
         raise TypeError(f"{type(self).__name__} takes no ids from the task")
 
 
+def enough_positions(max_positions: int, train_length: int) -> int:
+    """Return the number of ids of a policy; raise a ValueError if the training needs more."""
+    if max_positions < train_length:
+        raise ValueError(
+            f"max_positions={max_positions} is below the {train_length} tokens of the longest training "
+            f"sequence; allowed: {train_length} or more"
+        )
+    return max_positions
+
+
 def sorted_ids(drawn_BP: Tensor, declared_B: Tensor, above: float) -> Tensor:
     """Sort the ids of each row, all below ``above``, in ascending order; padding repeats the last id."""
     padding_BP = torch.arange(drawn_BP.shape[1]) >= declared_B[:, None]

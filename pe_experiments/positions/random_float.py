@@ -27,17 +27,14 @@ class RandomFloat(PositionPolicy):
         self.span = None if span is None else above(0, "span", span)
 
     def largest_trained(self, train_length: int) -> float:
-        return self._end(train_length)
+        return train_length if self.span is None else self.span
 
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         longest = int(declared_B.max())
         drawn_BP = torch.rand(len(declared_B), longest, generator=generator, dtype=torch.float64)
-        return sorted_ids(drawn_BP, declared_B, 1.0) * self._end(train_length)
+        return sorted_ids(drawn_BP, declared_B, 1.0) * self.largest_trained(train_length)
 
     def evaluation_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         middles_P = torch.arange(int(declared_B.max()), dtype=torch.float64) + 0.5
-        return middles_P * (self._end(train_length) / declared_B.clamp(min=train_length).double())[:, None]
-
-    def _end(self, train_length: int) -> float:
-        """Return the end of the range of positions."""
-        return train_length if self.span is None else self.span
+        spacing_B = self.largest_trained(train_length) / declared_B.clamp(min=train_length).double()
+        return middles_P * spacing_B[:, None]

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.positions.base import PositionPolicy, sorted_ids
+from pe_experiments.positions.base import PositionPolicy, enough_positions, sorted_ids
 from pe_experiments.terminal.errors import at_least, one_of
 
 Evaluation = Literal["draw", "consecutive"]
@@ -27,13 +27,7 @@ class RandomOffset(PositionPolicy):
         self.max_positions = None if max_positions is None else at_least(1, "max_positions", max_positions)
 
     def train_positions(self, train_length: int) -> int:
-        positions = 4 * train_length if self.max_positions is None else self.max_positions
-        if positions < train_length:
-            raise ValueError(
-                f"max_positions={positions} is below the {train_length} tokens of the longest training "
-                f"sequence; allowed: {train_length} or more, or null for {4 * train_length}"
-            )
-        return positions
+        return enough_positions(self.max_positions or 4 * train_length, train_length)
 
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         choices_B = self.train_positions(train_length) - declared_B + 1
@@ -59,12 +53,7 @@ class RandomSubset(PositionPolicy):
         self.evaluation = one_of(Evaluation, "evaluation", evaluation)
 
     def train_positions(self, train_length: int) -> int:
-        if self.max_positions < train_length:
-            raise ValueError(
-                f"max_positions={self.max_positions} is below the {train_length} tokens of the longest "
-                f"training sequence; allowed: {train_length} or more"
-            )
-        return self.max_positions
+        return enough_positions(self.max_positions, train_length)
 
     def training_ids(self, declared_B: Tensor, train_length: int, generator: torch.Generator) -> Tensor:
         return self._draw(declared_B, generator)

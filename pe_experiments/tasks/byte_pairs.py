@@ -4,10 +4,11 @@ import codecs
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
+
+from pe_experiments.tasks.saved_datasets import text_library
 
 BYTES = 256  # every byte is a token
 MOST_TOKENS = 1 << 16
@@ -33,7 +34,8 @@ class BytePairs:
     """
 
     def __init__(self, content: np.ndarray, vocab_size: int):
-        library = _library()
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread, like the rest of a run
+        library = text_library("tokenizers", "tokenizer=bpe")
         levels = library.pre_tokenizers.ByteLevel
         self._tokenizer = library.Tokenizer(library.models.BPE())
         self._tokenizer.pre_tokenizer = levels(add_prefix_space=False)
@@ -64,17 +66,6 @@ class BytePairs:
         """Return the tokens of bytes, uint16."""
         encodings = (self._tokenizer.encode(text, add_special_tokens=False) for text in _texts(content))
         return np.concatenate([np.array(encoding.ids, np.uint16) for encoding in encodings])
-
-
-def _library() -> Any:
-    """Return the library `tokenizers`, restricted to one thread like the rest of a run."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        import tokenizers
-    except ModuleNotFoundError as error:
-        how = 'install it with pip install -e ".[text]"'
-        raise ValueError(f"tokenizer=bpe: the library tokenizers is not installed; {how}") from error
-    return tokenizers
 
 
 def _texts(content: np.ndarray) -> Iterator[str]:

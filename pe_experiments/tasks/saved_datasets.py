@@ -1,5 +1,6 @@
 """Texts that the library ``datasets`` has saved on disk with ``save_to_disk``."""
 
+import importlib
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -37,7 +38,8 @@ def dataset_bytes(folder: str, column: str, changed_at: int) -> np.ndarray:
     Raises:
         ValueError: the library is not installed, or there is no such column.
     """
-    dataset = _load(folder)
+    os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+    dataset = text_library("datasets", f"path={folder}").load_from_disk(folder)
     columns = [name for name, feature in dataset.features.items() if "string" in str(feature)]
     if column not in columns:
         allowed = f"allowed: {', '.join(columns)}" if columns else "it has no column of texts"
@@ -46,12 +48,10 @@ def dataset_bytes(folder: str, column: str, changed_at: int) -> np.ndarray:
     return np.frombuffer("\n".join(rows).encode(), np.uint8)
 
 
-def _load(folder: str) -> Any:
-    os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+def text_library(name: str, argument: str) -> Any:
+    """Return an optional library; an error names the argument that needs it."""
     try:
-        import datasets
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         how = 'install it with pip install -e ".[text]"'
-        problem = f"path={folder} was saved by the library datasets, which is not installed"
-        raise ValueError(f"{problem}; {how}") from error
-    return datasets.load_from_disk(folder)
+        raise ValueError(f"{argument}: the library {name} is not installed; {how}") from error

@@ -134,14 +134,15 @@ class Scan(Task):
                 f"trained_to={self.trained_to}; the nearest length below is {self.nearest_length(length)}"
             )
         inputs_CN, targets_CM = _all_commands()[length]
-        if self.split is None or length > self.trained_to:
-            return Commands(inputs_CN, targets_CM)
         tenth = -(-len(inputs_CN) // 10)
-        rows = {
-            "evaluation": slice(tenth),
-            "validation": slice(tenth, 2 * tenth),
-            "training": slice(2 * tenth, None),
-        }[self.split]
+        if self.split is None or length > self.trained_to:
+            rows = slice(None)
+        elif self.split == "evaluation":
+            rows = slice(tenth)
+        elif self.split == "validation":
+            rows = slice(tenth, 2 * tenth)
+        else:
+            rows = slice(2 * tenth, None)
         return Commands(inputs_CN[rows], targets_CM[rows])
 
 
@@ -193,18 +194,10 @@ def interpret(words: list[str]) -> list[str]:
 
 def _interpret_phrase(words: list[str]) -> list[str]:
     """Return the actions of a command without "and" and "after"."""
-    *phrase, last = words or [""]
-    times = {"twice": 2, "thrice": 3}.get(last)
-    if times:
-        return times * _interpret_verb(phrase)
-    return _interpret_verb(words)
-
-
-def _interpret_verb(words: list[str]) -> list[str]:
-    """Return the actions of a verb with its direction."""
-    match words:
+    times = {"twice": 2, "thrice": 3}.get(words[-1], 1) if words else 1
+    match words[:-1] if times > 1 else words:
         case ["walk" | "look" | "run" | "jump" as verb]:
-            return [verb.upper()]
+            return times * [verb.upper()]
         case ["turn", *direction]:
             verb_actions = []
         case ["walk" | "look" | "run" | "jump" as verb, *direction]:
@@ -213,11 +206,11 @@ def _interpret_verb(words: list[str]) -> list[str]:
             raise ValueError("no verb")
     match direction:
         case ["left" | "right" as side]:
-            return [TURNS[side], *verb_actions]
+            return times * [TURNS[side], *verb_actions]
         case ["opposite", "left" | "right" as side]:
-            return [TURNS[side], TURNS[side], *verb_actions]
+            return times * [TURNS[side], TURNS[side], *verb_actions]
         case ["around", "left" | "right" as side]:
-            return 4 * [TURNS[side], *verb_actions]
+            return times * 4 * [TURNS[side], *verb_actions]
     raise ValueError("no direction")
 
 

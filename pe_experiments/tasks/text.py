@@ -29,7 +29,6 @@ DATASET_SPLITS = ("train", "validation", "test")  # of a saved dataset, used for
 SUFFIXES = (".py", ".rst", ".txt")  # of the standard library's sources and documents
 EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
-
 Tokenizer = Literal["bpe"]
 TEXT_COLUMN = "text"
 
@@ -85,7 +84,12 @@ class Text(Task):
         vocab_size: int = BYTES,
         column: str = TEXT_COLUMN,
     ):
-        _check_tokens(tokenizer, vocab_size)
+        if tokenizer is None and vocab_size != BYTES:
+            raise ValueError(f"vocab_size={vocab_size}: bytes are {BYTES} symbols; add tokenizer=bpe")
+        if tokenizer is not None:
+            one_of(Tokenizer, "tokenizer", tokenizer)
+            if not BYTES <= vocab_size <= MOST_TOKENS:
+                raise ValueError(f"vocab_size={vocab_size}: expected {BYTES} to {MOST_TOKENS}")
         splits = saved_splits(path) if path else []
         if column != TEXT_COLUMN and not splits:
             raise ValueError(f"column={column}: path={path} is not a folder saved by the library datasets")
@@ -101,21 +105,18 @@ class Text(Task):
         else:
             self.files = tuple(sorted(files, key=lambda file: hashlib.sha256(names[file].encode()).digest()))
         self.names = [names[file] for file in self.files]
-        if splits:
-            self.data_files = tuple(path for folder in splits for path in data_files(folder))
-        else:
+        self.data_files = tuple(path for folder in splits for path in data_files(folder))
+        if not splits:
             self.data_files = tuple(file.path for file in self.files)
         self.ends = list(accumulate(file.size for file in self.files))
         if self.ends[-1] < FEWEST_BYTES:
-            hint = "; files whose names begin with a dot are not read" if os.path.isdir(str(path)) else ""
             raise ValueError(
                 f"path={path}: {self.ends[-1]} bytes are too short a text; at least {FEWEST_BYTES} are needed"
-                f"{hint}"
             )
         training_end, validation_end = self.ends[:2] if has_splits else (self._cut(0.9), self._cut(0.95))
         if training_end == validation_end:  # the same end of a file is near both
             validation_end = round(0.95 * self.ends[-1])
-        if tokenizer:
+        if tokenizer:  # cut before a character, which may have several bytes in UTF-8
             training_end, validation_end = map(self._character_start, (training_end, validation_end))
         self.bounds: dict[Split, tuple[int, int]] = {
             "training": (0, training_end),
@@ -139,19 +140,15 @@ class Text(Task):
         return nearest if abs(nearest - target) <= TOLERANCE * self.ends[-1] else round(target)
 
     def _character_start(self, cut: int) -> int:
-        """Return a cut of a text in UTF-8, moved to the start of the next character."""
         while cut < self.ends[-1] and 0x80 <= self.read(cut, 1)[0] < 0xC0:
             cut += 1
         return cut
 
     def _tokens(self, split: Split) -> np.ndarray:
-        """Return all tokens of a split."""
         return _encoded(self.files, self.bounds["training"][1], self.vocab_size, self.bounds[split])
 
     def sizes(self, symbols: Tensor) -> Tensor:
-        if self.byte_pairs is None:
-            return torch.ones_like(symbols)
-        return self.byte_pairs.sizes_V[symbols]
+        return self.byte_pairs.sizes_V[symbols] if self.byte_pairs else super().sizes(symbols)
 
     def solve_row(self, row: list[int]) -> list[int]:
         return [*row[1:], IGNORE]
@@ -188,11 +185,11 @@ class Text(Task):
         """Return path, size in bytes and splits of each file in order."""
         rows: list[dict[str, str | int]] = []
         for name, file, end in zip(self.names, self.files, self.ends, strict=True):
-            start = end - file.size
-            splits = []
-            for split, (split_start, split_end) in self.bounds.items():
-                if max(split_start, start) < min(split_end, end):
-                    splits.append(split)
+            splits = [
+                split
+                for split, (first, stop) in self.bounds.items()
+                if first < end and end - file.size < stop
+            ]
             rows.append({"path": name, "bytes": file.size, "split": " ".join(splits)})
         return rows
 
@@ -236,12 +233,8 @@ def _user_files(path: str) -> Sequence[File]:
 
 
 def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
-    files = []
-    for path in paths:
-        stat = os.stat(path)
-        if stat.st_size:
-            files.append(File(path, stat.st_size, stat.st_mtime_ns))
-    return files
+    files = [File(path, os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+    return [file for file in files if file.size]
 
 
 @lru_cache(maxsize=4)
@@ -296,7 +289,6 @@ def _read_file(file: File, offset: int, count: int) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _byte_pairs(files: tuple[File, ...], training_end: int, vocab_size: int) -> BytePairs:
-    """Return the tokenizer of a corpus, trained once in this process."""
     return BytePairs(_read_joined(files, 0, training_end), vocab_size)
 
 
@@ -304,7 +296,6 @@ def _byte_pairs(files: tuple[File, ...], training_end: int, vocab_size: int) -> 
 def _encoded(
     files: tuple[File, ...], training_end: int, vocab_size: int, bounds: tuple[int, int]
 ) -> np.ndarray:
-    """Return the tokens of a part of a corpus, encoded once in this process."""
     start, stop = bounds
     return _byte_pairs(files, training_end, vocab_size).encode(_read_joined(files, start, stop - start))
 
@@ -314,14 +305,3 @@ def _dataset_file(folder: Path, column: str) -> File:
     changed_at = max((path.stat().st_mtime_ns for path in data_files(folder)), default=0)
     size = len(dataset_bytes(str(folder), column, changed_at))
     return File(str(folder), size, changed_at, column)
-
-
-def _check_tokens(tokenizer: Tokenizer | None, vocab_size: int) -> None:
-    """Raise a ValueError for an unknown tokenizer or a number of tokens that it cannot have."""
-    if tokenizer is None:
-        if vocab_size != BYTES:
-            raise ValueError(f"vocab_size={vocab_size}: bytes are {BYTES} symbols; add tokenizer=bpe")
-        return
-    one_of(Tokenizer, "tokenizer", tokenizer)
-    if not BYTES <= vocab_size <= MOST_TOKENS:
-        raise ValueError(f"vocab_size={vocab_size}: expected {BYTES} to {MOST_TOKENS}")
