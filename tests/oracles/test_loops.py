@@ -24,8 +24,8 @@ def test_every_encoding_has_a_loop() -> None:
     missing = sorted(set(shipped("pe")) - set(VECTORS) - set(LOGITS) - COMPOSED)
     assert not missing, (
         f"{', '.join(missing)}: write the formula as a function (case, head, query, key) -> logit over "
-        f"single numbers in a file of its family in tests/oracles/loops, list it under its name in "
-        f"tests/oracles/loops/__init__.py, and its hyperparameters in tests/oracles/cases.py"
+        f"single numbers with its name in a file of its family in tests/oracles/loops, and list its "
+        f"hyperparameters in tests/oracles/cases.py"
     )
 
 

@@ -160,16 +160,45 @@ FURTHER_FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
+# Nothing, for the defaults of a type, and keys that some types read and others find left over in their files.
+OFTEN_LEFT_OVER: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "sliding_window": {"sliding_window": 6},
+    "max_window_layers": {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 3},
+    "sliding_window_pattern": {"sliding_window": 6, "sliding_window_pattern": 3},
+    "layer_types": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"] * 6},
+    "partial_rotary_factor": {"partial_rotary_factor": 0.7},  # 11 of 16 channels, an odd number
+    "no_rope_layers": {"no_rope_layers": [1, 0, 1] * 4},
+}
+# Their files spell the share otherwise (rotary_pct, or inside the block), and layers with a window of 0.
+OTHERWISE_SPELT = {
+    ("gpt_neox", "partial_rotary_factor"),
+    ("mellum", "partial_rotary_factor"),
+    ("qwen2_moe", "layer_types"),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("key", OFTEN_LEFT_OVER)
 @pytest.mark.parametrize(
     "kind", sorted(set(DEFAULTS) - {*NOT_RECORDED, *WITHOUT_CODE, *TOO_SPECIAL, *SAME_CODE, "step3p5"})
 )
-def test_the_defaults_of_a_type_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
-    fields = {"model_type": kind, "sliding_window": 4096, "attention_chunk_size": 8192}
+def test_a_type_reads_the_keys_and_has_the_defaults_of_its_code(kind: str, key: str, tmp_path: Path) -> None:
+    if (kind, key) in OTHERWISE_SPELT:
+        pytest.skip("no file of this type has it")
     known = known_keys(kind)
-    fields = {key: value for key, value in fields.items() if known.get(key) is not None}
-    fields |= FURTHER_FIELDS.get(kind, {})
-    small, layers = recorded(fields)
+    fields: dict[str, Any] = {"num_hidden_layers": LAYERS, **FURTHER_FIELDS.get(kind, {})}
+    if key == "defaults":  # long ones matter within a few tokens
+        long = {"sliding_window": 4096, "attention_chunk_size": 8192}
+        fields |= {name: size for name, size in long.items() if known.get(name) is not None}
+    fields |= {**OFTEN_LEFT_OVER[key], "model_type": kind}
+    small = small_fields(fields, known, LAYERS)
+    try:
+        layers = attention_inputs(small, TOKENS)
+    except Exception as error:
+        if key == "defaults":
+            raise
+        pytest.skip(f"transformers refuses it: {error}")  # no file of this type can have such a key
     assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
 
 
@@ -200,6 +229,11 @@ REFUSED: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": {"rope_theta": 333.0}},
     },
     "sliding_window_pattern=LLX must": {"sliding_window": 4, "sliding_window_pattern": "LLX"},
+    "sliding_window_size counts the query itself or not": {"sliding_window_size": 5},
+    "rotary_scaling_factor=2.0 is not known here": {"model_type": "llama", "rotary_scaling_factor": 2.0},
+    "rope_parameters.long_mscale is not .* add ignore=[long_mscale": {
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0, "long_mscale": 1.2}
+    },
 }
 
 
@@ -260,42 +294,6 @@ def test_what_code_makes_of_a_file(fields: dict[str, Any], tmp_path: Path) -> No
         assert all(rope_of(encoding, layer) is None for layer in range(layers))
 
 
-# Keys that some types read and others find left over in their files.
-OFTEN_LEFT_OVER: dict[str, dict[str, Any]] = {
-    "sliding_window": {"sliding_window": 6},
-    "max_window_layers": {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 3},
-    "sliding_window_pattern": {"sliding_window": 6, "sliding_window_pattern": 3},
-    "layer_types": {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"] * 6},
-    "partial_rotary_factor": {"partial_rotary_factor": 0.7},  # 11 of 16 channels, an odd number
-    "no_rope_layers": {"no_rope_layers": [1, 0, 1] * 4},
-}
-
-
-# Their files spell the share otherwise (rotary_pct, or inside the block), and layers with a window of 0.
-OTHERWISE_SPELT = {
-    ("gpt_neox", "partial_rotary_factor"),
-    ("mellum", "partial_rotary_factor"),
-    ("qwen2_moe", "layer_types"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", OFTEN_LEFT_OVER)
-@pytest.mark.parametrize(
-    "kind", sorted(set(DEFAULTS) - {*NOT_RECORDED, *WITHOUT_CODE, *TOO_SPECIAL, *SAME_CODE, "step3p5"})
-)
-def test_a_key_is_read_by_the_types_whose_code_reads_it(kind: str, key: str, tmp_path: Path) -> None:
-    if (kind, key) in OTHERWISE_SPELT:
-        pytest.skip("no file of this type has it")
-    fields = {**FURTHER_FIELDS.get(kind, {}), **OFTEN_LEFT_OVER[key], "model_type": kind}
-    small = small_fields({"num_hidden_layers": LAYERS, **fields}, known_keys(kind), LAYERS)
-    try:
-        layers = attention_inputs(small, TOKENS)
-    except Exception as error:  # no file of this type can have such a key
-        pytest.skip(f"transformers refuses it: {error}")
-    assert largest_difference(written(tmp_path, small), layers) <= TOLERANCE
-
-
 @pytest.mark.parametrize("head_dim", [22, 42])
 def test_an_odd_number_of_channels_is_rounded_up(head_dim: int, tmp_path: Path) -> None:
     fields = {"model_type": "glm4", "num_hidden_layers": 2}
@@ -333,43 +331,40 @@ def test_what_deepseek_v4_reads_is_rotated_back(kind: str, tmp_path: Path) -> No
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
 
 
-def test_keys_inside_the_block_can_be_ignored(tmp_path: Path) -> None:
-    block = {"rope_type": "linear", "factor": 2.0, "long_mscale": 1.2}
-    path = written(tmp_path, {"model_type": "llama", "rope_scaling": block})
-    shape = ModelShape(16, 1, 4, True, 77, 77)
-    with pytest.raises(ValueError, match=r"rope_parameters.long_mscale is not .* add ignore=\[long_mscale\]"):
-        RopeHf(shape, config=path)
-    assert RopeHf(shape, config=path, ignore=["long_mscale"]).for_layer(0).factor == 2.0
-    assert RopeHf(shape, rope_parameters=block, ignore=["long_mscale"]).for_layer(0).factor == 2.0
+LINEAR = {"rope_type": "linear", "factor": 2.0, "long_mscale": 1.2}
+LLAMA: dict[str, Any] = {"model_type": "llama", "rope_theta": 500.0}
+NOVEL: dict[str, Any] = {"model_type": "novel", "rope_theta": 500.0, "attn": {"position_noise": 1}}
+# The fields of a file, the keys to ignore, and the base.
+WITHOUT_EFFECT: dict[str, tuple[dict[str, Any], list[str], float]] = {
+    "a key inside the block": ({**LLAMA, "rope_scaling": LINEAR}, ["long_mscale"], 500.0),
+    "harmless keys": (
+        {**LLAMA, "rotary_scaling_factor": 1.0, "indexer_rope_interleave": True, "use_rotary_pos_emb": True}
+        | {"mla_scale_kv_lora": True, "max_trained_positions": 2048, "position_embedding_xdrope": False},
+        [],
+        500.0,
+    ),
+    "a key that is ignored": (NOVEL, ["model_type", "position_noise"], 500.0),
+    "a path that is ignored": (NOVEL, ["model_type", "attn.position_noise", "rope_theta"], 10_000.0),
+    "keys of other networks and of weights": (
+        {
+            "text_config": LLAMA,
+            "vision_config": {"window_size": 8, "rope_theta": 100.0},
+            "quantization_config": {"scale_fmt": "ue8m0"},
+            "rope_theta": 500.0,
+        },
+        [],
+        500.0,
+    ),
+}
 
 
-def test_harmless_keys_are_not_refused(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"model_type": "llama", "rope_theta": 500.0, "rotary_scaling_factor": 1.0}
-    fields |= {"indexer_rope_interleave": True, "mla_scale_kv_lora": True, "max_trained_positions": 2048}
-    shape = ModelShape(16, 1, 4, True, 77, 77)
-    assert RopeHf(shape, config=written(tmp_path, fields)).for_layer(0).base == 500.0
-    with pytest.raises(ValueError, match=r"rotary_scaling_factor=2.0 is not known here"):
-        RopeHf(shape, config=written(tmp_path, fields | {"rotary_scaling_factor": 2.0}))
-    with pytest.raises(ValueError, match="sliding_window_size counts the query itself or not"):
-        RopeHf(shape, config=written(tmp_path, {"sliding_window_size": 5}))
+@pytest.mark.parametrize("what", WITHOUT_EFFECT)
+def test_what_does_not_matter_has_no_effect(what: str, tmp_path: Path) -> None:
+    fields, ignore, base = WITHOUT_EFFECT[what]
+    encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields), ignore=ignore)
+    assert encoding.for_layer(0).base == base
 
 
-def test_a_key_can_be_declared_not_to_matter(tmp_path: Path) -> None:
-    fields = {"model_type": "novel", "rope_theta": 500.0, "attn": {"position_noise": 1}}
-    for more, base in (["position_noise"], 500.0), (["attn.position_noise", "rope_theta"], 10_000.0):
-        ignore = ["model_type", *more]
-        encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields), ignore=ignore)
-        assert encoding.for_layer(0).base == base
-
-
-def test_keys_of_other_networks_and_of_weights_do_not_matter(tmp_path: Path) -> None:
-    fields = {
-        "text_config": {"model_type": "llama", "rope_theta": 500.0},
-        "vision_config": {"window_size": 8, "rope_theta": 100.0},
-        "quantization_config": {"scale_fmt": "ue8m0"},
-        "rope_theta": 500.0,
-        "use_rotary_pos_emb": True,
-        "position_embedding_xdrope": False,
-    }
-    encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), config=written(tmp_path, fields))
-    assert encoding.for_layer(0).base == 500.0
+def test_keys_of_a_block_without_a_file_can_be_ignored() -> None:
+    encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), rope_parameters=LINEAR, ignore=["long_mscale"])
+    assert encoding.for_layer(0).factor == 2.0
