@@ -56,7 +56,6 @@ class Dape(PositionalEncoding):
         )
 
     def _map(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a linear map across heads, or the convolution that replaces it."""
         if self.kernel == 1:
             return nn.Linear(inputs, outputs)
         return nn.Conv2d(inputs, outputs, (1, self.kernel), padding=(0, self.kernel // 2))

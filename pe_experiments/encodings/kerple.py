@@ -57,7 +57,6 @@ class KerplePower(PositionBias):
 
 
 def _uniform(heads: int, up_to: float) -> Tensor:
-    """Return one draw per head from U(0, up_to), at least `SMALLEST`."""
     return (torch.rand(heads) * up_to).clamp(min=SMALLEST)
 
 

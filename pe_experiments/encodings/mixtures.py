@@ -21,8 +21,23 @@ class Mixture(PositionalEncoding):
     def acts_on_values(self) -> bool:
         return any(instance.acts_on_values for instances in self.parts for instance in instances)  # type: ignore
 
+    def _add_parts(self, encodings: Sequence[MakeEncoding], refusal: str) -> list[PositionalEncoding]:
+        """Build the encodings for every layer, and return their parts at all layers.
+
+        Those that compute or read attention weights are refused.
+        """
+        layers = self.shape.num_layers
+        self.parts = nn.ModuleList(_instances(self.shape, make, layers) for make in encodings)
+        parts = [part for layer in range(layers) for part in self._at_layer(layer)]
+        for part in parts:
+            makes_weights = type(part).weights is not PositionalEncoding.weights
+            if makes_weights or part.reads_weights:
+                what = "computes its own weights" if makes_weights else "reads the attention weights"
+                raise ValueError(f"encodings: {type(part).__name__} {what} and {refusal}")
+        self.invariant_to = _common_invariance(parts)
+        return parts
+
     def _at_layer(self, layer: int) -> list[PositionalEncoding]:
-        """Return the parts of this layer in their order."""
         return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
 
 
@@ -47,18 +62,11 @@ class Composition(Mixture):
         super().__init__(shape)
         if len(encodings) < 2:
             raise ValueError(f"encodings: a composition needs at least two, got {len(encodings)}")
-        self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
-        parts = [part for layer in range(shape.num_layers) for part in self._at_layer(layer)]
-        for part in parts:
-            makes_weights = type(part).weights is not PositionalEncoding.weights
-            if makes_weights or part.reads_weights:
-                what = "computes its own weights" if makes_weights else "reads the attention weights"
-                raise ValueError(f"encodings: {type(part).__name__} {what} and cannot be composed")
+        parts = self._add_parts(encodings, "cannot be composed")
         for part in parts[1 : len(encodings)]:
             if part.position_width:
                 raise ValueError(f"encodings: {type(part).__name__} is concatenated and must be the first")
         self.position_width = parts[0].position_width
-        self.invariant_to = _common_invariance(parts)
 
     def embed(self, x_BTD: Tensor, positions_BT: Tensor) -> Tensor:
         for part in self._at_layer(0):
@@ -166,13 +174,9 @@ class ByHead(Mixture):
         self.heads = [shape.num_heads // count] * count if heads is None else list(heads)
         if len(self.heads) != count or sum(self.heads) != shape.num_heads or min(self.heads) < 1:
             raise ValueError(f"heads={self.heads} must be {count} numbers with the sum {shape.num_heads}")
-        self.parts = nn.ModuleList(_instances(shape, make, shape.num_layers) for make in encodings)
-        parts = [part for layer in range(shape.num_layers) for part in self._at_layer(layer)]
-        for part in parts:
-            makes_weights = type(part).weights is not PositionalEncoding.weights
-            if makes_weights or part.reads_weights or _acts_at_embedding(part):
-                raise ValueError(f"encodings: {type(part).__name__} cannot be limited to some heads")
-        self.invariant_to = _common_invariance(parts)
+        for part in self._add_parts(encodings, "cannot be limited to some heads"):
+            if _acts_at_embedding(part):
+                raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in heads")
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         rotated = [part.rotate(q_BHTK, k_BHSK, at) for part in self._at_layer(at.layer)]

@@ -49,7 +49,6 @@ def _by_kind(sliding: Block | None, full: Block | None) -> Block:
 
 
 def _all(block: Block, *names: str) -> dict[str, Block]:
-    """Return the same defaults for several types."""
     return dict.fromkeys(names, block)
 
 

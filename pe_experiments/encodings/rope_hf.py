@@ -140,7 +140,6 @@ def _shortest_period(layers: Sequence[ReleasedLayer]) -> Sequence[ReleasedLayer]
 
 
 def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
-    """Return a function that builds the encoding of a layer."""
     parts: list[MakeEncoding] = []
     if layer.block is not None:
         parts.append(_block_encoding(dict(layer.block), settings))
@@ -156,7 +155,6 @@ def _layer_encoding(settings: Block, layer: ReleasedLayer) -> MakeEncoding:
 
 
 def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
-    """Return a function that builds the encoding of one complete block."""
     name = block.get("rope_type", block.get("type", "default"))
     rope_type = OLD_TYPES.get(name, name)
     if rope_type not in TYPES:

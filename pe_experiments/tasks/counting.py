@@ -189,7 +189,7 @@ class Parity(Task):
             self.answers = 2 + hints
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        bits = self._bits(length)
+        bits = length // 2 if self.hints else length
         bits_BN = torch.randint(2, (batch_size, bits), generator=generator)
         if self.scratchpad:
             parities_BM = 2 + bits_BN.cumsum(dim=1) % 2
@@ -220,7 +220,7 @@ class Parity(Task):
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         if not self.scratchpad:
             return 1.0
-        bits = self._bits(length)
+        bits = length // 2 if self.hints else length
         if prefix:  # earlier parities tell the earlier bits, so a bag of the later ones is left
             share = mean_mode_share(1, bits, 2)
         else:
@@ -228,10 +228,6 @@ class Parity(Task):
             signs = [chance_of_count @ np.abs(mean_signs(bits, first)) for first in range(1, bits + 1)]
             share = float(1 + np.mean(signs)) / 2
         return (1 + share) / 2 if self.hints else share  # the bag tells the hints
-
-    def _bits(self, length: int) -> int:
-        """Return the number of bits in an input of this length."""
-        return length // 2 if self.hints else length
 
 
 class CycleNavigation(OneAnswer):

@@ -82,12 +82,11 @@ class Needle(Task):
         return self.k
 
     def needed_indices(self, inputs_BN: Tensor) -> Tensor:
-        mark_B = (inputs_BN == self.symbols).long().argmax(dim=1)
-        return mark_B[:, None] + torch.arange(1, self.k + 1)
+        mark_B1 = (inputs_BN == self.symbols).long().argmax(dim=1, keepdim=True)
+        return mark_B1 + torch.arange(1, self.k + 1)
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
-        mark_B = (inputs_BN == self.symbols).long().argmax(dim=1)
-        return mark_B / max(1, inputs_BN.shape[1] - self.k - 2)
+        return (self.needed_indices(inputs_BN)[:, 0] - 1) / max(1, inputs_BN.shape[1] - self.k - 2)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
         return None if self.text else bag_share(length - 2, self.k, self.symbols, prefix)

@@ -68,7 +68,7 @@ class AssociativeRecall(Task):
     def depth(self, inputs_BN: Tensor) -> Tensor | None:
         if self.queries > 1:
             return None
-        pair_B = (inputs_BN[:, :-1:2] == inputs_BN[:, -1:]).long().argmax(dim=1)
+        pair_B = self.needed_indices(inputs_BN)[:, 0] // 2
         return pair_B / max(1, self._pairs(inputs_BN.shape[1]) - 1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
@@ -76,7 +76,6 @@ class AssociativeRecall(Task):
         return bag_share(self._pairs(length), self.queries, self.values, prefix)
 
     def _pairs(self, length: int) -> int:
-        """Return the number of pairs in an input of this length."""
         return (length - self.queries) // 2
 
 
@@ -94,8 +93,8 @@ class OneQuery(OneAnswer):
         return 2 * self.last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:]) + 1
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
-        last_B1 = self.last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:])
-        return last_B1[:, 0] / max(1, inputs_BN.shape[1] // 2 - 1)
+        pair_B = self.needed_indices(inputs_BN)[:, 0] // 2
+        return pair_B / max(1, inputs_BN.shape[1] // 2 - 1)
 
     @staticmethod
     def last_pair(keys_BP: Tensor, queried_B1: Tensor) -> Tensor:
@@ -194,19 +193,16 @@ class CompositionalRecall(OneAnswer):
         return [values.get((first, second), IGNORE)]
 
     def needed_indices(self, inputs_BN: Tensor) -> Tensor:
-        return 3 * self._queried(inputs_BN) + 2
+        same_first_BT = inputs_BN[:, :-2:3] == inputs_BN[:, -2:-1]
+        same_second_BT = inputs_BN[:, 1:-2:3] == inputs_BN[:, -1:]
+        return 3 * (same_first_BT & same_second_BT).long().argmax(dim=1, keepdim=True) + 2
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
-        return self._queried(inputs_BN)[:, 0] / max(1, inputs_BN.shape[1] // 3 - 1)
+        triple_B = self.needed_indices(inputs_BN)[:, 0] // 3
+        return triple_B / max(1, inputs_BN.shape[1] // 3 - 1)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length // 3, self.values)  # the bag tells the values, not which keys they have
-
-    def _queried(self, inputs_BN: Tensor) -> Tensor:
-        """Return the number [B, 1] of the triple with both queried keys."""
-        same_first_BT = inputs_BN[:, :-2:3] == inputs_BN[:, -2:-1]
-        same_second_BT = inputs_BN[:, 1:-2:3] == inputs_BN[:, -1:]
-        return (same_first_BT & same_second_BT).long().argmax(dim=1, keepdim=True)
 
 
 class TwoTokenRecall(Task):
@@ -273,7 +269,6 @@ class TwoTokenRecall(Task):
         return bag_share(2 * self._pairs(length), 2 * self.queries, self.values, prefix)
 
     def _pairs(self, length: int) -> int:
-        """Return the number of keys with a value in an input of this length."""
         return (length - 2 * self.queries) // 4
 
 
@@ -488,8 +483,7 @@ class Induction(OneAnswer):
         return (inputs_BN == self.fillers).long().argmax(dim=1, keepdim=True) + 1
 
     def depth(self, inputs_BN: Tensor) -> Tensor:
-        trigger_B = (inputs_BN == self.fillers).long().argmax(dim=1)
-        return trigger_B / max(1, inputs_BN.shape[1] - 3)
+        return (self.needed_indices(inputs_BN)[:, 0] - 1) / max(1, inputs_BN.shape[1] - 3)
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length - 2, self.fillers)

@@ -230,7 +230,6 @@ def _all_commands() -> dict[int, Commands]:
 
 
 def _encode_words(words: tuple[str, ...]) -> list[int]:
-    """Return the symbols of a command, filled with blanks."""
     return [VOCABULARY.index(word) for word in words] + [BLANK] * (MOST_WORDS - len(words))
 
 

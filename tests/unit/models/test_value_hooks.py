@@ -105,7 +105,7 @@ def test_each_head_and_layer_of_a_mixture_has_its_own_values() -> None:
     ("mixture", "message"),
     [
         (Composition, "encodings: Shaw reads the attention weights and cannot be composed"),
-        (ByHead, "encodings: Shaw cannot be limited to some heads"),
+        (ByHead, "encodings: Shaw reads the attention weights and cannot be limited to some heads"),
     ],
 )
 def test_mixtures_refuse_what_reads_the_weights(mixture: type[PositionalEncoding], message: str) -> None:
