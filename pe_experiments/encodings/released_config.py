@@ -291,8 +291,15 @@ def _layer_kinds(settings: Block) -> list[str]:
         return [FULL]
     if settings.get("windows_without_rope"):
         return [FULL if rotates else SLIDING for rotates in _rotates(settings, [FULL])]
-    if "sliding_window_pattern" in settings:
-        return _pattern_kinds(settings["sliding_window_pattern"])
+    if "sliding_window_pattern" in settings:  # LLLG (local, global), or 4, which means the same
+        pattern = settings["sliding_window_pattern"]
+        if isinstance(pattern, int) and pattern >= 0:
+            return [SLIDING] * (pattern - 1) + [FULL]
+        if not isinstance(pattern, str) or not pattern or set(pattern) - set("LG"):
+            raise ValueError(
+                f"sliding_window_pattern={shown(pattern)} must be a number of layers, or like LLLG"
+            )
+        return [SLIDING if letter == "L" else FULL for letter in pattern]
     if "global_attn_every_n_layers" in settings:
         every = settings["global_attn_every_n_layers"]
         if settings.get("first_layer_is_full"):
@@ -301,18 +308,6 @@ def _layer_kinds(settings: Block) -> list[str]:
     layers = layers or 1
     full = min(settings.get("max_window_layers", 0), layers)
     return [FULL] * full + [SLIDING] * (layers - full)
-
-
-def _pattern_kinds(pattern: Any) -> list[str]:
-    """Return the kinds in a pattern such as ``LLLG`` (local, global) or 4, which means the same."""
-    if isinstance(pattern, str):
-        letters = {"L": SLIDING, "S": SLIDING, "G": FULL, "F": FULL}
-        if not pattern or set(pattern) - set(letters):
-            raise ValueError(f"sliding_window_pattern={pattern} must consist of the letters L and G")
-        return [letters[letter] for letter in pattern]
-    if not isinstance(pattern, int) or pattern < 0:
-        raise ValueError(f"sliding_window_pattern={shown(pattern)} must be a number of layers, or like LLLG")
-    return [SLIDING] * (pattern - 1) + [FULL]
 
 
 def _rotates(settings: Block, kinds: Sequence[str]) -> list[bool]:

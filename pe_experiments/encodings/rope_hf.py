@@ -18,7 +18,7 @@ from pe_experiments.encodings.released_config import (
     released_layers,
     without_ignored,
 )
-from pe_experiments.encodings.released_types import COMPRESSED, ROTATES_VALUES
+from pe_experiments.encodings.released_types import ROTATES_VALUES
 from pe_experiments.encodings.rope import Rope, frequencies
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
@@ -78,7 +78,7 @@ class RopeHf(ByLayer):
     the encoding is refused by name.
 
     Parts of a released model that are not its encoding are ignored: layers without attention, normalised q
-    and k, attention sinks, selected keys, and DeepSeek's scale of all logits.
+    and k, attention sinks, selected or compressed keys, and DeepSeek's scale of all logits.
 
     Source: transformers 5.23: ``ROPE_INIT_FUNCTIONS`` and the code of each model. Parameters: none. Beyond
     training: as the encodings above. In decoders and encoders.
@@ -114,21 +114,10 @@ class RopeHf(ByLayer):
         pattern = _shortest_period(released_layers(settings))
         encodings = [_layer_encoding(settings, layer) for layer in pattern[: shape.num_layers]]
         super().__init__(shape, encodings=encodings)
-        remarks = []
-        if config is None and rope_parameters is None:
-            remarks.append("without config or rope_parameters the encoding is RoPE with base 10,000")
         if len(pattern) > shape.num_layers:
-            remarks.append(
-                f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
-            )
-        blocks = [layer.block for layer in pattern if layer.block is not None]
-        if settings.get("qk_rope_head_dim") and any(block.get("mscale_all_dim") for block in blocks):
-            remarks.append("the released model also multiplies all logits by a factor from mscale_all_dim")
-        if COMPRESSED in settings.get("layer_types", ()):
-            remarks.append("the released model also attends to compressed keys beyond its window")
-        if not blocks:
-            remarks.append("no layer with attention has RoPE in the released model")
-        self.remark = "; ".join(remarks)
+            self.remark = f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
+        elif all(layer.block is None for layer in pattern):
+            self.remark = "no layer with attention has RoPE in the released model"
 
 
 def _shortest_period(layers: Sequence[ReleasedLayer]) -> Sequence[ReleasedLayer]:

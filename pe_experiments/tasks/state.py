@@ -128,17 +128,12 @@ class DyckDepth(Task):
         return 1 / min(depths, self.deepest + 1)
 
     def input_blind(self, length: int) -> float:
-        # The likeliest depth at each index of a walk that is reflected at 0 and at the deepest.
+        # The likeliest depth at each index.
+        up, down = self._steps()
         share_D = np.eye(self.deepest + 1)[0]
         total = 0.0
         for _ in range(length):
-            opening_D = share_D / 2
-            closing_D = share_D / 2
-            opening_D[0] = share_D[0]
-            closing_D[0] = 0.0
-            opening_D[-1] = 0.0
-            closing_D[-1] = share_D[-1]
-            share_D = np.append(0.0, opening_D[:-1]) + np.append(closing_D[1:], 0.0)
+            share_D = share_D @ (up + down)
             total += float(share_D.max())
         return total / length
 
@@ -146,21 +141,25 @@ class DyckDepth(Task):
         if prefix:
             return 1.0  # the depth is the number of opening minus closing brackets so far
         # The bag tells the depth at the end; the bracket at the scored position is known too.
-        depths = self.deepest + 1
-        up = np.diag(np.full(depths - 1, 0.5), 1)
-        down = np.diag(np.full(depths - 1, 0.5), -1)
-        up[0] = 2 * up[0]
-        down[-1] = 2 * down[-1]
-        to_end = [np.eye(depths)]
+        up, down = self._steps()
+        to_end = [np.eye(self.deepest + 1)]
         for _ in range(length - 1):
             to_end.append((up + down) @ to_end[-1])
-        before = np.eye(depths)[0]
+        before = np.eye(self.deepest + 1)[0]
         total = 0.0
         for index in range(length):
             for bracket in (up, down):  # P(depth here, depth at the end), the most likely depth of each end
                 total += ((before @ bracket)[:, None] * to_end[length - 1 - index]).max(axis=0).sum()
             before = before @ (up + down)
         return float(total / length)
+
+    def _steps(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return P(depth before, depth after) an opening and a closing bracket, reflected at both ends."""
+        up = np.diag(np.full(self.deepest, 0.5), 1)
+        down = np.diag(np.full(self.deepest, 0.5), -1)
+        up[0] = 2 * up[0]
+        down[-1] = 2 * down[-1]
+        return up, down
 
 
 class StackManipulation(Task):
