@@ -164,7 +164,12 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
         if key not in ignore and not left_over and (value is not None or name in NULL_MEANS_NONE):
             settings[name] = without_ignored(value, ignore) if name in ROPE_BLOCKS else value
     if "rotary_dim" in settings:
-        settings.setdefault("partial_rotary_factor", settings["rotary_dim"] / _head_dim(settings))
+        width = settings.get("hidden_size", settings.get("n_embd"))  # GPT-J spells the sizes as GPT-2 does
+        heads = settings.get("num_attention_heads", settings.get("n_head"))
+        head_dim = settings.get("head_dim") or (width and heads and width / heads)
+        if not head_dim:
+            raise ValueError("rotary_dim needs head_dim, or hidden_size and num_attention_heads")
+        settings.setdefault("partial_rotary_factor", settings["rotary_dim"] / head_dim)
     for keys in NEEDED_KEYS.get(str(model_type), ()):
         if not any(key in settings for key in keys):
             raise ValueError(f"{allowed(keys)} is missing; models of the type {model_type} need it")
@@ -176,17 +181,6 @@ def without_ignored(block: Any, ignore: Sequence[str]) -> Any:
     if not isinstance(block, Mapping):
         return block
     return {key: without_ignored(value, ignore) for key, value in block.items() if key not in ignore}
-
-
-def _head_dim(settings: Block) -> float:
-    """Return the width of a head; GPT-J and CodeGen spell the sizes as GPT-2 does."""
-    if settings.get("head_dim"):
-        return settings["head_dim"]
-    width = settings.get("hidden_size", settings.get("n_embd"))
-    heads = settings.get("num_attention_heads", settings.get("n_head"))
-    if not (width and heads):
-        raise ValueError("rotary_dim needs head_dim, or hidden_size and num_attention_heads")
-    return width / heads
 
 
 def _text_part(content: dict[str, Any]) -> dict[str, Any]:

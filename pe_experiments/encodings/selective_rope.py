@@ -48,12 +48,9 @@ class SelectiveRope(PositionalEncoding):
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         with torch.autocast(q_BHTK.device.type, enabled=False):
-            angles_BHSR = self._angles(at.x_BSD.to(self.convolution.weight.dtype))
-        return rotate_by_angles(angles_BHSR, q_BHTK, k_BHSK, at)
-
-    def _angles(self, x_BSD: Tensor) -> Tensor:
-        """Return the angles, [B, H, S, R] in float64."""
-        normalised_BSD = F.normalize(x_BSD.unflatten(-1, (self.shape.num_heads, -1)), dim=-1).flatten(-2)
-        phi_BWS = self.convolution(F.pad(self.angle(normalised_BSD).mT, (KERNEL_SIZE - 1, 0)))
+            x_BSHK = at.x_BSD.to(self.convolution.weight.dtype).unflatten(-1, (self.shape.num_heads, -1))
+            normalised_BSD = F.normalize(x_BSHK, dim=-1).flatten(-2)
+            phi_BWS = self.convolution(F.pad(self.angle(normalised_BSD).mT, (KERNEL_SIZE - 1, 0)))
         sums_BHRS = in_float64(phi_BWS).cumsum(-1).unflatten(1, (self.shape.num_heads, self.pairs))
-        return sums_BHRS.mT * frequencies(self.base, self.pairs, x_BSD.device)
+        angles_BHSR = sums_BHRS.mT * frequencies(self.base, self.pairs, q_BHTK.device)
+        return rotate_by_angles(angles_BHSR, q_BHTK, k_BHSK, at)

@@ -10,7 +10,6 @@ from pe_experiments.tasks.base import IGNORE, Task
 from pe_experiments.terminal.errors import one_of
 
 Group = Literal["s5", "a5"]
-Permutation = tuple[int, ...]
 POINTS = 5  # that the permutations act on
 
 
@@ -47,12 +46,12 @@ class WordProblem(Task):
     formats = ("aligned",)
 
     def __init__(self, group: Group = "s5", reveals: float = 0.0):
-        is_even_only = one_of(Group, "group", group) == "a5"
         if not 0 <= reveals < 1:
             raise ValueError(f"reveals={reveals} is outside 0 .. 1 (1 itself excluded)")
         self.reveals = reveals
-        elements = list(permutations(range(POINTS)))
-        self.elements = [p for p in elements if is_even(p)] if is_even_only else elements
+        self.elements = list(permutations(range(POINTS)))
+        if one_of(Group, "group", group) == "a5":  # the determinant of an even permutation is 1
+            self.elements = [p for p in self.elements if torch.eye(POINTS)[list(p)].det() > 0]
         self.order = self.answers = len(self.elements)
         self.vocab_size = 2 * self.order
         index = {permutation: number for number, permutation in enumerate(self.elements)}
@@ -86,10 +85,3 @@ class WordProblem(Task):
             images = [permutation[image] for image in images]
             answer.append(self.order + self.elements.index(tuple(images)))
         return answer
-
-
-def is_even(permutation: Permutation) -> bool:
-    """Return whether a permutation has an even number of inversions."""
-    size = len(permutation)
-    inversions = [(i, j) for i in range(size) for j in range(i + 1, size) if permutation[i] > permutation[j]]
-    return len(inversions) % 2 == 0
