@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings.attention_context import AttentionContext
-from pe_experiments.encodings.softmax import masked_softmax
+from pe_experiments.encodings.softmax import biased_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.terminal.errors import NotApplicable, allowed, at_least
 
@@ -205,8 +206,8 @@ class PositionalEncoding(nn.Module):
 
     def softmax_weights(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
         """Return the masked softmax of rotated q and k. This is not a hook; override `weights`."""
-        logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK)
-        return masked_softmax(logits_BHTS, self.bias(q_BHTK, k_BHSK, at), at)
+        logits_BHTS = self.scaled_logits(q_BHTK, k_BHSK) + biased_mask(self.bias(q_BHTK, k_BHSK, at), at)
+        return torch.softmax(logits_BHTS, dim=-1)
 
 
 MakeEncoding = Callable[[ModelShape], PositionalEncoding]

@@ -15,11 +15,6 @@ from pe_experiments.encodings.attention_context import AttentionContext
 MASKED = -1e9
 
 
-def masked_softmax(logits_BHTS: Tensor, bias: Tensor | None, at: AttentionContext) -> Tensor:
-    """Return the softmax of logits plus bias over the keys that each query may see, BHTS."""
-    return torch.softmax(logits_BHTS + biased_mask(bias, at), dim=-1)
-
-
 def biased_mask(bias: Tensor | None, at: AttentionContext) -> Tensor:
     """Return `additive_mask` plus the bias of the encoding, if it has one."""
     mask = at.once(additive_mask)
