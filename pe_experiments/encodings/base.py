@@ -125,6 +125,13 @@ class PositionalEncoding(nn.Module):
         return type(self).read is not PositionalEncoding.read
 
     @property
+    def acts_at_embedding(self) -> bool:
+        """Return whether the encoding changes token embeddings."""
+        cls = type(self)
+        base = PositionalEncoding
+        return cls.embed is not base.embed or cls.embed_sequence is not base.embed_sequence
+
+    @property
     def acts_on_values(self) -> bool:
         """Return whether the encoding changes the values or how they are summed."""
         cls = type(self)
@@ -243,9 +250,7 @@ def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
 
 
 def acts_at_embedding(encoding: PositionalEncoding) -> bool:
-    """Return whether the encoding changes token embeddings."""
-    base = PositionalEncoding
-    return type(encoding).embed is not base.embed or type(encoding).embed_sequence is not base.embed_sequence
+    return encoding.acts_at_embedding
 
 
 def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:

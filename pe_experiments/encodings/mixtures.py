@@ -1,12 +1,12 @@
 """Several encodings in one model: composed in every layer, alternating by layer, or in different heads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import Invariance, MakeEncoding, acts_at_embedding
+from pe_experiments.encodings.base import Invariance, MakeEncoding
 
 
 class Mixture(PositionalEncoding):
@@ -18,8 +18,16 @@ class Mixture(PositionalEncoding):
     parts: nn.ModuleList
 
     @property
+    def acts_at_embedding(self) -> bool:
+        return any(part.acts_at_embedding for part in self._instances())
+
+    @property
     def acts_on_values(self) -> bool:
-        return any(instance.acts_on_values for instances in self.parts for instance in instances)  # type: ignore
+        return any(part.acts_on_values for part in self._instances())
+
+    def _instances(self) -> Iterator[PositionalEncoding]:
+        for instances in self.parts:
+            yield from instances  # type: ignore[misc]
 
     def _add_parts(self, encodings: Sequence[MakeEncoding], refusal: str) -> list[PositionalEncoding]:
         """Build the encodings for every layer, and return their parts at all layers.
@@ -27,7 +35,7 @@ class Mixture(PositionalEncoding):
         Those that compute or read attention weights are refused.
         """
         layers = self.shape.num_layers
-        self.parts = nn.ModuleList(_instances(self.shape, make, layers) for make in encodings)
+        self.parts = nn.ModuleList(_built(self.shape, make, layers) for make in encodings)
         parts = [part for layer in range(layers) for part in self._at_layer(layer)]
         for part in parts:
             makes_weights = type(part).weights is not PositionalEncoding.weights
@@ -133,12 +141,12 @@ class ByLayer(Mixture):
         self.order = list(period)
         numbers = [self.order[layer % len(self.order)] for layer in range(layers)]
         self.parts = nn.ModuleList(
-            _instances(shape, make, numbers.count(number)) if number in numbers else nn.ModuleList()
+            _built(shape, make, numbers.count(number)) if number in numbers else nn.ModuleList()
             for number, make in enumerate(encodings)
         )
         parts = [self.for_layer(layer) for layer in range(layers)]
         for part in parts:
-            if _acts_at_embedding(part):
+            if part.acts_at_embedding:
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
         self.invariant_to = _common_invariance(parts)
 
@@ -175,7 +183,7 @@ class ByHead(Mixture):
         if len(self.heads) != count or sum(self.heads) != shape.num_heads or min(self.heads) < 1:
             raise ValueError(f"heads={self.heads} must be {count} numbers with the sum {shape.num_heads}")
         for part in self._add_parts(encodings, "cannot be limited to some heads"):
-            if _acts_at_embedding(part):
+            if part.acts_at_embedding:
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in heads")
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
@@ -210,14 +218,7 @@ class ByHead(Mixture):
         return torch.cat(heads, dim=1)
 
 
-def _acts_at_embedding(encoding: PositionalEncoding) -> bool:
-    """Return whether the encoding, or any part of a composition, changes token embeddings."""
-    if isinstance(encoding, Composition):
-        return any(_acts_at_embedding(part) for part in encoding._at_layer(0))
-    return acts_at_embedding(encoding)
-
-
-def _instances(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
+def _built(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
     """Return one instance of the encoding, or ``layers`` instances if it is ``per_layer``."""
     first = make(shape)
     if not isinstance(first, PositionalEncoding):

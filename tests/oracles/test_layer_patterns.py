@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.dape import Dape
 from pe_experiments.encodings.layer_pattern import LayerPattern
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.mixtures import ByHead
@@ -22,6 +24,7 @@ from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.t5 import T5Bias
+from pe_experiments.encodings.windows import Chunks, SlidingWindow
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -93,6 +96,12 @@ def test_swan_scales_the_logits_of_its_global_layers() -> None:
 def test_a_layer_pattern_of_an_encoding_at_the_embedding_is_refused() -> None:
     with pytest.raises(ValueError, match="Learned acts at the embedding"):
         LayerPattern(ModelShape(16, 2, 4, True, 20, 20), pattern="SL", short=Rope, long=Learned)
+
+
+@pytest.mark.parametrize("part", [partial(Chunks, chunk=4), partial(SlidingWindow, window=4), Rope])
+def test_dape_refuses_what_masks_keys_or_adds_no_bias(part: Any) -> None:
+    with pytest.raises(ValueError, match=r"masks keys; DAPE needs|DAPE needs an encoding that only"):
+        Dape(SHAPE, bias=part)
 
 
 @pytest.mark.parametrize("parts", [[Alibi, PositionalEncoding], [Rope, Shaw], [T5Bias, ScalableSoftmax]])

@@ -53,7 +53,7 @@ def gpt2(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "choice", ["rope", "alibi", "t5", "stick_breaking", "transformer_xl", "cope", "rope_values"]
+    "choice", ["rope", "alibi", "t5", "stick_breaking", "transformer_xl", "cope", "rope_values", "rope_ssmax"]
 )
 @torch.no_grad()
 def test_in_transformers_caching_and_padding_change_nothing(choice: str) -> None:
