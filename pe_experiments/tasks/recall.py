@@ -63,7 +63,9 @@ class AssociativeRecall(Task):
 
     def needed_indices(self, inputs_BN: Tensor) -> Tensor:
         keys_BP, queried_BQ = inputs_BN[:, : -self.queries : 2], inputs_BN[:, -self.queries :]
-        return 2 * (queried_BQ[:, :, None] == keys_BP[:, None]).long().argmax(dim=2) + 1
+        is_queried_BQP = queried_BQ[:, :, None] == keys_BP[:, None]
+        from_end_BQ = is_queried_BQP.flip(2).long().argmax(dim=2)  # subclasses repeat keys; the last counts
+        return 2 * (keys_BP.shape[1] - 1 - from_end_BQ) + 1
 
     def depth(self, inputs_BN: Tensor) -> Tensor | None:
         if self.queries > 1:
@@ -79,31 +81,7 @@ class AssociativeRecall(Task):
         return (length - self.queries) // 2
 
 
-class OneQuery(OneAnswer):
-    """Base class: pairs of a key and its value, then a key, whose last value is the answer."""
-
-    step = 2
-
-    def solve_row(self, row: list[int]) -> list[int]:
-        *pairs, queried = row
-        values = dict(zip(pairs[::2], pairs[1::2], strict=True))  # the last value of a repeated key
-        return [values.get(queried, IGNORE)]
-
-    def needed_indices(self, inputs_BN: Tensor) -> Tensor:
-        return 2 * self.last_pair(inputs_BN[:, :-1:2], inputs_BN[:, -1:]) + 1
-
-    def depth(self, inputs_BN: Tensor) -> Tensor:
-        pair_B = self.needed_indices(inputs_BN)[:, 0] // 2
-        return pair_B / max(1, inputs_BN.shape[1] // 2 - 1)
-
-    @staticmethod
-    def last_pair(keys_BP: Tensor, queried_B1: Tensor) -> Tensor:
-        """Return the index [B, 1] of the last pair with the queried key."""
-        from_end_B1 = (keys_BP.flip(1) == queried_B1).long().argmax(dim=1, keepdim=True)
-        return keys_BP.shape[1] - 1 - from_end_B1
-
-
-class OverwrittenRecall(OneQuery):
+class OverwrittenRecall(AssociativeRecall):
     """Pairs of a key and its value, then a key: what was its last value? a 1 b 4 a 2 b 3 a 0 | b -> 3.
 
     Symbols: keys ``0 .. keys-1``, then the values. With three keys and values 3, 4, 5:
@@ -122,12 +100,10 @@ class OverwrittenRecall(OneQuery):
         values: value symbols, at least 2.
     """
 
-    shortest = 5
-
     def __init__(self, keys: int = 80, values: int = 10):
-        self.keys = at_least(2, "keys", keys)
-        self.values = self.answers = at_least(2, "values", values)
-        self.vocab_size = keys + values
+        super().__init__(keys, values)
+        self.shortest = 5
+        self.longest = Task.longest
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         pairs = length // 2
@@ -136,9 +112,9 @@ class OverwrittenRecall(OneQuery):
         queried_B1 = torch.randint(self.keys, (batch_size, 1), generator=generator)
         written_B2 = distinct_symbols(pairs, 2, batch_size, generator)
         keys_BP = keys_BP.scatter(1, written_B2, queried_B1.expand(-1, 2))
-        last_B1 = self.last_pair(keys_BP, queried_B1)
         pairs_B2P = torch.stack([keys_BP, values_BP], dim=-1).flatten(1)
-        return torch.cat([pairs_B2P, queried_B1], dim=1), values_BP.gather(1, last_B1)
+        inputs_BN = torch.cat([pairs_B2P, queried_B1], dim=1)
+        return inputs_BN, inputs_BN.gather(1, self.needed_indices(inputs_BN))
 
     def bag_ceiling(self, length: int, prefix: bool = False) -> float:
         return mode_share(length // 2, self.values)  # the values do not depend on where the key stands
@@ -335,7 +311,7 @@ class PathStar(Task):
         return (1 + sum(1 / (twice - seen) for seen in known)) / (edges + 1)
 
 
-class NoisyRecall(OneQuery):
+class NoisyRecall(AssociativeRecall):
     """Pairs of a key and its value among pairs of noise, then a key: a 1 . : b 4 : : c 1 | b -> 4.
 
     Symbols: keys ``0 .. keys-1``, then the values, then the fillers, which are noise. With three keys, values
@@ -358,16 +334,12 @@ class NoisyRecall(OneQuery):
         noise: probability that a place holds noise, above 0 and below 1.
     """
 
-    shortest = 3
-
     def __init__(self, keys: int = 80, values: int = 10, fillers: int = 16, noise: float = 0.2):
-        self.keys = at_least(2, "keys", keys)
-        self.values = self.answers = at_least(2, "values", values)
+        super().__init__(keys, values)
         self.fillers = at_least(1, "fillers", fillers)
         if not 0 < noise < 1:
             raise ValueError(f"noise={noise} is outside 0 .. 1 (both excluded)")
         self.noise = noise
-        self.longest = 2 * keys + 1
         self.first_filler = keys + values
         self.vocab_size = keys + values + fillers
 

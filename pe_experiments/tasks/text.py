@@ -7,7 +7,7 @@ import os
 import sysconfig
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
@@ -207,15 +207,12 @@ def _library_files() -> Sequence[File]:
 def _user_files(path: str) -> Sequence[File]:
     """Return the files that ``task.path`` names, except hidden files in a folder."""
     pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-    searched = path if os.path.isdir(path) else path.partition("**")[0] or "."
-    entries = 0
-    for _, folders, names in os.walk(searched, followlinks=True):
-        entries += len(folders) + len(names)
-        if entries > MOST_ENTRIES:
-            raise ValueError(
-                f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
-            )
-    matches = [path] if os.path.isfile(path) else glob.glob(pattern, recursive=True)
+    found = [path] if os.path.isfile(path) else glob.iglob(pattern, recursive=True)
+    matches = list(islice(found, MOST_ENTRIES + 1))
+    if len(matches) > MOST_ENTRIES:
+        raise ValueError(
+            f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"
+        )
     paths = sorted(filter(os.path.isfile, matches))
     if not paths:
         raise ValueError(f"path={path}: there is no such file, or no file in such a folder")

@@ -69,8 +69,6 @@ def small_fields(fields: Mapping[str, Any], known: Mapping[str, Any], layers: in
             small[key] = value[:layers]
     if "head_dim" not in fields and (known.get("head_dim") is None or "qk_rope_head_dim" in known):
         small.pop("head_dim", None)
-    if fields.get("partial_rotary_factor") == 0.334:
-        small["head_dim"] = 48  # rotates 16 channels; an odd number is rounded otherwise than here
     if "linear_attn_config" in fields:
         lists = fields["linear_attn_config"]
         small["linear_attn_config"] = {key: [n for n in lists[key] if n <= layers] for key in lists}
