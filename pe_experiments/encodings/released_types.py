@@ -214,6 +214,12 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "sliding_window_pattern": ("cohere2", "cohere2_moe", "exaone4", "exaone_moe", "gemma3_text"),
     "sliding_window_size": ("mimo_v2_flash",),
 }  # fmt: skip
+# Keys that the code of most types reads, but not of these.
+NOT_READ = (
+    ("bamba", "partial_rotary_factor"),  # it rotates half of the channels
+    ("modernbert", "rope_theta"),  # but ``global_rope_theta``
+    ("modernbert-decoder", "rope_theta"),
+)
 # Types that rotate a share of the channels without any extension of RoPE; the others read it only with one.
 ROTATES_A_SHARE = (
     "bamba", "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
@@ -245,8 +251,8 @@ WITHOUT_ROPE = ("bert", "bloom", "gpt2", "gpt_bigcode", "gpt_neo", "mpt", "opt",
 
 def is_read(model_type: str | None, key: str) -> bool:
     """Return whether the code of a type reads a key; of a type that is not known here, every key."""
-    if model_type in ("modernbert", "modernbert-decoder") and key == "rope_theta":
-        return False  # but ``global_rope_theta``
+    if (model_type, key) in NOT_READ:
+        return False
     if model_type not in DEFAULTS or key not in (*READ_BY, *READ_WITH_DEFAULT):
         return True
     has_default = key in READ_WITH_DEFAULT and key in DEFAULTS[model_type]
@@ -324,13 +330,7 @@ def _smollm3(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | ({"use_sliding_window": True} if "layer_types" in settings else {})
 
 
-def _bamba(settings: dict[str, Any]) -> dict[str, Any]:
-    """Bamba rotates half of the channels, whatever the file says."""
-    return {**settings, "partial_rotary_factor": 0.5}
-
-
 COMPLETED_BY = {
-    "bamba": _bamba,
     "cohere2_moe": _cohere2_moe,
     "deepseek_v4": _deepseek_v4,
     "phi3": _phi3,

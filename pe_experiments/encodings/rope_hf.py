@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.encodings.released_config import (
@@ -19,7 +17,7 @@ from pe_experiments.encodings.released_config import (
     without_ignored,
 )
 from pe_experiments.encodings.released_types import ROTATES_VALUES
-from pe_experiments.encodings.rope import Rope, frequencies
+from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
 from pe_experiments.encodings.rope_values import RopeValues
@@ -192,25 +190,15 @@ class _YarnOfValues(RopeValues, RopeYarn):
     """YaRN that rotates values, too (DeepSeek-V4)."""
 
 
-class _OddRope(Rope):
-    """RoPE on an odd number n of channels: (n + 1) / 2 pairs with theta_m = base^(-2m/n), as in GLM-4."""
-
-    def __init__(self, shape: ModelShape, *, base: float, channels: int):
-        super().__init__(shape, base=base)
-        self.channels = channels
-        self.pairs = self.rotated_pairs = (channels + 1) // 2
-
-    def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        # `frequencies` divides exponents by the number of pairs, transformers by n / 2.
-        base = self.base ** (2 * self.pairs / self.channels)
-        return frequencies(base, self.pairs, at.q_positions_BT.device)[None]
-
-
 def _rope(shape: ModelShape, *, base: float, rotary_fraction: float) -> PositionalEncoding:
-    """Return RoPE on a share of the channels, as transformers rounds their number."""
+    """Return RoPE on a share of the channels.
+
+    An odd number n of channels is rounded up, and theta_m = base^(-2m/n), as in GLM-4.
+    """
     channels = int(rotary_fraction * shape.head_dim)
     if channels % 2 and channels < shape.head_dim:
-        return _OddRope(shape, base=base, channels=channels)
+        rotary_fraction = min(1.0, (channels + 1.5) / shape.head_dim)  # `Rope` rounds down
+        base = base ** ((channels + 1) / channels)  # `Rope` divides exponents by n + 1
     return Rope(shape, base=base, rotary_fraction=rotary_fraction)
 
 
