@@ -5,8 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionBias
 from pe_experiments.encodings.tensors import in_float64
 from pe_experiments.terminal.errors import one_of
 

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings import AttentionContext, ModelShape
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionBias
 from pe_experiments.encodings.alibi import alibi_slopes
-from pe_experiments.encodings.base import PositionBias
 
 EPSILON = 1e-5  # keeps the power differentiable at the location, as in the authors' code
 

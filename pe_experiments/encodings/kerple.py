@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionBias
 from pe_experiments.encodings.tensors import clamped
 
 SMALLEST = 0.01  # lower bound of both parameters, which must be positive, as in the authors' code

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionBias
 from pe_experiments.encodings.sinusoidal import sinusoid_vectors
 from pe_experiments.encodings.tensors import in_float64
 

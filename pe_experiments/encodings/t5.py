@@ -5,8 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import PositionBias
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionBias
 from pe_experiments.encodings.tensors import at_least_float32, in_float64, require_whole
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from pe_experiments.encodings import AttentionContext, ModelShape
-from pe_experiments.encodings.base import Invariance, PositionBias
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionBias
+from pe_experiments.encodings.base import Invariance
 from pe_experiments.encodings.softmax import MASKED
 from pe_experiments.terminal.errors import at_least
 

@@ -206,9 +206,10 @@ def _library_files() -> Sequence[File]:
 
 def _user_files(path: str) -> Sequence[File]:
     """Return the files that ``task.path`` names, except hidden files in a folder."""
-    pattern = os.path.join(glob.escape(path), "**") if os.path.isdir(path) else path
-    found = [path] if os.path.isfile(path) else glob.iglob(pattern, recursive=True)
-    matches = list(islice(found, MOST_ENTRIES + 1))
+    pattern = glob.escape(path) if os.path.exists(path) else path
+    if os.path.isdir(path):
+        pattern = os.path.join(pattern, "**")
+    matches = list(islice(glob.iglob(pattern, recursive=True), MOST_ENTRIES + 1))
     if len(matches) > MOST_ENTRIES:
         raise ValueError(
             f"path={path}: there are more than {MOST_ENTRIES:,} files and folders; name a smaller folder"

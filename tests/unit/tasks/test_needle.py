@@ -11,10 +11,7 @@ from pe_experiments.tasks import Task
 from pe_experiments.tasks.needle import Needle
 from pe_experiments.tasks.recall import AssociativeRecall, Induction
 from pe_experiments.tasks.text import FEWEST_BYTES
-
-
-def draw(task: Task, length: int, rows: int = 2000) -> tuple[torch.Tensor, torch.Tensor]:
-    return task.sample(length, rows, torch.Generator().manual_seed(0))
+from tests.unit.tasks import draw
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,7 @@ from pe_experiments.tasks.arithmetic import Addition
 from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication
 from pe_experiments.tasks.copying import Copy, Duplicate, OddsFirst, Reverse, Rotate, Swap
 from tests.conftest import Tiny
-
-
-def draw(task: Task, length: int, rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
-    return task.sample(length, rows, torch.Generator().manual_seed(0))
+from tests.unit.tasks import draw
 
 
 @pytest.mark.parametrize("task", [Copy(), Reverse(), Duplicate(), OddsFirst(), Swap(), Rotate(k=2)])

@@ -23,10 +23,7 @@ from pe_experiments.tasks.order import EvenPairs
 from pe_experiments.tasks.recall import CompositionalRecall, MultiHop, OverwrittenRecall, PathStar
 from pe_experiments.tasks.sorting import BucketSort
 from pe_experiments.tasks.state import FlipFlop, StackManipulation
-
-
-def draw(task: Task, length: int, rows: int = 4000) -> tuple[torch.Tensor, torch.Tensor]:
-    return task.sample(length, rows, torch.Generator().manual_seed(length))
+from tests.unit.tasks import draw
 
 
 def symbols(text: str, alphabet: str = "0123456789") -> list[int]:

@@ -11,10 +11,7 @@ from pe_experiments.checking.task_contract import CHECKS
 from pe_experiments.tasks import Task
 from pe_experiments.tasks.arithmetic import Addition, Order
 from pe_experiments.tasks.counting import Parity
-
-
-def draw(task: Task, length: int, rows: int = 300) -> tuple[torch.Tensor, torch.Tensor]:
-    return task.sample(length, rows, torch.Generator().manual_seed(length))
+from tests.unit.tasks import draw
 
 
 def lengths(task: Task) -> list[int]:
