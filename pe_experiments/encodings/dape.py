@@ -42,8 +42,9 @@ class Dape(PositionalEncoding):
         self.kernel = at_least(1, "kernel", kernel)
         if kernel % 2 == 0:
             raise ValueError(f"kernel={kernel} must be odd, so that it is centred on a key")
-        self.reads_row = kernel > 1  # neighbours in memory
         self.added = KerpleLog(shape) if bias is None else bias(shape)
+        self.reads_row = kernel > 1 or self.added.reads_row  # neighbours in memory
+        self.looks_ahead = self.added.looks_ahead
         name = type(self.added).__name__
         hooks = set(overridden_hooks(self.added)[0])
         if "bias" not in hooks or hooks - {"bias", "read"} or self.added.reads_weights:

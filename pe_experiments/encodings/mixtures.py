@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import Invariance, MakeEncoding
+from pe_experiments.encodings.base import MakeEncoding
 
 
 class Mixture(PositionalEncoding):
@@ -42,8 +42,15 @@ class Mixture(PositionalEncoding):
             if makes_weights or part.reads_weights:
                 what = "computes its own weights" if makes_weights else "reads the attention weights"
                 raise ValueError(f"encodings: {type(part).__name__} {what} and {refusal}")
-        self.invariant_to = _common_invariance(parts)
+        self._describe(parts)
         return parts
+
+    def _describe(self, parts: Sequence[PositionalEncoding]) -> None:
+        """Set what follows from the parts; `PositionalEncoding` itself reads no ids."""
+        invariances = ("ids" if type(part) is PositionalEncoding else part.invariant_to for part in parts)
+        self.invariant_to = min(invariances, key=(None, "nothing", "shift", "ids").index)
+        self.looks_ahead = any(part.looks_ahead for part in parts)
+        self.reads_row = any(part.reads_row for part in parts)
 
     def _at_layer(self, layer: int) -> list[PositionalEncoding]:
         return [instances[layer % len(instances)].for_layer(layer) for instances in self.parts]  # type: ignore
@@ -148,7 +155,7 @@ class ByLayer(Mixture):
         for part in parts:
             if part.acts_at_embedding:
                 raise ValueError(f"encodings: {type(part).__name__} acts at the embedding, not in a layer")
-        self.invariant_to = _common_invariance(parts)
+        self._describe(parts)
 
     def for_layer(self, layer: int) -> PositionalEncoding:
         *earlier, number = (self.order[index % len(self.order)] for index in range(layer + 1))
@@ -225,9 +232,3 @@ def _built(shape: ModelShape, make: MakeEncoding, layers: int) -> nn.ModuleList:
         raise ValueError(f"encodings: {type(first).__name__} is not a PositionalEncoding")
     copies = layers - 1 if first.per_layer else 0
     return nn.ModuleList([first, *(make(shape) for _ in range(copies))])
-
-
-def _common_invariance(parts: Sequence[PositionalEncoding]) -> Invariance | None:
-    """Return the strongest invariance that all parts have; `PositionalEncoding` itself reads no ids."""
-    invariances = ("ids" if type(part) is PositionalEncoding else part.invariant_to for part in parts)
-    return min(invariances, key=(None, "nothing", "shift", "ids").index)

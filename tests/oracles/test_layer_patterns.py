@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from pe_experiments.checking.subject import perturbed
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import load_component
-from pe_experiments.encodings import ModelShape, PositionalEncoding
+from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.dape import Dape
 from pe_experiments.encodings.layer_pattern import LayerPattern
 from pe_experiments.encodings.learned import Learned
-from pe_experiments.encodings.mixtures import ByHead
+from pe_experiments.encodings.mixtures import ByHead, Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.t5 import T5Bias
 from pe_experiments.encodings.windows import Chunks, SlidingWindow
+from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
@@ -96,6 +98,33 @@ def test_swan_scales_the_logits_of_its_global_layers() -> None:
 def test_a_layer_pattern_of_an_encoding_at_the_embedding_is_refused() -> None:
     with pytest.raises(ValueError, match="Learned acts at the embedding"):
         LayerPattern(ModelShape(16, 2, 4, True, 20, 20), pattern="SL", short=Rope, long=Learned)
+
+
+class Ahead(PositionalEncoding):
+    """Reads all keys of a row, also later ones."""
+
+    looks_ahead = True
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> Tensor:
+        mean_BH1K = k_BHSK.mean(2, keepdim=True)
+        return (q_BHTK * mean_BH1K).sum(-1, keepdim=True) * torch.arange(k_BHSK.shape[2])
+
+
+@pytest.mark.parametrize("mixture", [Composition, ByHead])
+@torch.no_grad()
+def test_a_mixture_looks_ahead_if_a_part_does(mixture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of queries then have all keys."""
+    monkeypatch.setattr(attention, "BLOCK_LOGITS", 1)
+    monkeypatch.setattr(attention, "FEWEST_QUERIES", 16)
+    words = torch.randint(9, (1, 100), generator=torch.Generator().manual_seed(0))
+    shape = ModelShape(16, 2, 2, True, 12, 100)
+    results = []
+    for implementation in ("eager", "blocked"):
+        torch.manual_seed(0)
+        make = partial(mixture, encodings=[Ahead, Alibi])
+        model = Transformer(9, shape, make, attention_implementation=implementation, initialisation="pytorch")
+        results.append(model(words))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("part", [partial(Chunks, chunk=4), partial(SlidingWindow, window=4), Rope])
