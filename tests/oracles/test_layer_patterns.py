@@ -11,7 +11,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from pe_experiments.checking.subject import perturbed
+from pe_experiments.checking.subject import draw_content, perturbed
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
@@ -27,7 +27,7 @@ from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.t5 import T5Bias
 from pe_experiments.encodings.windows import Chunks, SlidingWindow
 from pe_experiments.models import Transformer, attention
-from pe_experiments.models.attention_scores import Inputs, attention_scores
+from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
 from tests.oracles.released import FILES, text_part, written
@@ -41,7 +41,6 @@ PRESETS = {
     "trinity": "Trinity Mini",
     "granite_swa": "Granite SWA 2B",
 }
-TOKENS = 40
 LAYERS = 12
 SHAPE = ModelShape(32, 2, LAYERS, True, 77, 77)
 
@@ -51,21 +50,14 @@ def preset(name: str, shape: ModelShape = SHAPE) -> PositionalEncoding:
     return load_component("pe", section).build(shape)
 
 
-def scores(
-    encoding: PositionalEncoding, layer: int, tokens: int = TOKENS, span: int = 20_000
-) -> torch.Tensor:
+def scores(encoding: PositionalEncoding, layer: int) -> Tensor:
     """Logits of random content at positions whose distances are on both sides of each window and chunk."""
     generator = torch.Generator().manual_seed(layer)
-    shape = encoding.shape
-    q, k = (
-        torch.randn(1, shape.num_heads, tokens, shape.head_dim, generator=generator, dtype=torch.float64)
-        for _ in range(2)
-    )
-    near = torch.randint(span // 2, span // 2 + 300, (tokens // 2,), generator=generator)
-    far = torch.randint(0, span, (tokens - tokens // 2,), generator=generator)
+    near = torch.randint(10_000, 10_300, (20,), generator=generator)
+    far = torch.randint(0, 20_000, (20,), generator=generator)
     positions = torch.cat([near, far]).sort().values
-    x = torch.zeros(1, tokens, shape.d_model, dtype=torch.float64)
-    return attention_scores(encoding, Inputs(q, k, x, positions[None]), layer).nan_to_num(0)
+    inputs = draw_content(encoding.shape, positions[None], seed=layer)
+    return attention_scores(encoding, inputs, layer).nan_to_num(0)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -90,7 +82,7 @@ def test_every_preset_is_tested_and_needs_as_many_layers_as_its_pattern() -> Non
 
 def test_swan_scales_the_logits_of_its_global_layers() -> None:
     encoding = preset("swan")
-    torch.testing.assert_close(scores(encoding, 3)[..., :1, :1], torch.zeros(1, 2, 1, 1).double())  # ln 1
+    torch.testing.assert_close(scores(encoding, 3)[..., :1, :1], torch.zeros(1, 2, 1, 1))  # ln 1
     assert isinstance(encoding, LayerPattern)
     assert encoding.order == [0, 0, 0, 1] * 3
 

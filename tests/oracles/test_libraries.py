@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import small_shape
-from pe_experiments.checking.subject import perturbed
+from pe_experiments.checking.subject import draw_content, perturbed
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.cope import Cope
@@ -21,13 +21,6 @@ from pe_experiments.encodings.t5 import distance_bucket
 from pe_experiments.models.attention_scores import Inputs, attention_scores
 
 SHAPE = ModelShape(64, 2, 2, False, 20, 64)  # two heads of 32; sequences of 30 tokens below
-
-
-def inputs(shape: ModelShape, positions: Tensor, seed: int = 0) -> Inputs:
-    generator = torch.Generator().manual_seed(seed)
-    heads = (1, shape.num_heads, len(positions), shape.head_dim)
-    q, k = (torch.randn(heads, generator=generator) for _ in range(2))
-    return Inputs(q, k, torch.randn(1, len(positions), shape.d_model, generator=generator), positions[None])
 
 
 def assert_equal_logits(encoding: PositionalEncoding, given: Inputs, expected: Tensor) -> None:
@@ -44,7 +37,7 @@ def test_pope_equals_x_transformers() -> None:
     polar = library.PolarEmbedding(32, 2)
     polar.learned_bias.data = encoding.delta_HK.detach()[:, None]
     positions = torch.arange(200)
-    given = inputs(SHAPE, positions)
+    given = draw_content(SHAPE, positions[None], seed=0)
     freqs, delta = (part.detach() for part in polar(positions))
     q = library.apply_polar_pos_emb(given.q_BHTK, freqs)
     k = library.apply_polar_pos_emb(given.k_BHTK, freqs + delta)
@@ -76,7 +69,7 @@ def test_cope_equals_x_transformers(max_position: int) -> None:
     encoding = perturbed(Cope(shape, max_position=max_position))
     module = library.CoPE(32, 2, max_position + 1)
     module.pos_emb.data = encoding.table_RK.detach()
-    given = inputs(shape, torch.arange(30))
+    given = draw_content(shape, torch.arange(30)[None], seed=0)
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
     masked = content.masked_fill(torch.ones(30, 30, dtype=torch.bool).triu(1), -torch.inf)
     assert_equal_logits(encoding, given, content + module(given.q_BHTK, masked))
@@ -88,7 +81,7 @@ def test_learned_relative_logits_equal_transformers(extent: int) -> None:
     shape = ModelShape(64, 2, 2, True, 20, 64)
     encoding = perturbed(LearnedRelative(shape, d_rel=5, extent=extent))
     positions = torch.arange(30)
-    given = inputs(shape, positions)
+    given = draw_content(shape, positions[None], seed=0)
     content = given.q_BHTK @ given.k_BHTK.mT / math.sqrt(32)
 
     released = inkling.InklingRelativeLogits(5, extent)
@@ -135,7 +128,7 @@ def test_deberta_equals_transformers(max_distance: int) -> None:
         attention.pos_proj.weight.copy_(encoding.key_map_LDD[0].T)
         attention.pos_q_proj.weight.copy_(encoding.query_map_LDD[0].T)
         attention.pos_q_proj.bias.zero_()
-    given = inputs(SHAPE, torch.arange(30))
+    given = draw_content(SHAPE, torch.arange(30)[None], seed=0)
     relative = torch.arange(30)[:, None] - torch.arange(30)
     scaled = given.q_BHTK / math.sqrt(3 * 32)
     content = scaled @ given.k_BHTK.mT
