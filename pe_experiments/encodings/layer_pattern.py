@@ -69,11 +69,10 @@ class LayerPattern(ByLayer):
         pattern: str = "SL",
         last: str | None = None,
     ):
-        for name, letters in (("pattern", pattern), ("last", last)):
-            if letters is not None and (not letters or set(letters) - set(KINDS)):
-                raise ValueError(f"{name}={letters} must consist of the letters S (short) and L (long)")
-        if last is not None and len(last) != 1:
-            raise ValueError(f"last={last} must be one letter, S or L")
+        if not pattern or set(pattern) - set(KINDS):
+            raise ValueError(f"pattern={pattern} must consist of the letters S (short) and L (long)")
+        if last not in (None, *KINDS):
+            raise ValueError(f"last={last} must be the letter S (short) or L (long)")
         layers = shape.num_layers
         if len(pattern) > layers:
             raise ValueError(

@@ -158,9 +158,10 @@ class ByLayer(Mixture):
         self._describe(parts)
 
     def for_layer(self, layer: int) -> PositionalEncoding:
-        *earlier, number = (self.order[index % len(self.order)] for index in range(layer + 1))
+        number = self.order[layer % len(self.order)]
         instances = self.parts[number]
-        return instances[earlier.count(number) % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
+        earlier = sum(self.order[other % len(self.order)] == number for other in range(layer))
+        return instances[earlier % len(instances)].for_layer(layer)  # type: ignore[index, arg-type]
 
 
 class ByHead(Mixture):

@@ -79,7 +79,8 @@ class Rope(PositionalEncoding):
         """Return the arguments of `apply_rotary` for queries and keys."""
         queries, keys = self._rotations(at)
         query_tables = half_split_tables(*queries)
-        return query_tables, query_tables if keys is queries else half_split_tables(*keys)
+        key_tables = query_tables if keys is queries else half_split_tables(*keys)
+        return query_tables, key_tables
 
     def _rotations(self, at: AttentionContext) -> Rotations:
         """Return cosines and sines [B, 1, T, R] of the queries' angles, and of the keys'."""
@@ -89,7 +90,8 @@ class Rope(PositionalEncoding):
 def of_queries_and_keys(fn: Callable[[Tensor], Cosines], at: AttentionContext) -> Rotations:
     """Return ``fn`` of the positions of the queries and of the keys, computed once if they are the same."""
     queries = fn(at.q_positions_BT)
-    return queries, queries if at.k_positions_BS is at.q_positions_BT else fn(at.k_positions_BS)
+    keys = queries if at.k_positions_BS is at.q_positions_BT else fn(at.k_positions_BS)
+    return queries, keys
 
 
 def pairs_of(shape: ModelShape) -> int:
