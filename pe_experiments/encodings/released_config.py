@@ -395,6 +395,8 @@ def _block(settings: Block, kind: str) -> dict[str, Any] | None:
             defaults["rope_theta"] = settings["rope_local_base_freq"]
     values = {**defaults, **{key: value for key, value in block.items() if value is not None}}
     is_plain = values.get("rope_type", values.get("type", "default")) in ("default", "mrope")
-    if is_plain and model_type in DEFAULTS and model_type not in ROTATES_A_SHARE:
+    has_default = {"partial_rotary_factor", "rotary_dim"} & DEFAULTS.get(str(model_type), {}).keys()
+    reads_share = model_type not in DEFAULTS or model_type in ROTATES_A_SHARE or has_default
+    if is_plain and not reads_share:
         values.pop("partial_rotary_factor", None)
     return values

@@ -16,12 +16,12 @@ COMPRESSED = "compressed_attention"  # DeepSeek-V4: a window, and compressed key
 
 # Rotary models whose files say everything, apart from the defaults below.
 PLAIN = (
-    "arcee", "aria_text", "deepseek_v2", "deepseek_v3", "deepseek_v32",
-    "diffllama", "eurobert", "falcon_h1", "gemma", "glm4_moe_lite", "glm4v_text", "glm_image_text",
-    "glm_moe_dsa", "glm_ocr_text", "granite", "granite_docling_text", "granitemoe", "granitemoeshared",
-    "hunyuan_v1_dense", "hunyuan_v1_moe", "hy_v4", "hyperclovax", "internlm3", "iquestcoder", "jais2",
-    "jetmoe", "kimi_k2", "llama", "minicpm3", "nanochat", "olmo", "olmo2", "olmo_hybrid",
-    "olmoe", "phi3", "seed_oss", "starcoder2", "youtu",
+    "arcee", "aria_text", "deepseek_v2", "deepseek_v3", "deepseek_v32", "diffllama", "eurobert", "falcon",
+    "falcon_h1", "gemma", "glm4_moe_lite", "glm4v_text", "glm_image_text", "glm_moe_dsa", "glm_ocr_text",
+    "granite", "granite_docling_text", "granitemoe", "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe",
+    "hy_v4", "hyperclovax", "internlm3", "iquestcoder", "jais2", "jamba", "jetmoe", "kimi_k2", "kimi_linear",
+    "llama", "minicpm3", "ministral3", "mistral4", "nanochat", "nemotron_h", "olmo", "olmo2", "olmo_hybrid",
+    "olmoe", "phi3", "seed_oss", "starcoder2", "youtu", "zamba",
 )  # fmt: skip
 
 HALF: Block = {"partial_rotary_factor": 0.5}
@@ -74,7 +74,6 @@ DEFAULTS: dict[str, Block] = {
     **_all({"rope_theta": 1e6}, "mixtral", "phimoe", "lfm2", "lfm2_moe", "solar_open"),
     **_all({"rope_theta": 1e6}, "qwen3_omni_moe_text"),
     **_all({"rotary_dim": 64}, "codegen", "gptj"),
-    **_all({}, "falcon", "jamba", "ministral3", "mistral4", "nemotron_h", "kimi_linear", "zamba"),
     "afmoe": {"sliding_window": 1024, "global_attn_every_n_layers": 4},
     "apertus": {"rope_theta": 12e6, "rope_parameters": {"factor": 8.0, **LLAMA3}},
     "bailing_hybrid": {"rope_theta": 6e6},
@@ -220,29 +219,24 @@ NOT_READ = (
     ("modernbert", "rope_theta"),  # but ``global_rope_theta``
     ("modernbert-decoder", "rope_theta"),
 )
-# Types that rotate a share of the channels without any extension of RoPE; the others read it only with one.
+# Types that rotate a share of the channels without any extension of RoPE, beside those with a default for it;
+# the others read it only with one.
 ROTATES_A_SHARE = (
-    "bamba", "codegen", "deepseek_v4", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm4v_moe_text",
-    "glm4v_text", "glm_image_text", "glm_ocr_text", "gpt_neox", "gptj", "laguna", "mellum", "mimo_v2_flash",
-    "minimax_m2", "minimax_m3_vl_text", "nemotron", "persimmon", "phi", "phi3", "phi4_multimodal",
-    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "solar_open", "stablelm", "step3p5",
+    "deepseek_v4", "glm4_moe_lite", "glm4v_text", "glm_image_text", "glm_ocr_text", "laguna", "mellum",
+    "mimo_v2_flash", "minimax_m2", "minimax_m3_vl_text", "phi3", "phi4_multimodal", "solar_open", "step3p5",
     "step3p7_text",
 )  # fmt: skip
-# Types that read a block of RoPE parameters for each kind of layers; all others read one for all layers.
-BLOCK_BY_KIND = (
-    "deepseek_v4", "gemma3_text", "gemma3n_text", "gemma4_text", "laguna", "lfm3", "mellum", "mimo_v2_flash",
-    "modernbert", "modernbert-decoder", "olmo3", "step3p5", "step3p7_text",
-)  # fmt: skip
-# Of these, types that read the older ``rope_scaling``, a block for all kinds of layers, too.
-READS_ROPE_SCALING = (
-    "gemma3_text", "gemma3n_text", "modernbert", "modernbert-decoder", "olmo3", "step3p5", "step3p7_text"
-)  # fmt: skip
-# Types in which a block for all kinds of layers scales only layers with full attention.
+# Types in which a block for all kinds of layers, the older ``rope_scaling``, scales only full attention.
 SCALES_FULL_LAYERS_ONLY = ("gemma3_text", "gemma3n_text", "olmo3", "step3p5", "step3p7_text")
+# Types that read a block of RoPE parameters for each kind of layer, and the older ``rope_scaling``, a block
+# for all kinds of layers, too.
+READS_ROPE_SCALING = (*SCALES_FULL_LAYERS_ONLY, "modernbert", "modernbert-decoder")
+# Types that read a block for each kind of layers; all others read one for all layers.
+BLOCK_BY_KIND = (
+    *READS_ROPE_SCALING, "deepseek_v4", "gemma4_text", "laguna", "lfm3", "mellum", "mimo_v2_flash"
+)  # fmt: skip
 # Types that leave RoPE out of layers with full attention if other layers have a window.
 ROTATES_WITHIN_WINDOWS = ("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone_moe", "flint", "kolibri1")
-# Types whose values rotate with the keys, and whose outputs rotate back.
-ROTATES_VALUES = ("deepseek_v4",)
 # Hybrid models whose attention layers have no positions.
 WITHOUT_ROTATION = ("jamba", "kimi_linear", "nemotron_h", "zamba")
 # Types with another encoding than RoPE.

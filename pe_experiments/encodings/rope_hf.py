@@ -16,7 +16,6 @@ from pe_experiments.encodings.released_config import (
     released_layers,
     without_ignored,
 )
-from pe_experiments.encodings.released_types import ROTATES_VALUES
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
@@ -146,7 +145,7 @@ def _block_encoding(block: dict[str, Any], settings: Block) -> MakeEncoding:
     rope_type = OLD_TYPES.get(name, name)
     if rope_type not in TYPES:
         raise ValueError(f"rope_parameters.rope_type={name} must be one of {', '.join(TYPES)}")
-    rotates_values = settings.get("model_type") in ROTATES_VALUES
+    rotates_values = settings.get("model_type") == "deepseek_v4"  # and what is read rotates back
     longest = settings.get("max_position_embeddings")
     key = "original_max_position_embeddings"  # before any extension; that of the file comes first
     original = settings.get(key) or block.get(key)
