@@ -185,11 +185,8 @@ class Text(Task):
         """Return path, size in bytes and splits of each file in order."""
         rows: list[dict[str, str | int]] = []
         for name, file, end in zip(self.names, self.files, self.ends, strict=True):
-            splits = [
-                split
-                for split, (first, stop) in self.bounds.items()
-                if first < end and end - file.size < stop
-            ]
+            start = end - file.size
+            splits = [split for split, (first, stop) in self.bounds.items() if first < end and start < stop]
             rows.append({"path": name, "bytes": file.size, "split": " ".join(splits)})
         return rows
 
