@@ -12,7 +12,6 @@ from pe_experiments.encodings.rope import (
     cos_and_sin,
     frequencies,
     half_split_tables,
-    of_queries_and_keys,
     pairs_of,
 )
 from pe_experiments.terminal.errors import above, at_least
@@ -71,7 +70,10 @@ class Fope(PositionalEncoding):
 
     def _tables(self, at: AttentionContext) -> Rotations:
         """Return the arguments of `apply_rotary` for queries and keys, which differ between heads."""
-        return of_queries_and_keys(self._tables_of, at)
+        query_tables = self._tables_of(at.q_positions_BT)
+        if at.k_positions_BS is at.q_positions_BT:
+            return query_tables, query_tables
+        return query_tables, self._tables_of(at.k_positions_BS)
 
     def _tables_of(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cosines and signed sines of these positions, [B, H, T, 2 * pairs]."""

@@ -1,14 +1,13 @@
 """PoPE (Gopalakrishnan et al. 2025): content in the magnitude, position in the angle."""
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.rope import Rotations, cos_and_sin, frequencies, of_queries_and_keys
+from pe_experiments.encodings.rope import Rotations, cos_and_sin, frequencies
 from pe_experiments.encodings.tensors import at_least_float32, clamped
 from pe_experiments.terminal.errors import above
 
@@ -50,4 +49,4 @@ class Pope(PositionalEncoding):
 
     def _rotations(self, at: AttentionContext) -> Rotations:
         theta_1K = frequencies(self.base, self.shape.head_dim, at.q_positions_BT.device)[None]
-        return of_queries_and_keys(partial(cos_and_sin, frequencies_BR=theta_1K), at)
+        return cos_and_sin(at.q_positions_BT, theta_1K), cos_and_sin(at.k_positions_BS, theta_1K)

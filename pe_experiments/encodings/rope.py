@@ -1,8 +1,5 @@
 """Rotary position embedding (Su et al. 2021): queries and keys rotate with their position."""
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -10,8 +7,7 @@ from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEnc
 from pe_experiments.encodings.tensors import float64_device, in_float64
 from pe_experiments.terminal.errors import above
 
-Cosines = tuple[Tensor, Tensor]  # and sines
-Rotations = tuple[Cosines, Cosines]  # of queries and of keys
+Rotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]  # (cosines, sines) of queries and of keys
 
 
 def frequencies(base: float, pairs: int, device: torch.device | None = None) -> Tensor:
@@ -79,19 +75,17 @@ class Rope(PositionalEncoding):
         """Return the arguments of `apply_rotary` for queries and keys."""
         queries, keys = self._rotations(at)
         query_tables = half_split_tables(*queries)
-        key_tables = query_tables if keys is queries else half_split_tables(*keys)
-        return query_tables, key_tables
+        if keys is queries:
+            return query_tables, query_tables
+        return query_tables, half_split_tables(*keys)
 
     def _rotations(self, at: AttentionContext) -> Rotations:
         """Return cosines and sines [B, 1, T, R] of the queries' angles, and of the keys'."""
-        return of_queries_and_keys(partial(cos_and_sin, frequencies_BR=self.frequencies_BR(at)), at)
-
-
-def of_queries_and_keys(fn: Callable[[Tensor], Cosines], at: AttentionContext) -> Rotations:
-    """Return ``fn`` of the positions of the queries and of the keys, computed once if they are the same."""
-    queries = fn(at.q_positions_BT)
-    keys = queries if at.k_positions_BS is at.q_positions_BT else fn(at.k_positions_BS)
-    return queries, keys
+        frequencies_BR = self.frequencies_BR(at)
+        queries = cos_and_sin(at.q_positions_BT, frequencies_BR)
+        if at.k_positions_BS is at.q_positions_BT:
+            return queries, queries
+        return queries, cos_and_sin(at.k_positions_BS, frequencies_BR)
 
 
 def pairs_of(shape: ModelShape) -> int:

@@ -136,9 +136,12 @@ SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3
 HALF_ROTATED = {**SECTIONS, "mrope_section": [1, 1, 2], "partial_rotary_factor": 0.5}
 # What transformers needs in the file.
 FURTHER_FIELDS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral"), {"head_dim": 128}),
-    **dict.fromkeys(("glm4v_text", "glm_image_text", "glm_ocr_text"), {"rope_parameters": SECTIONS}),
-    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text"), {"rope_parameters": SECTIONS}),
+    **{kind: {"head_dim": 128} for kind in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
+    **{kind: {"rope_parameters": SECTIONS} for kind in ("glm4v_text", "glm_image_text", "glm_ocr_text")},
+    **{
+        kind: {"rope_parameters": SECTIONS}
+        for kind in ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")
+    },
     "bailing_hybrid": {"n_group": 1, "topk_group": 1},
     "deepseek_v4": {
         "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"]
