@@ -119,24 +119,24 @@ class PositionalEncoding(nn.Module):
             )
         self.shape = shape
 
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether the class overrides any of these hooks."""
+        return any(getattr(type(self), hook) is not getattr(PositionalEncoding, hook) for hook in hooks)
+
     @property
     def reads_weights(self) -> bool:
         """Return whether `read` is needed: if a subclass overrides it, unless an option switches it off."""
-        return type(self).read is not PositionalEncoding.read
+        return self.overrides("read")
 
     @property
     def acts_at_embedding(self) -> bool:
         """Return whether the encoding changes token embeddings."""
-        cls = type(self)
-        base = PositionalEncoding
-        return cls.embed is not base.embed or cls.embed_sequence is not base.embed_sequence
+        return self.overrides("embed", "embed_sequence")
 
     @property
     def acts_on_values(self) -> bool:
         """Return whether the encoding changes the values or how they are summed."""
-        cls = type(self)
-        base = PositionalEncoding
-        return cls.values is not base.values or cls.outputs is not base.outputs or self.reads_weights
+        return self.overrides("values", "outputs") or self.reads_weights
 
     def for_layer(self, layer: int) -> PositionalEncoding:
         """Return the encoding of this layer: ``self``, except in a mixture of encodings."""
@@ -236,10 +236,10 @@ HOOKS = ("embed", "embed_sequence", "rotate", "bias", "weights", "values", "outp
 
 def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
     """Return the overridden hooks, and an error message if the class has methods but overrides no hook."""
+    overridden = sorted(hook for hook in HOOKS if encoding.overrides(hook))
     classes = [cls for cls in type(encoding).__mro__ if cls not in PositionalEncoding.__mro__]
     members = {name: value for cls in classes for name, value in vars(cls).items()}
     methods = sorted(name for name, value in members.items() if callable(value) and name[:2] != "__")
-    overridden = [name for name in methods if name in HOOKS]
     if overridden or not methods:
         return overridden, ""
     for name in methods:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding, overridden_hooks
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.kerple import KerpleLog
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.encodings.windows import Chunks, HardAlibi, SlidingWindow
@@ -46,8 +46,8 @@ class Dape(PositionalEncoding):
         self.reads_row = kernel > 1 or self.added.reads_row  # neighbours in memory
         self.looks_ahead = self.added.looks_ahead
         name = type(self.added).__name__
-        hooks = set(overridden_hooks(self.added)[0])
-        if "bias" not in hooks or hooks - {"bias", "read"} or self.added.reads_weights:
+        does_more = self.added.overrides("embed", "embed_sequence", "rotate", "weights", "values", "outputs")
+        if not self.added.overrides("bias") or does_more or self.added.reads_weights:
             raise ValueError(f"bias={name}: DAPE needs an encoding that only adds a bias")
         if isinstance(self.added, SlidingWindow | Chunks | HardAlibi):
             raise ValueError(f"bias={name} masks keys; DAPE needs an encoding that masks no key")

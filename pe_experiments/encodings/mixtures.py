@@ -38,9 +38,8 @@ class Mixture(PositionalEncoding):
         self.parts = nn.ModuleList(_built(self.shape, make, layers) for make in encodings)
         parts = [part for layer in range(layers) for part in self._at_layer(layer)]
         for part in parts:
-            makes_weights = type(part).weights is not PositionalEncoding.weights
-            if makes_weights or part.reads_weights:
-                what = "computes its own weights" if makes_weights else "reads the attention weights"
+            if part.overrides("weights") or part.reads_weights:
+                what = "reads the attention weights" if part.reads_weights else "computes its own weights"
                 raise ValueError(f"encodings: {type(part).__name__} {what} and {refusal}")
         self._describe(parts)
         return parts
