@@ -43,11 +43,7 @@ class RePo(PositionalEncoding):
 
     def rotate(self, q_BHTK: Tensor, k_BHSK: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         with torch.autocast(q_BHTK.device.type, enabled=False):
-            positions_BHS = self.positions(at.x_BSD)
+            x_BSD = at.x_BSD.to(self.gate.weight.dtype)
+            positions_BHS = self.position(F.silu(self.gate(x_BSD)) * self.content(x_BSD)).mT
         angles_BHSR = in_float64(positions_BHS)[..., None] * frequencies(self.base, self.pairs, q_BHTK.device)
         return rotate_by_angles(angles_BHSR, q_BHTK, k_BHSK, at)
-
-    def positions(self, x_BSD: Tensor) -> Tensor:
-        """Return the position of each token in each head, [B, H, S] in the dtype of the weights."""
-        x_BSD = x_BSD.to(self.gate.weight.dtype)
-        return self.position(F.silu(self.gate(x_BSD)) * self.content(x_BSD)).mT

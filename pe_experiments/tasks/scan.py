@@ -5,7 +5,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,13 +25,8 @@ MOST_WORDS = 9  # of a command
 TURNS = {"left": "LTURN", "right": "RTURN"}
 
 Phrases = dict[tuple[str, ...], tuple[str, ...]]  # actions by the words of a phrase
-
-
-class Commands(NamedTuple):
-    """All commands with the same number of actions, in a fixed random order."""
-
-    inputs_CN: Tensor
-    targets_CM: Tensor
+# Inputs [C, N] and targets [C, M] of commands with the same number of actions, in a fixed random order.
+Commands = tuple[Tensor, Tensor]
 
 
 class Scan(Task):
@@ -88,12 +83,12 @@ class Scan(Task):
         return length
 
     def num_inputs(self, length: int) -> float:
-        return len(self._commands(length).inputs_CN)
+        return len(self._commands(length)[0])
 
     def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        commands = self._commands(length)
-        chosen_B = torch.randint(len(commands.inputs_CN), (batch_size,), generator=generator)
-        return commands.inputs_CN[chosen_B], commands.targets_CM[chosen_B]
+        inputs_CN, targets_CM = self._commands(length)
+        chosen_B = torch.randint(len(inputs_CN), (batch_size,), generator=generator)
+        return inputs_CN[chosen_B], targets_CM[chosen_B]
 
     def solve(self, inputs_BN: Tensor) -> Tensor:
         answers = [self.solve_row(row) for row in inputs_BN.tolist()]
@@ -113,7 +108,7 @@ class Scan(Task):
         return _bag_ceiling(length, prefix)
 
     def input_blind(self, length: int) -> float:
-        modal_M = [actions_C.bincount().max() for actions_C in _all_commands()[length].targets_CM.T]
+        modal_M = [actions_C.bincount().max() for actions_C in _all_commands()[length][1].T]
         return float(sum(modal_M) / len(modal_M) / self.num_inputs(length))
 
     def _lengths(self) -> list[int]:
@@ -143,7 +138,7 @@ class Scan(Task):
             rows = slice(tenth, 2 * tenth)
         else:
             rows = slice(2 * tenth, None)
-        return Commands(inputs_CN[rows], targets_CM[rows])
+        return inputs_CN[rows], targets_CM[rows]
 
 
 def all_phrases() -> Phrases:
@@ -225,7 +220,7 @@ def _all_commands() -> dict[int, Commands]:
     for length, listed in sorted(by_length.items()):
         inputs_CN = torch.tensor([_encode_words(words) for words in listed])
         actions = [[FIRST_ACTION + ACTIONS.index(action) for action in phrases[words]] for words in listed]
-        commands[length] = Commands(inputs_CN, torch.tensor(actions))
+        commands[length] = inputs_CN, torch.tensor(actions)
     return commands
 
 
