@@ -15,6 +15,7 @@ from typing import Any
 
 from pe_experiments.encodings.released_types import (
     BLOCK_BY_KIND,
+    COMPLETED_BY,
     COMPRESSED,
     DEFAULTS,
     FULL,
@@ -26,7 +27,6 @@ from pe_experiments.encodings.released_types import (
     SLIDING,
     WITHOUT_ROPE,
     WITHOUT_ROTATION,
-    complete,
     is_read,
 )
 from pe_experiments.terminal.errors import allowed, shown
@@ -142,7 +142,9 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
         raise ValueError(f"config={path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"config={path} must contain a JSON object")
-    text = _text_part(content)
+    text: dict[str, Any] = content
+    while parts := [text[key] for key in TEXT_PARTS if isinstance(text.get(key), dict)]:
+        text = parts[0]  # the text model inside a model of text and images
     model_type = text.get("model_type")
     if model_type in WITHOUT_ROPE:
         raise ValueError(f"config={path}: models of the type {model_type} have no RoPE")
@@ -173,7 +175,9 @@ def read_settings(path: str, ignore: Sequence[str] = ()) -> dict[str, Any]:
     for keys in NEEDED_KEYS.get(str(model_type), ()):
         if not any(key in settings for key in keys):
             raise ValueError(f"{allowed(keys)} is missing; models of the type {model_type} need it")
-    return complete({key: value for key, value in settings.items() if value is not None})
+    settings = {key: value for key, value in settings.items() if value is not None}
+    complete = COMPLETED_BY.get(str(settings.get("model_type")))
+    return complete(settings) if complete else settings
 
 
 def without_ignored(block: Any, ignore: Sequence[str]) -> Any:
@@ -181,14 +185,6 @@ def without_ignored(block: Any, ignore: Sequence[str]) -> Any:
     if not isinstance(block, Mapping):
         return block
     return {key: without_ignored(value, ignore) for key, value in block.items() if key not in ignore}
-
-
-def _text_part(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the text model inside those of a model of text and images."""
-    for key in TEXT_PARTS:
-        if isinstance(content.get(key), dict):
-            return _text_part(content[key])
-    return content
 
 
 def _refuse_unknown_keys(content: Block, text: Block, ignore: Sequence[str]) -> None:

@@ -253,12 +253,6 @@ def is_read(model_type: str | None, key: str) -> bool:
     return has_default or model_type in READ_BY.get(key, ())
 
 
-def complete(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings in which what only the code of a type computes from other keys is written out."""
-    rule = COMPLETED_BY.get(str(settings.get("model_type")))
-    return rule(settings) if rule else settings
-
-
 def _deepseek_v4(settings: dict[str, Any]) -> dict[str, Any]:
     """DeepSeek-V4: layers with a window alone have plain RoPE, those with compressed keys another base."""
     layers = settings["num_hidden_layers"]
@@ -324,6 +318,7 @@ def _smollm3(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | ({"use_sliding_window": True} if "layer_types" in settings else {})
 
 
+# What writes out in settings what only the code of a type computes from other keys.
 COMPLETED_BY = {
     "cohere2_moe": _cohere2_moe,
     "deepseek_v4": _deepseek_v4,
