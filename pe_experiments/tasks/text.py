@@ -245,7 +245,6 @@ def _contents(files: tuple[File, ...]) -> tuple[list[np.ndarray | None], list[in
 
 
 def _read_joined(files: tuple[File, ...], start: int, count: int) -> np.ndarray:
-    """Return ``count`` bytes of the joined files from byte ``start`` on."""
     contents, ends = _contents(files)
     pieces = []
     index = int(np.searchsorted(ends, start, side="right"))
