@@ -16,6 +16,7 @@ from pe_experiments.encodings.released_config import (
     released_layers,
     without_ignored,
 )
+from pe_experiments.encodings.released_types import COMPRESSED
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeDynamicNtk, RopeLinear, RopeNtk, RopeYarn
 from pe_experiments.encodings.rope_released import RopeLlama3, RopeLongRope
@@ -111,10 +112,21 @@ class RopeHf(ByLayer):
         pattern = _shortest_period(released_layers(settings))
         encodings = [_layer_encoding(settings, layer) for layer in pattern[: shape.num_layers]]
         super().__init__(shape, encodings=encodings)
+        blocks = [layer.block for layer in pattern if layer.block is not None]
+        remarks = []
+        if config is None and rope_parameters is None:
+            remarks.append("without config or rope_parameters the encoding is RoPE with base 10,000")
         if len(pattern) > shape.num_layers:
-            self.remark = f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
-        elif all(layer.block is None for layer in pattern):
-            self.remark = "no layer with attention has RoPE in the released model"
+            remarks.append(
+                f"the model has the first {shape.num_layers} of a pattern of {len(pattern)} layers"
+            )
+        if settings.get("qk_rope_head_dim") and any(block.get("mscale_all_dim") for block in blocks):
+            remarks.append("the released model also multiplies all logits by a factor from mscale_all_dim")
+        if COMPRESSED in settings.get("layer_types", ()):
+            remarks.append("the released model also attends to compressed keys beyond its window")
+        if not blocks:
+            remarks.append("no layer with attention has RoPE in the released model")
+        self.remark = "; ".join(remarks)
 
 
 def _shortest_period(layers: Sequence[ReleasedLayer]) -> Sequence[ReleasedLayer]:
