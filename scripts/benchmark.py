@@ -11,10 +11,10 @@ from pe_experiments.configuration.schema import resolved
 
 @command("benchmark")
 def main(cfg: DictConfig) -> None:
-    """Measure speed against other libraries, by encoding, for small models and over length.
+    """Measure speed against other libraries, by encoding, and for small models.
 
     python scripts/benchmark.py                    one sentence in at most five minutes
-    python scripts/benchmark.py parts=[small,peers,encodings,lengths] [repeats=15] [out=DIR]   all, on a CPU
+    python scripts/benchmark.py parts=[small,peers,encodings] [repeats=15] [out=DIR]   all, on a CPU
     python scripts/benchmark.py parts=gpu          on a CUDA device
     """
     # The study is beside the package; scripts/results.py would shadow the folder results.

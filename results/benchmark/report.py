@@ -32,7 +32,6 @@ from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, pair
 from results.benchmark.workloads import (
     Batches,
     experiment,
-    long_evaluation,
     next_token_step,
     random_batches,
     seconds_per_step,
@@ -46,19 +45,12 @@ SIZES = {  # rows, tokens, vocabulary, width, layers
     "d=64, 2 layers, batch 64 x 40 tokens": (64, 40, 14, 64, 2),
     "text: d=64, 2 layers, batch 8 x 256 bytes": (8, 256, 256, 64, 2),
 }
-SETTINGS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "d=128, 4 layers, batch 128": {"model.d_model": 128, "model.num_layers": 4, "training.batch_size": 128},
-}
-LENGTHS = (1024, 4096, 16384)  # tokens
-LONG_ENCODINGS = ("none", "rope", "alibi", "t5", "fire")
 SMALL = ((8, 2), (16, 2), (8, 4), (16, 4))  # batch size and layers of models of width 64
 OURS = "pe_experiments"
 BEST = "fastest at its best float32"
 QUICK_REPEATS = 5
 
-
-Part = Literal["small", "peers", "encodings", "lengths", "quick", "startup", "gpu"]
+Part = Literal["small", "peers", "encodings", "quick", "startup", "gpu"]
 WITH_PEERS = {"small", "peers", "quick", "gpu"}
 
 
@@ -165,24 +157,13 @@ def small(
 
 def encodings(repeats: int, display: Display) -> Iterator[Row]:
     """Time a training step with every encoding, data included, relative to NoPE."""
-    for setting, keys in SETTINGS.items():
-        cases: dict[str, Timed] = {}
-        for name in shipped("pe"):
-            with suppress(NotApplicable):
-                run = experiment(pe=name, **keys)
-                cases[name] = timed(training_step(run.untrained_model(), run, cpu.select("auto", cpu.SMALL)))
-        seconds = interleave(cases, repeats, display, f"encodings, {setting}")
-        yield from paired_ratios("encodings", setting, seconds, "none")
-
-
-def lengths(repeats: int, display: Display) -> Iterator[Row]:
-    """Measure evaluation time per example and peak memory by length."""
-    cases = [(tokens, name) for tokens in LENGTHS for name in LONG_ENCODINGS]
-    display.start("lengths", len(cases))
-    for done, (tokens, name) in enumerate(cases, start=1):
-        milliseconds, megabytes = long_evaluation(tokens, name)
-        display.step(done)
-        yield Row("lengths", f"{tokens} tokens", name, milliseconds, megabytes=megabytes)
+    cases: dict[str, Timed] = {}
+    for name in shipped("pe"):
+        with suppress(NotApplicable):
+            run = experiment(pe=name)
+            cases[name] = timed(training_step(run.untrained_model(), run, cpu.select("auto", cpu.SMALL)))
+    seconds = interleave(cases, repeats, display, "encodings")
+    yield from paired_ratios("encodings", "defaults", seconds, "none")
 
 
 def benchmark(config: dict[str, Any]) -> None:
@@ -210,18 +191,24 @@ def benchmark(config: dict[str, Any]) -> None:
         "small": partial(small, peers=peers),
         "peers": partial(equal_shapes, peers=peers),
         "encodings": encodings,
-        "lengths": lengths,
         "quick": partial(quick, peers=peers),
         "startup": startup,
         "gpu": partial(gpu, peers=peers, device=settings.device),
     }
     rows: list[Row] = []
-    say("part | setting | case | ms | ratio | relative to | MB")
+    say("part | setting | case | ms | ratio | relative to")
     for part in settings.parts:
         try:
             for row in parts[part](settings.repeats, display):
                 rows.append(row)
-                say(_line(row))
+                ratio = ""
+                if row.ratio is not None:
+                    ratio = f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
+                say(
+                    " | ".join(
+                        (row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against)
+                    )
+                )
         finally:
             display.stop()
         table = pd.concat([earlier, pd.DataFrame(rows).round(4)])
@@ -240,10 +227,3 @@ def describe_machine() -> dict[str, Any]:
     keys = ("processor", "threads", "python", "pe_experiments", "matmul")
     machine = {key: environment[key] for key in keys} | {"cores": os.cpu_count(), "torch": torch.__version__}
     return machine | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
-
-
-def _line(row: Row) -> str:
-    ratio = "" if row.ratio is None else f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
-    memory = "" if row.megabytes is None else f"{row.megabytes:,.0f}"
-    time = f"{row.milliseconds:,.1f}"
-    return " | ".join((row.part, row.setting, row.case, time, ratio, row.against, memory))

@@ -26,7 +26,6 @@ class Row:
     ratio: float | None = None  # median of the ratios to the neighbouring measurement of ``against``
     ratio_low: float | None = None  # lower quartile of the ratios
     ratio_high: float | None = None  # upper quartile of the ratios
-    megabytes: float | None = None  # peak memory above the imports
 
 
 def timed(step: Step) -> Timed:

@@ -1,13 +1,9 @@
-"""Define the workloads of the benchmark: training steps, whole trainings and long evaluations."""
+"""Define the workloads of the benchmark: training steps and whole trainings."""
 
-import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from itertools import count
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -18,17 +14,14 @@ from torch.optim.lr_scheduler import LambdaLR
 from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config, validated
-from pe_experiments.evaluation.curve import extrapolation_curve
 from pe_experiments.models import Backbone
 from pe_experiments.terminal.console import Observer
 from pe_experiments.training import cpu
 from pe_experiments.training.cpu import Route
-from pe_experiments.training.device import prepare_device
 from pe_experiments.training.loop import batch_loss, fit
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
 from results.benchmark.timing import Step
 
-EXAMPLES = 2  # per long evaluation
 Batches = list[tuple[Tensor, Tensor]]  # tokens and labels [B, T]
 
 
@@ -113,32 +106,3 @@ def seconds_per_step(step: Step, run: Experiment) -> float:
     for _ in range(run.config.training.steps - 1):
         step()
     return (time.perf_counter() - started) / (run.config.training.steps - 1)
-
-
-def long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
-    """Return the milliseconds per example of this length, and the peak resident megabytes above the imports.
-
-    The measurement runs in a new process, so that earlier measurements do not affect the peak.
-    """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-        return process.submit(_long_evaluation, tokens, encoding).result()
-
-
-def _long_evaluation(tokens: int, encoding: str) -> tuple[float, float]:
-    run = experiment(pe=encoding)
-    prepare_device(run.config)
-    model = run.untrained_model()
-    source = run.source
-    before = _peak_megabytes()
-    length = (tokens - run.format.tokens(0, 0)) // 2  # the copy task has as many targets as inputs
-    started = time.perf_counter()
-    (row,) = extrapolation_curve(model, source, [length], EXAMPLES, run.config.training.max_length)
-    assert abs(row["tokens"] - tokens) <= 1, row
-    return 1000 * (time.perf_counter() - started) / EXAMPLES, _peak_megabytes() - before
-
-
-def _peak_megabytes() -> float:
-    if sys.platform == "linux":  # ru_maxrss would include the peak of the parent process
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
