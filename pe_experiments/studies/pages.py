@@ -48,8 +48,6 @@ class Study:
         values: returns the tables (as text) and the numbers of the page, ``README.md``, by name.
         figures: functions that draw ``figures/NAME.png``; each receives the data and the folder.
         tables: functions that return ``NAME.csv``.
-        measures: functions that write further CSVs from the runs when the study is published; each receives
-            the folder, the runs and the results directory.
         compare: also write the files of `compare.py`.
     """
 
@@ -59,7 +57,6 @@ class Study:
     values: Callable[[Any], Mapping[str, Any]] = field(default=lambda data: {})
     figures: tuple[Callable[[Any, Path], None], ...] = ()
     tables: Mapping[str, Callable[[Any], pd.DataFrame]] = field(default_factory=dict)
-    measures: tuple[Callable[[Path, Any, Path], None], ...] = ()
     compare: bool = False
 
 
@@ -121,8 +118,6 @@ def publish(name: str, results_dir: Path) -> None:
         fresh = Path(scratch) / folder.name
         _copy_data(folder, fresh)  # a study may read tables that runs alone do not make
         write_archive(published, fresh)
-        for measure in declared.measures:
-            measure(fresh, published, results_dir)
         _make_pages(fresh, declared, folder)
         _mirror(fresh, folder)
 

@@ -73,7 +73,6 @@ MIRRORED = {  # models in the table of the mirrored configurations, in words
 }
 CHALLENGED = ["fox", "kerple_log", TRUNCATED]  # by the best pattern, in the mirrored configurations
 SIZES = {64: "0.1", 128: "0.8", 256: "6.3"}  # width, and millions of parameters
-SCALE_LINES = {"copy": "--", "induction": ":", "flip_flop": "-."}
 MANY = 4  # tied encodings that are counted, not named
 OFTEN = 0.9  # share of cases; encodings that learned fewer are listed
 GREY = "0.75"  # encodings that are not in colour
@@ -523,34 +522,11 @@ def draw_tasks(bank: Bank, folder: Path) -> None:
     save(figure, folder, "tasks")
 
 
-def draw_scale(bank: Bank, folder: Path) -> None:
-    """Draw the score of every case over the number of parameters, with a panel per encoding."""
-    labels = [PATTERN, *SCALED]
-    style_of = styles(labels)
-    figure, panels = panel_grid(len(labels), len(labels), 2.2, sharey=True)
-    for axes, label in zip(panels, labels, strict=True):
-        by_size = bank.scale.xs(label, axis="columns", level="label").groupby("task").mean()
-        for task, line in SCALE_LINES.items():
-            sizes = [float(words) for width, words in SIZES.items() if width in by_size]
-            axes.plot(sizes, by_size.loc[task], line, color=style_of[label][0], marker=".")
-            axes.plot([], [], line, color="0.3", label=task)  # in the legend
-        axes.set(xscale="log", xlim=(0.07, 9), ylim=(0, 1.03))
-        axes.set_title(label, fontsize=7)
-        axes.set_xticks([*map(float, SIZES.values())], SIZES.values())
-        axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("score")
-    panels[len(labels) // 2].set_xlabel("million parameters")
-    handles, tasks = panels[0].get_legend_handles_labels()
-    figure.legend(handles, tasks, loc="outside lower center", ncols=3, frameon=False)
-    save(figure, folder, "scale")
-
-
 STUDY = Study(
     sweep=("bank",),
     load=load,
     values=values,
-    figures=(draw_curves, draw_answer, draw_tasks, draw_scale),
+    figures=(draw_curves, draw_answer, draw_tasks),
     tables={
         "scores": lambda bank: bank.scores,
         "patterns": pattern_rows,

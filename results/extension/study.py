@@ -9,7 +9,7 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, t_interval
-from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, panel_grid, save, styles
+from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, panel_grid, save, styles
 from pe_experiments.studies import (
     Study,
     bits_per_byte,
@@ -51,7 +51,6 @@ AGAINST_TRUNCATED = {
 DRAWN_STEPS = [10, 30, 150, 450]  # `STEPS` on a logarithmic axis
 ENLARGED = (2.1, 2.7)  # bits per byte in the enlarged panel
 SYMBOLS = [20, 40, 80, 160]  # lengths on copy and needle; parents are trained up to 20, children up to 80
-ON_TASKS = ("rope", "rope_linear", "rope_yarn", "none")  # changes on copy and needle
 
 Column = tuple[str, int, int]  # the name of a model, its training steps and the context length
 
@@ -213,26 +212,10 @@ def draw_steps(bits: pd.DataFrame, figures: Path) -> None:
     save(figure, figures, "answer")
 
 
-def draw_tasks(bits: pd.DataFrame, figures: Path) -> None:
-    """Draw exact match over input length on copy and needle, without and with further training."""
-    rows = task_rows()
-    style_by_change = styles(WORDS)
-    looks = {WORDS[change]: style_by_change[change] for change in ON_TASKS}
-    figure, panels = panel_grid(4, 4, 2.3, sharey=True)
-    for axes, (task, steps) in zip(panels, product(("copy", "needle"), (0, 250)), strict=True):
-        for change in ON_TASKS:
-            draw_seeds(axes, SYMBOLS, rows.loc[[(task, change, steps)]], style_by_change[change])
-        length_axis(axes, SYMBOLS, 80 if steps else 20, "exact match")
-        axes.set_title(f"{task}, {steps} further steps", fontsize=7.5)
-        axes.label_outer()
-    legend_below(figure, looks, looks)
-    save(figure, figures, "tasks")
-
-
 STUDY = Study(
     planned=225,  # plan.md: the preset lists the parents alone
     load=load,
     values=values,
-    figures=(draw_steps, draw_tasks),
+    figures=(draw_steps,),
     tables={"tests": all_tests},
 )

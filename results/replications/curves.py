@@ -1,4 +1,4 @@
-"""Compare curves that papers released or printed with ours: copying, SCAN and induction."""
+"""Compare curves that papers released or printed with ours: SCAN and induction."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, save, styles
-from pe_experiments.studies import read_archive, with_settings
+from pe_experiments.studies import read_archive
 
 HERE = Path(__file__).parent
 ENCODINGS = {  # Kazemnejad et al.'s names that differ from ours
@@ -17,8 +17,6 @@ ENCODINGS = {  # Kazemnejad et al.'s names that differ from ours
     "rope": "rope_partial",
     "abs_sinusoid": "sinusoidal",
 }
-COPY_VARIANT = "cmc_tr20_ts40"  # random symbols, trained to 20, evaluated to 40
-COPY_TRAINED, COPY_LENGTHS = 20, [25, 30, 40]
 SCAN_SPLIT = "mdlen_tr25_ts48"  # trained to 25 actions, tested to 48, and learned in distribution
 SCAN_TRAINED, SCAN_LENGTHS = 25, [26, 27, 28, 30, 32, 33, 36, 40, 48]
 SAME_ORDER = 0.9  # planned: a smallest rho of the five means
@@ -29,18 +27,6 @@ CLOSE = 0.1 + 1e-9  # two accuracies that differ by at most this agree
 FEWEST = 6  # lengths that must agree, of seven
 
 Pair = tuple[pd.DataFrame, pd.DataFrame]  # theirs and ours: exact match [encoding and run, length]
-
-
-def copying() -> Pair:
-    """Return the curves of Kazemnejad et al. on random symbols, and ours of six layers."""
-    released = pd.read_csv(HERE / "kazemnejad2023.csv")
-    released = released[released["variant"] == COPY_VARIANT]
-    runs = read_archive(HERE / "conditions")
-    layers = with_settings(runs, layers="model.num_layers").set_index("name")["layers"]
-    points = runs.curves[(runs.curves["task"] == "copy") & runs.curves["name"].map(layers).eq(6)]
-    return by_run(released.replace({"encoding": ENCODINGS})), by_run(
-        points[points["content_length"].between(COPY_TRAINED, COPY_LENGTHS[-1])]
-    )
 
 
 def scan() -> Pair:
@@ -97,7 +83,6 @@ def gu_values() -> dict[str, str]:
 def draw(folder: Path) -> None:
     """Draw the curves of papers beside ours: a thin line per run and a thick line for the mean."""
     titles = ("Kazemnejad et al.: 107 M parameters", "here: 0.3 M parameters")
-    draw_beside(copying(), titles, COPY_TRAINED, COPY_LENGTHS, folder, "kazemnejad")
     draw_beside(scan(), titles, SCAN_TRAINED, [30, 36, 48], folder, "scan")
     titles = ("Gu and Dao: trained on 256 tokens", "here: trained on 16 to 256 tokens")
     lengths = [64, 128, 256, 512, 1024, 2048, 4096]

@@ -2,8 +2,6 @@
 
 Twelve encodings are compared in hindsight. For six others the order was predicted before they were trained on
 text, by classes of formulas and by scores in the bank; the rules are those of the third plan.
-
-Shapes: C encodings, T tasks, S repetitions (configurations of the bank, seeds of text), N random resamples.
 """
 
 from itertools import combinations, permutations, product
@@ -21,22 +19,9 @@ from results.bank import study as bank
 from results.text import study as text_study
 
 RESULTS = Path(__file__).parents[1]
-# Groups of related encodings, the units of the bootstrap, as fixed by the first plan.
-GROUPS = (
-    ("none",),
-    ("sinusoidal",),
-    ("learned", "learned+random_offset"),
-    ("rope", "rope+random_subset", "p_rope"),
-    ("alibi", "kerple_log", "fire"),
-    ("t5",),
-    ("fox",),
-)
-ENCODINGS = tuple(encoding for group in GROUPS for encoding in group)
 UNSEEN = ("sinusoidal", "learned", "rope", "p_rope")  # use untrained vectors or angles on longer inputs
 FALLING = ("alibi", "kerple_log", "fox")  # a bias that keeps falling with distance
 TASKS = ("copy", "flip_flop", "induction", "kth", "lag")
-RESAMPLES, BATCHES = 200_000, 20
-CLASSES = 1 - np.isin(ENCODINGS, UNSEEN) + np.isin(ENCODINGS, FALLING)  # 0, 1 or 2, by encoding
 CLASS_NAMES = ("untrained vectors or angles", "others", "bias keeps falling")
 CLASS_COLOURS = ("white", "0.6", "black")  # by class
 LABEL_BELOW = ("fox", "fire", "sinusoidal", "learned+random_offset", "rope+random_subset", "cope", "cpb_log")
@@ -59,10 +44,16 @@ def read_predictions() -> pd.DataFrame:
     return pd.read_csv(RESULTS / "transfer" / "predictions.csv", index_col="encoding")
 
 
-def hindsight(losses: pd.DataFrame, scores: np.ndarray) -> pd.DataFrame:
-    """Return class and mean score of the twelve encodings, with the `outcomes`; scores are [C, T, S]."""
-    mean_scores = np.nanmean(scores, axis=2).mean(axis=1)
-    return outcomes(pd.DataFrame({"class": CLASSES, "score": mean_scores}, ENCODINGS), losses)
+def hindsight(losses: pd.DataFrame) -> pd.DataFrame:
+    """Return class and mean score of the twelve encodings, with the `outcomes`.
+
+    A score is the mean over `TASKS` of the mean over the configurations in which the task was learned.
+    """
+    rows = bank.early_scores()
+    rows = rows[rows["task"].isin(TASKS) & rows["learned"]]
+    scores = rows.groupby(["label", "task"])[SCORE].mean().groupby("label").mean().rename("score").to_frame()
+    classes = 1 - scores.index.isin(UNSEEN) + scores.index.isin(FALLING)  # 0, 1 or 2
+    return outcomes(scores.assign(**{"class": classes}), losses)
 
 
 def outcomes(predicted: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
@@ -73,58 +64,6 @@ def outcomes(predicted: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
     measured = rises(losses).groupby("label").agg(rise="mean", low="min", high="max")
     measured["trained"] = losses[text_study.TRAINED].groupby("label").mean()
     return predicted.join(measured).sort_values("rise")
-
-
-def bank_scores() -> np.ndarray:
-    """Return the scores of the bank on `TASKS` [C, T, S]; NaN where the task was not learned."""
-    rows = bank.early_scores()
-    rows = rows[rows["task"].isin(TASKS) & rows["learned"]]
-    scores = rows.pivot(index="label", columns=["task", "configuration"], values=SCORE).sort_index(axis=1)
-    return scores.loc[[*ENCODINGS]].to_numpy().reshape(len(ENCODINGS), len(TASKS), -1)
-
-
-def means(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the mean over tasks of the weighted mean over repetitions [N, C].
-
-    NaN is ignored; a task with only NaN counts as 0.
-
-    Args:
-        scores: [C, T, S].
-        weights: of the repetitions [N, S].
-    """
-    total = np.einsum("cts,ns->nct", np.nan_to_num(scores), weights)
-    weight = np.einsum("cts,ns->nct", ~np.isnan(scores), weights)
-    return np.divide(total, weight, out=np.zeros_like(total), where=weight > 0).mean(axis=-1).round(12)
-
-
-def weighted_ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return centred ranks of values [N, C], counted ``weights`` times, of unit norm; NaN if all tie."""
-    above = np.sign(values[:, :, None] - values[:, None, :])
-    ranks = np.einsum("ncd,nd->nc", above, weights) * np.sqrt(weights)
-    norm = np.linalg.norm(ranks, axis=1, keepdims=True)
-    return ranks / np.where(norm > 0, norm, np.nan)
-
-
-def interval(scores: np.ndarray, others: np.ndarray, resamples: int) -> tuple[float, float]:
-    """Return the ends of the 95% bootstrap interval of Spearman's rho of two scores [C, T, S] over encodings.
-
-    It draws groups of encodings, and the same repetitions for all encodings, since these share settings, or
-    test examples of a seed.
-    """
-    rng = np.random.default_rng(0)
-
-    def draws(size: int) -> np.ndarray:
-        return rng.multinomial(size, np.full(size, 1 / size), size=resamples // BATCHES)
-
-    rhos = []
-    for _ in range(BATCHES):
-        weights = np.repeat(draws(len(GROUPS)), [len(group) for group in GROUPS], axis=1)
-        first, second = (
-            weighted_ranks(means(part, draws(part.shape[-1])), weights) for part in (scores, others)
-        )
-        rhos.append((first * second).sum(axis=1))
-    low, high = np.nanquantile(rhos, [0.025, 0.975])
-    return float(low), float(high)
 
 
 def within_classes(rows: pd.DataFrame) -> tuple[float, int, float]:
@@ -160,9 +99,7 @@ def draw(losses: pd.DataFrame, figures: Path) -> None:
     Bars show the range over seeds, the shade the class. The best encodings are at the top right.
     """
     figure, panels = panel_grid(2, 2, 3.6, sharey=True)
-    for axes, rows in zip(
-        panels, (hindsight(losses, bank_scores()), outcomes(read_predictions(), losses)), strict=True
-    ):
+    for axes, rows in zip(panels, (hindsight(losses), outcomes(read_predictions(), losses)), strict=True):
         for level, (name, face) in enumerate(zip(CLASS_NAMES, CLASS_COLOURS, strict=True)):
             chosen = rows[rows["class"] == level]
             ranges = [chosen["rise"] - chosen["low"], chosen["high"] - chosen["rise"]]
@@ -191,38 +128,23 @@ def draw(losses: pd.DataFrame, figures: Path) -> None:
 
 def values(losses: pd.DataFrame) -> dict[str, Any]:
     """Return the table of predictions and the numbers in the text of the page."""
-    past = bank_scores()
-    on_text = -rises(losses).unstack("seed").loc[[*ENCODINGS]].to_numpy()[:, None]
-    without = {
-        task: interval(np.delete(past, index, axis=1), on_text, RESAMPLES // 10)[0]
-        for index, task in enumerate(TASKS)
-    }
-    earlier = hindsight(losses, past)
+    earlier = hindsight(losses)
     rho, p = rank_correlation(earlier["score"], -earlier["rise"], one_sided=True)
-    low, high = interval(past, on_text, RESAMPLES)
-    on_four_tasks = hindsight(losses, np.delete(past, TASKS.index("kth"), axis=1))
-    return prospective_values(losses, on_four_tasks) | {
+    return prospective_values(losses) | {
         "twelve/bank_rho": rho,
         "twelve/bank_p": p,
-        "twelve/interval": f"[{low:.2f}, {high:.2f}]",
         "twelve/classes_rho": rank_correlation(earlier["class"], -earlier["rise"], one_sided=True)[0],
-        "without_kth": without.pop("kth"),
-        "without_another": min(without.values()),
     }
 
 
-def prospective_values(losses: pd.DataFrame, earlier: pd.DataFrame) -> dict[str, Any]:
-    """Return the table of predictions and outcomes, and the numbers of the prospective test.
-
-    ``earlier`` has score, rise and class of the twelve encodings.
-    """
+def prospective_values(losses: pd.DataFrame) -> dict[str, Any]:
+    """Return the table of predictions and outcomes, and the numbers of the prospective test."""
     rows = outcomes(read_predictions(), losses)
     share, pairs, p = within_classes(rows)
     classes_rho, classes_p = rank_correlation(rows["class"], -rows["rise"], one_sided=True)
     bank_rho, bank_p = rank_correlation(rows["score"], -rows["rise"], one_sided=True)
     tied_rises = rows["rise"].mask(rows["rise"] < SAME_RISE, 0.0)
     tied_bank_rho, bank_p_with_ties = rank_correlation(rows["score"], -tied_rises, one_sided=True)
-    both = pd.concat([rows, earlier])
     return {
         "predictions": prediction_table(rows),
         "pairs": pairs,
@@ -237,8 +159,6 @@ def prospective_values(losses: pd.DataFrame, earlier: pd.DataFrame) -> dict[str,
         "bank_p_with_ties": bank_p_with_ties,
         "bank_rho_with_ties": tied_bank_rho,
         "classes_rho_with_ties": rank_correlation(rows["class"], -tied_rises, one_sided=True)[0],
-        "both_bank_rho": rank_correlation(both["score"], -both["rise"], one_sided=True)[0],
-        "both_classes_rho": rank_correlation(both["class"], -both["rise"], one_sided=True)[0],
     }
 
 

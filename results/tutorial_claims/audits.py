@@ -1,5 +1,7 @@
 """Measure the claims of tutorials on encodings that need no training.
 
+``python -m results.tutorial_claims.audits`` writes ``audits.csv``.
+
 Shapes: P positions, W columns of the vectors; B rows, T tokens, D d_model.
 """
 
@@ -189,3 +191,7 @@ def _crashes(call: Callable[[], object]) -> bool:
     except (RuntimeError, IndexError, SyntaxError, ValueError):
         return True
     return False
+
+
+if __name__ == "__main__":
+    audit_all().to_csv(HERE / "audits.csv", index=False)

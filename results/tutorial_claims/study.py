@@ -6,22 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison import Runs
 from pe_experiments.studies import Study, read_archive, read_table, table
 from results.bank.study import early_scores
 
-from .audits import audit_all
 from .judging import DEPENDS, FAILS, HOLDS, UNSUPPORTED, judge_trained, judge_untrained
 
 BANK = Path(__file__).parents[1] / "bank"
 UNTESTED = "not tested"
 VERDICTS = {"hold": HOLDS, "depend": DEPENDS, "fail": FAILS, "unsupported": UNSUPPORTED, "untested": UNTESTED}
 NOT_AS_WRITTEN = [FAILS, DEPENDS, UNSUPPORTED]
-
-
-def measure(folder: Path, runs: Runs, results_dir: Path) -> None:
-    """Write ``audits.csv``."""
-    audit_all().to_csv(folder / "audits.csv", index=False)
 
 
 def judge(folder: Path) -> pd.DataFrame:
@@ -54,7 +47,6 @@ STUDY = Study(
     sweep=("tutorial_claims",),
     load=judge,
     values=values,
-    measures=(measure,),
     tables={"verdicts": lambda claims: claims.drop(columns="holds_if")},
     compare=True,
 )

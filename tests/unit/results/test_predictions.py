@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, permutations
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 
@@ -61,8 +60,7 @@ def test_independent_code_finds_the_outcome() -> None:
         return sum(right) / len(right)
 
     shares = np.array([share_in_order(order) for order in permutations(scores)])
-    earlier = pd.DataFrame(np.arange(9.0).reshape(3, 3), columns=["score", "rise", "class"])  # made up
-    blocks = transfer.prospective_values(transfer.load(transfer.RESULTS), earlier)
+    blocks = transfer.prospective_values(transfer.load(transfer.RESULTS))
     assert blocks["pairs"] == len(pairs)
     assert blocks["share"] == pytest.approx(share_in_order(scores))
     assert blocks["p"] == pytest.approx(np.mean(shares >= blocks["share"] - 1e-9))
