@@ -1,8 +1,8 @@
 """Judge the claims of tutorials on sinusoidal encodings.
 
-Claims about vectors, order and code are judged by the conditions in ``claims.csv``. Those about trained models
-are judged by exact match on the tasks of the bank that need order, with a row per configuration, and on
-precedence, with one per seed.
+Claims about vectors, order and code are judged by the conditions in ``claims.csv``. Those about trained
+models are judged by exact match: on the tasks of the bank that need order, with a row per configuration, and
+on precedence, with one per seed.
 """
 
 import math
