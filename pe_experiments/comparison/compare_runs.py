@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.citations import Spread, cite, table_latex
-from pe_experiments.comparison.figures import draw_all
+from pe_experiments.comparison.figures import MOST_TASKS, draw_all
 from pe_experiments.comparison.page import render_page
 from pe_experiments.comparison.result import DIFFERENCE, Comparison, build_comparison
 from pe_experiments.comparison.runs import Runs, read_runs
@@ -156,3 +156,5 @@ def show(comparison: Comparison) -> None:
     figures = [path for path in comparison.files if path.suffix == ".png"]
     if figures:
         say(f"figures: {figures[0].parent} ({len(figures)})")
+    elif comparison.files:
+        say(f"figures: none for more than {MOST_TASKS} tasks; compare fewer with study=NAME")

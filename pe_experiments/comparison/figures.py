@@ -1,11 +1,10 @@
 """Draw the figures of a comparison: metrics over input length, for each task and for all tasks."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,11 @@ from pe_experiments.comparison.statistics import FEWEST
 from pe_experiments.drawing import (
     FIGURE_WIDTH,
     GREY,
-    depth_heatmap,
     drawing,
     escaped,
     legend_below,
     length_axis,
     metric_axis,
-    panel_grid,
     printed_name,
     save,
 )
@@ -34,25 +31,25 @@ from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.console import Display
 
 REPEATED_FAR = "repeated_far"  # a slice of text.csv
-MAX_PANELS = 24  # tasks in the figure of all tasks, so that it fits on a page
+MOST_TASKS = 24  # of a comparison with figures, so that the figure of all tasks fits on a page
 
 Rows = Sequence[Row]  # rows of one protocol in the table of encodings
 
 
 def draw_all(comparison: Comparison, folder: Path, display: Display | None = None) -> list[Path]:
-    """Draw and write every figure for which there is data."""
+    """Draw and write every figure for which there is data; none for more than `MOST_TASKS` protocols."""
+    protocols = comparison.protocols
+    if len(protocols) > MOST_TASKS:
+        return []
     figures: dict[str, Callable[[], Figure]] = {}  # by file name
-    for protocol in comparison.protocols:
+    for protocol in protocols:
         figures[protocol.slug] = partial(curves_figure, comparison, [protocol])
-        depths = comparison.depths(protocol)
-        if depths:
-            figures[f"{protocol.slug}-depth"] = partial(depth_figure, protocol, depths)
         if len(comparison.runs.text):
             text_rows = comparison.runs.text.merge(protocol.runs[["name", "label"]], on="name")
             if len(text_rows):
                 figures[f"{protocol.slug}-context"] = partial(context_figure, comparison, protocol, text_rows)
-    if 1 < len(comparison.protocols) <= MAX_PANELS:
-        figures["tasks"] = partial(curves_figure, comparison, comparison.protocols)
+    if len(protocols) > 1:
+        figures["tasks"] = partial(curves_figure, comparison, protocols)
     display = display or Display()
     display.start("drawing figures", len(figures))
     paths: list[Path] = []
@@ -79,7 +76,12 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
         for axes in panels[len(metrics) :]:
             axes.remove()
         for axes, metric in zip(panels, metrics, strict=False):
-            _draw_parents(axes, protocol, metric.name)
+            for label, curves in protocol.parents.groupby("label"):  # the runs that these runs continue
+                means = curves.groupby("content_length")[metric.name].mean()
+                axes.plot(means.index, means, color=GREY, linestyle=(0, (1, 1)), linewidth=1.2, zorder=2)
+                name = escaped(f"{printed_name(str(label))}, before")
+                axes.annotate(name, (means.index[-1], means.iloc[-1]), (2, 4),
+                              textcoords="offset points", fontsize=6.5, color=GREY, ha="right")  # fmt: skip
             _draw_means(axes, protocol, rows, metric.name, comparison)
             metric_axis(axes, protocol.curves, protocol.max_length, metric, words=single)
         if single:
@@ -131,18 +133,7 @@ def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, compari
                   linestyle=dashes, clip_on=False, zorder=3)  # fmt: skip
 
 
-def _draw_parents(axes: Axes, protocol: Protocol, metric: str) -> None:
-    """Draw and label the mean curves of the parents: the runs that the runs of the protocol continue."""
-    for label, curves in protocol.parents.groupby("label"):
-        means = curves.groupby("content_length")[metric].mean()
-        axes.plot(means.index, means, color=GREY, linestyle=(0, (1, 1)), linewidth=1.2, zorder=2)
-        name = escaped(f"{printed_name(str(label))}, before")
-        axes.annotate(name, (means.index[-1], means.iloc[-1]), (2, 4),
-                      textcoords="offset points", fontsize=6.5, color=GREY, ha="right")  # fmt: skip
-
-
 def _seeds(rows: Rows) -> str:
-    """Return the number of seeds per encoding and the diverged runs as text."""
     seeds = format_seeds(row["seeds"] for row in rows)
     diverged = ", ".join(
         f"{row['diverged']} of {printed_name(row['encoding'])}" for row in rows if row["diverged"]
@@ -151,24 +142,6 @@ def _seeds(rows: Rows) -> str:
         return f"{seeds} per encoding"
     drawn = "at 0" if finite(rows[0]["solved"]) else "as a uniform guess"
     return f"{seeds} per encoding; diverged (drawn {drawn}): {diverged}"
-
-
-def depth_figure(protocol: Protocol, depths: Mapping[str, pd.DataFrame]) -> Figure:
-    """Draw a heatmap of exact match by input length and depth for each encoding."""
-    figure, panels = panel_grid(len(depths), 4, 1.6, 0.7)
-    grid: Any = panels[0].get_gridspec()
-    title = f"{protocol.title}, trained to {protocol.max_length}: mean exact match over seeds"
-    figure.suptitle(escaped(title, 110))
-    figure.supxlabel("input length", fontsize=8)
-    figure.supylabel("depth", fontsize=8)
-    for axes, (label, cells) in zip(panels, depths.items(), strict=True):
-        image = depth_heatmap(axes, cells, protocol.max_length)
-        axes.set(xlabel="", ylabel="")
-        axes.set_title("\n".join(wrap(escaped(printed_name(label), 60), 22)), fontsize=7)
-        axes.tick_params(labelsize=6)
-        axes.tick_params(axis="x", rotation=90 if grid.ncols > 2 else 0)
-    figure.colorbar(image, ax=panels, label="exact match", aspect=12 * grid.nrows)
-    return figure
 
 
 def context_figure(comparison: Comparison, protocol: Protocol, text_rows: pd.DataFrame) -> Figure:

@@ -11,6 +11,7 @@ import pandas as pd
 
 import pe_experiments.comparison.sentences as sentences
 from pe_experiments.comparison.citations import cite
+from pe_experiments.comparison.figures import MOST_TASKS
 from pe_experiments.comparison.protocols import Protocol
 from pe_experiments.comparison.result import Comparison
 from pe_experiments.comparison.statistics import FEWEST, LEVEL
@@ -22,16 +23,6 @@ TEMPLATE = Path(__file__).parent / "templates" / "report.html.j2"
 POINTS = 24  # points shown of a training curve
 DATA_DECIMALS = 6  # decimal places of the data
 
-BY_STEP_KEY = (
-    "Each cell shows the mean over seeds at an input length, evaluated on fewer examples after so many steps "
-    "of the training. Training lengths are shaded."
-)
-DEPTH_KEY = (
-    "Each cell shows mean exact match over seeds at an input length and a depth, the place in the input "
-    "where the evidence for the answer stands. A depth of 0% is the start of the input, 100% the place next "
-    "to the question. Each row is a fifth of the depths, named by its middle. Training lengths are shaded."
-)
-
 Json = dict[str, Any]
 Names = Callable[[Any], str]
 
@@ -40,18 +31,20 @@ def render_page(comparison: Comparison, title: str) -> str:
     """Return the HTML of the page."""
     summary = comparison.summary
     lower = summary.lower_is_better
+    table = comparison.table
+    cited, bibtex = cite(comparison.runs)
     own = comparison.runs.own_labels
     style_of = style_indices(comparison.encodings, own)
     by_step, depths = [], []
     for protocol in comparison.protocols:
-        drawn = protocol.drawn(comparison.summary)[0]
+        drawn = protocol.drawn(summary)[0]
         heading = f"During the training: {drawn.label_with_unit}, {protocol.title}"
         by_step.append(_heatmaps(heading, drawn, protocol, comparison.by_step(protocol)))
         heading = f"By length and depth: {protocol.title}"
         depths.append(_heatmaps(heading, EXACT_MATCH, protocol, comparison.depths(protocol), "{:.0%}".format))
     heatmaps = [
-        ("by-step", "step", [maps for maps in by_step if maps], BY_STEP_KEY),
-        ("depth", "depth", [maps for maps in depths if maps], DEPTH_KEY),
+        ("by-step", "step", [maps for maps in by_step if maps]),
+        ("depth", "depth", [maps for maps in depths if maps]),
     ]
     data = {
         "metric": {
@@ -73,42 +66,33 @@ def render_page(comparison: Comparison, title: str) -> str:
         data,
         own,
         title=title,
+        most_tasks=MOST_TASKS,
         metric=summary.words,
         accuracy=summary.metric.label_with_unit,
         lower=lower,
         bounds=summary.metric.bounds,
         past=summary.span == "extrapolation",
         chance=summary.span == "extrapolation" and summary.metric.bounds and summary.metric.guess,
-        reached=bool(comparison.table["exact_match_at_2x"].notna().any()),
-        unlearned=not all(sentences.learned(row) for row in comparison.table.to_dict("records")),
+        reached=bool(table["exact_match_at_2x"].notna().any()),
+        unlearned=not all(sentences.learned(row) for row in table.to_dict("records")),
         comparison=comparison,
         heatmaps=heatmaps,
         settings=dict.fromkeys(key for protocol in comparison.protocols for key in protocol.settings),
-        **_methods(comparison),
+        cited=cited,
+        bibtex=bibtex,
+        seeds=sentences.format_seeds(table["seeds"]),
+        intervals=bool(table[["solved_low", f"{comparison.metric}_low"]].notna().any(axis=None)),
+        exact=any(protocol.exact for protocol in comparison.protocols),
+        losses="loss_extrapolation" in table,
+        tokens=any(protocol.has_tokens for protocol in comparison.protocols),
+        tests=bool(comparison.pairs["p"].notna().any()),
+        baseline=comparison.baseline,
+        level=f"{LEVEL:.0%}".replace("%", " %"),
+        fewest=FEWEST,
+        mixed=sentences.mixed_versions(comparison.runs),
+        solved=SOLVED,
+        farthest=f"{FARTHEST:g}",
     )
-
-
-def _methods(comparison: Comparison) -> Json:
-    """Return the variables of the template that describe the methods."""
-    cited, bibtex = cite(comparison.runs)
-    return {
-        "cited": cited,
-        "bibtex": bibtex,
-        "seeds": sentences.format_seeds(comparison.table["seeds"]),
-        "intervals": bool(
-            comparison.table[["solved_low", f"{comparison.metric}_low"]].notna().any(axis=None)
-        ),
-        "exact": any(protocol.exact for protocol in comparison.protocols),
-        "losses": "loss_extrapolation" in comparison.table,
-        "tokens": any(protocol.has_tokens for protocol in comparison.protocols),
-        "tests": bool(comparison.pairs["p"].notna().any()),
-        "baseline": comparison.baseline,
-        "level": f"{LEVEL:.0%}".replace("%", " %"),
-        "fewest": FEWEST,
-        "mixed": sentences.mixed_versions(comparison.runs),
-        "solved": SOLVED,
-        "farthest": f"{FARTHEST:g}",
-    }
 
 
 def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
@@ -121,6 +105,10 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         heading.insert(1, protocol.model)
     measured = sorted(int(length) for length in protocol.curves["content_length"].unique())
     drawn = [metric.name for metric in protocol.drawn(comparison.summary)]
+    parents = {}  # mean curves of the runs that these runs continue
+    for column in drawn:
+        lines = _means(protocol.parents.dropna(subset=[column]), "content_length", column)
+        parents[column] = [{"name": f"{label}, before", "points": points} for label, points in lines.items()]
     return {
         "heading": heading,
         "slug": protocol.slug,
@@ -139,7 +127,7 @@ def _protocol(comparison: Comparison, protocol: Protocol) -> Json:
         "curves": {
             column: _by_run(protocol.curves, "content_length", column, measured, index) for column in drawn
         },
-        "parents": {column: _parents(protocol, column) for column in drawn},
+        "parents": parents,
         "training": _training(comparison.runs.training, protocol, index),
         "further": _further_charts(comparison, protocol, index),
     }
@@ -206,7 +194,7 @@ def _heatmaps(
 
 
 def _cells(table: pd.DataFrame, index: Mapping[str, int]) -> Json:
-    """Return columns and data of a table, with encodings by index and without empty columns."""
+    """Return the columns and rows of a table, with encodings by index and without empty columns."""
     encodings = {key: table[key].map(index) for key in ("encoding", "other") if key in table}
     filled = table.assign(**encodings).dropna(axis="columns", how="all")
     cells: Json = json.loads(filled.to_json(orient="split", index=False, double_precision=DATA_DECIMALS))
@@ -225,12 +213,6 @@ def _by_run(
         )
         for label, runs in lines.groupby("label")
     }
-
-
-def _parents(protocol: Protocol, column: str) -> list[Json]:
-    """Return the mean curves of the parents: the runs that the runs of the protocol continue."""
-    means = _means(protocol.parents.dropna(subset=[column]), "content_length", column)
-    return [{"name": f"{label}, before", "points": points} for label, points in means.items()]
 
 
 def _training(training: pd.DataFrame, protocol: Protocol, index: Mapping[str, int]) -> Json | None:

@@ -51,7 +51,6 @@ def test_a_comparison_shows_the_mean_by_length_and_depth(tiny: Tiny, results: Pa
     assert pd.isna(depths["alibi"].loc[0.9, 6])
     assert list(depths["alibi"].index) == [0.1, 0.3, 0.5, 0.7, 0.9]
     assert len(pd.read_csv(tmp_path / "out" / "depth.csv")) == 3 * 5
-    assert {path.stem for path in tmp_path.glob("out/figures/*depth.png")} == {"needle-decoder-depth"}
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<div><table><caption>") == 2
 
