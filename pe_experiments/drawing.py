@@ -29,7 +29,6 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from pe_experiments.configuration.choices import choices_of
 from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, TOKEN_ACCURACY, Metric
-from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.files import CATALOGUE, read_yaml, write_atomically
 
 # Okabe and Ito (2008) without yellow, which is pale in print, and five more. Colours that colour-blind
@@ -339,72 +338,24 @@ def legend_below(
 
 
 def run_figure(
-    rows: Sequence[dict[str, Any]],
-    label: str,
-    task: str,
-    max_length: int,
-    path: Path,
-    own: bool,
-    by_step: Sequence[dict[str, Any]],
+    rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path, own: bool
 ) -> None:
-    """Draw the extrapolation curve of a run as PNG: the `drawn_metrics`.
+    """Draw the `drawn_metrics` of a run, the rows of ``extrapolation.csv``, over input length as PNG.
 
-    The rows are those of ``extrapolation.csv``. Rows of ``by_step.csv`` are drawn as a heatmap of the first
-    metric. ``own`` says whether the encoding is the user's (see `styles`).
+    ``own`` says whether the encoding is the user's (see `styles`).
     """
     colour, marker = styles([label], [label] if own else ())[label]
     curve = pd.DataFrame(rows)
     metrics = drawn_metrics(curve)
-    panel_count = len(metrics) + bool(by_step)
-    figure = Figure(figsize=(4.5 * max(panel_count, 1.3), 3.6), layout="constrained")
+    figure = Figure(figsize=(4.5 * max(len(metrics), 1.3), 3.6), layout="constrained")
     figure.suptitle(escaped(f"{printed_name(label)} on {task}", 110))
-    panels = figure.subplots(1, panel_count, squeeze=False)[0]
-    if by_step:
-        image = _step_heatmap(panels[-1], by_step, max_length, metrics[0])
-        figure.colorbar(image, ax=panels[-1], label=metrics[0].label_with_unit)
-    for axes, metric in zip(panels, metrics, strict=False):
+    for axes, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
         lengths = curve["content_length"]
         if metric.binary:
             low, high = (curve[column].astype(float) for column in metric.columns[1:])
             axes.fill_between(lengths, low, high, color=colour, alpha=0.2, linewidth=0)
         axes.plot(lengths, curve[metric.name], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
-    write_figure(figure, path)
-
-
-def _step_heatmap(
-    axes: Axes, by_step: Sequence[dict[str, Any]], max_length: int, metric: Metric
-) -> AxesImage:
-    """Draw a metric by training step (columns) and input length (rows); a line ends the training lengths."""
-    cells = pd.DataFrame(by_step).pivot_table(metric.name, "length", "step").sort_index()
-    low, high = metric.bounds or (None, None)
-    image = axes.imshow(cells, cmap="viridis", vmin=low, vmax=high, aspect="auto", origin="lower")
-    trained = sum(length <= max_length for length in cells.index)
-    if 0 < trained < len(cells):
-        axes.axhline(trained - 0.5, color="#D55E00", linewidth=2)
-    steps = [int(step) for step in cells.columns]
-    shown = range(0, len(steps), max(1, math.ceil(len(steps) / 6)))
-    axes.set_xticks(shown, [f"{steps[index]}" for index in shown])
-    axes.set_yticks(range(len(cells)), [f"{length}" for length in cells.index])
-    axes.set(xlabel="step", ylabel="input length")
-    return image
-
-
-def run_depth_figure(
-    rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path
-) -> None:
-    """Draw the depth table of a run as PNG: exact match by input length and depth."""
-    cells = pd.DataFrame(rows).pivot_table("exact_match", "depth", "length").reindex(DEPTHS)
-    figure = Figure(figsize=(6.0, 3.2), layout="constrained")
-    figure.suptitle(escaped(f"{printed_name(label)} on {task}, trained to {max_length}", 80))
-    axes = figure.subplots()
-    image = depth_heatmap(axes, cells, max_length)
-    for (row, column), value in np.ndenumerate(cells.to_numpy()):
-        if not np.isnan(value):
-            colour = "black" if value > 0.6 else "white"
-            number = axes.text(column, DEPTHS[row], f"{value:.2f}", color=colour, fontsize=7)
-            number.set(ha="center", va="center")
-    figure.colorbar(image, ax=axes, label=EXACT_MATCH.label)
     write_figure(figure, path)
 
 

@@ -131,9 +131,9 @@ class RunWriter(console.Observer):
         self.tracking.training(row)
 
     def curve(self, label: str, curve: Curve, tables: Tables) -> Row:
-        """Write the extrapolation curve, further tables and the figures; return the summary of the curve."""
+        """Write the extrapolation curve, further tables and the figure; return the summary of the curve."""
         # Imported late, because importing matplotlib takes a second.
-        from pe_experiments.drawing import run_depth_figure, run_figure
+        from pe_experiments.drawing import run_figure
 
         experiment = self.run.experiment
         self.directory.refuse_deleted()
@@ -144,11 +144,7 @@ class RunWriter(console.Observer):
         self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
         is_users = bool(experiment.components["pe"].own_classes)
-        by_step = read_by_step(self.directory.by_step)
-        run_figure(curve, label, task, experiment.max_length, self.directory.figure, is_users, by_step)
-        if depths := tables.get("depth"):
-            path = self.directory.path / "depth.png"
-            run_depth_figure(depths, label, task, experiment.max_length, path)
+        run_figure(curve, label, task, experiment.max_length, self.directory.figure, is_users)
         metrics = all_metrics(experiment.metrics)
         summary = summarise(curve, experiment.max_length, metrics)
         if experiment.metrics:  # so that a comparison need not import them

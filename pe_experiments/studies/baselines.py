@@ -5,22 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from pe_experiments.comparison.runs import Runs, read_runs
+from pe_experiments.comparison.runs import Runs
 from pe_experiments.store.names import safe_name
 from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import PROVENANCE
 from pe_experiments.studies.archive import SHIPPED, read_archive, select_runs
-from pe_experiments.studies.scores import SCORE, score_table, scores_by_configuration
 from pe_experiments.terminal.errors import UserError, allowed, few
 
 MOST_CONFIGURATIONS = 16  # per task, because the test enumerates all combinations of signs
 SECTIONS = ("task", "model", "training")  # sections of the configuration that compared runs share
 STUDY = "versus"  # the folder that holds one study per encoding
-
-# Scores [configurations, encodings] by task, NaN where the encoding did not learn the task.
-ScoresByTask = dict[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -45,35 +39,6 @@ class BankComparison:
         numerics = {str(self.bank_runs.saved[name].numerics) for name in names}
         torch_versions = {str(self.bank_runs.environments[name]["libraries"]["torch"]) for name in names}
         return f"NUMERICS {few(sorted(numerics))} and PyTorch {few(sorted(torch_versions))}"
-
-    def all_runs(self) -> Runs:
-        """Return the runs of the baselines and the finished runs of the encoding."""
-        new_runs = read_runs(self.results_dir, self.study)
-        new_runs = select_runs(new_runs, new_runs.runs["name"].isin(self.task_by_run))
-        # A run that was first trained for another study can have another label.
-        new_runs.runs["label"] = self.label
-        new_runs.curves["label"] = self.label
-        runs = pd.concat([self.bank_runs.runs, new_runs.runs], ignore_index=True)
-        curves = pd.concat([self.bank_runs.curves, new_runs.curves])
-        return Runs(runs, curves, saved={**self.bank_runs.saved, **new_runs.saved})
-
-    def scores(self, runs: Runs) -> pd.DataFrame:
-        """Return the scores of the baselines, and of the encoding in the configurations that it has run."""
-        metrics = list(dict.fromkeys((SCORE, self.metric)))
-        is_new = runs.runs["label"] == self.label
-        all_scores = score_table(runs, metrics)  # only in configurations that the encoding has run
-        bank_scores = score_table(select_runs(runs, ~is_new), metrics)
-        new_scores = all_scores[all_scores["label"] == self.label]
-        return pd.concat([bank_scores, new_scores], ignore_index=True)
-
-    def scores_by_task(self, scores: pd.DataFrame) -> ScoresByTask:
-        """Return the rows of `scores` of every task, in the configurations that the encoding has run."""
-        by_task = {}
-        for task, rows in scores.groupby("task"):
-            configurations = rows.loc[rows["label"] == self.label, "configuration"]
-            if len(configurations):
-                by_task[str(task)] = scores_by_configuration(rows, self.metric).loc[configurations]
-        return by_task
 
 
 def compare_with_bank(

@@ -6,7 +6,6 @@ Differences within configurations are tested by flipping their signs, with p-val
 """
 
 import math
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -32,25 +31,22 @@ ENOUGH = 0.75  # share of configurations in which an encoding must learn a task 
 SIMULATIONS = 4_000  # number of simulated sets of equally good encodings
 
 
-@dataclass(frozen=True)
-class Difference:
-    """An encoding minus another encoding, over the configurations in which both learned the task."""
+def verdicts_on(scores: pd.DataFrame, encoding: str) -> pd.DataFrame:
+    """Return a row per other encoding that compares the encoding with it.
 
-    verdict: str
-    interval: Interval  # at the level of the test, so that both agree; NaN without a test
-    p: float  # adjusted by Holm's method
-
-
-def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
-    """Return the difference of an encoding from each other encoding, by the name of the other."""
+    The difference is over the configurations in which both learned the task, and its interval has the level of
+    the test, so that both agree. ``pairs`` counts these configurations, and ``higher`` those in which the
+    encoding scores higher. ``p_holm`` is adjusted by Holm's method.
+    """
     differences = -scores.drop(columns=encoding).sub(scores[encoding], axis=0)
     learned = scores.notna().mean() >= ENOUGH
     tested = [name for name in map(str, differences) if learned[name] and learned[encoding]]
     tests = dict(zip(tested, paired_sign_tests(differences[tested].to_numpy(float).T), strict=True))
-    by_name: dict[str, Difference] = {}
+    rows = []
     for name in map(str, differences):
         interval, p = tests.get(name, (Interval(math.nan), math.nan))
-        smallest_p = 2.0 ** (1 - differences[name].count()) * len(tests)  # if all signs were the same
+        pairs = differences[name].count()
+        smallest_p = 2.0 ** (1 - pairs) * len(tests)  # if all signs were the same
         if not learned[encoding]:
             verdict = ONLY_OTHER if learned[name] else NEITHER
         elif not learned[name]:
@@ -61,8 +57,24 @@ def verdicts_on(scores: pd.DataFrame, encoding: str) -> dict[str, Difference]:
             verdict = NOT_SEPARATED
         else:
             verdict, interval = TOO_FEW, Interval(math.nan)
-        by_name[name] = Difference(verdict, interval, p)
-    return by_name
+        rows.append(
+            {
+                "baseline": name,
+                "verdict": verdict,
+                "configurations": len(scores),
+                "learned": scores[encoding].count(),
+                "mean": scores[encoding].mean(),
+                "baseline_learned": scores[name].count(),
+                "baseline_mean": scores[name].mean(),
+                "difference": differences[name].mean(),
+                "low": interval.low,
+                "high": interval.high,
+                "p_holm": p,
+                "higher": (differences[name] > 0).sum(),
+                "pairs": pairs,
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def calibrated_p(p: float, encodings: int, configurations: int) -> float:

@@ -1,4 +1,4 @@
-"""Compare the user's encoding with a bank, from the runs of ``sweep=versus``: verdicts, figures, a page."""
+"""Compare the user's encoding with a bank, from the runs of ``sweep=versus``: verdicts, a figure, a page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,20 +9,12 @@ import pandas as pd
 import torch
 
 from pe_experiments import NUMERICS
-from pe_experiments.comparison.runs import Runs
-from pe_experiments.drawing import (
-    drawing,
-    escaped,
-    legend_below,
-    length_axis,
-    panel_grid,
-    render,
-    save,
-    styles,
-)
+from pe_experiments.comparison.runs import Runs, read_runs
+from pe_experiments.drawing import drawing, legend_below, length_axis, panel_grid, render, save, styles
 from pe_experiments.store.study_folder import list_in_study
-from pe_experiments.studies.baselines import BankComparison, ScoresByTask, compare_with_bank
-from pe_experiments.studies.scores import SCORE
+from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.baselines import BankComparison, compare_with_bank
+from pe_experiments.studies.scores import SCORE, score_table, scores_by_configuration
 from pe_experiments.studies.verdicts import SIGNS, verdicts_on
 from pe_experiments.sweeps.callbacks import ComparisonReport
 from pe_experiments.sweeps.launch import Job
@@ -34,6 +26,8 @@ LEGEND = (
     "+ better, - worse, = tied (no significant difference), . too few configurations; only one learned the\n"
     "task in three quarters of the configurations: (+) yours, (-) the baseline; 0 neither did"
 )
+# Scores [configurations, encodings] by task, NaN where the encoding did not learn the task.
+ScoresByTask = dict[str, pd.DataFrame]
 HIGHLIGHTED = 3  # number of baselines with the highest mean that are drawn in colour
 PALE = "0.75"  # grey of the other baselines
 
@@ -97,67 +91,49 @@ class Versus(ComparisonReport):
 
 
 def report(versus: BankComparison) -> None:
-    """Write tables, figures and the page that compares an encoding with a bank, and print the verdicts."""
-    runs = versus.all_runs()
-    table = versus.scores(runs)
-    scores_by_task = versus.scores_by_task(table)
+    """Write tables, the figure and the page that compares an encoding with a bank, and print the verdicts."""
+    label, bank_runs = versus.label, versus.bank_runs
+    new_runs = read_runs(versus.results_dir, versus.study)
+    new_runs = select_runs(new_runs, new_runs.runs["name"].isin(versus.task_by_run))
+    for frame in (new_runs.runs, new_runs.curves):
+        frame["label"] = label  # a run that was first trained for another study can have another label
+    table_of_runs = pd.concat([bank_runs.runs, new_runs.runs], ignore_index=True)
+    curves = pd.concat([bank_runs.curves, new_runs.curves])
+    runs = Runs(table_of_runs, curves, saved={**bank_runs.saved, **new_runs.saved})
+    metrics = list(dict.fromkeys((SCORE, versus.metric)))
+    all_scores = score_table(runs, metrics)  # only in configurations that the encoding has run
+    new_scores = all_scores[all_scores["label"] == label]
+    table = pd.concat([score_table(bank_runs, metrics), new_scores], ignore_index=True)
+    scores_by_task: ScoresByTask = {}
+    for task, rows in table.groupby("task"):
+        configurations = rows.loc[rows["label"] == label, "configuration"]
+        if len(configurations):
+            scores_by_task[str(task)] = scores_by_configuration(rows, versus.metric).loc[configurations]
     if not scores_by_task:
         say(f"{versus.bank}: nothing to compare yet; a configuration needs all its learning rates")
         return
     folder = versus.results_dir / versus.study
-    rows = verdict_rows(versus.label, scores_by_task)
     figures_folder = make_folder(folder / "figures")
     with drawing():
         _draw_curves(versus, runs, table, scores_by_task, figures_folder)
-        _draw_scores(versus, runs, scores_by_task, figures_folder)
-    configurations = sum(map(len, scores_by_task.values()))
-    cost = f"{configurations} configurations were run on {len(scores_by_task)} tasks"
+    verdicts = {task: verdicts_on(scores, label) for task, scores in scores_by_task.items()}
+    count = sum(len(scores) for scores in scores_by_task.values())
+    cost = f"{count} configurations were run on {len(scores_by_task)} tasks"
     page = render(
         Path(__file__).with_name("versus.html.j2"),
         versus=versus,
-        tasks=[(task, task_rows.to_dict("records")) for task, task_rows in rows.groupby("task", sort=False)],
-        figures=[(figures_folder / f"{name}.svg").read_bytes() for name in ("curves", "scores")],
+        tasks=[(task, rows.to_dict("records")) for task, rows in verdicts.items()],
+        figure=(figures_folder / "curves.svg").read_bytes(),
         score=versus.metric == SCORE,
         cost=cost,
     )
     write_atomically(folder / "report.html", page)
+    rows = pd.concat(verdicts, names=["task"]).reset_index(level="task")
     for name, frame in (("verdicts.csv", rows), ("scores.csv", table)):
         write_atomically(folder / name, frame.to_csv(index=False))
     rows["sign"] = rows["verdict"].map(SIGNS)
     say(rows.pivot(index="task", columns="baseline", values="sign").to_string(na_rep=""))
     say(f"{LEGEND}\n{cost}\npage: {folder / 'report.html'}")
-
-
-def verdict_rows(label: str, scores_by_task: ScoresByTask) -> pd.DataFrame:
-    """Return one row per task and baseline that compares the encoding called ``label`` with the baseline.
-
-    The column ``pairs`` counts the configurations in which both learned the task, and ``higher`` counts in
-    how many of them the encoding scores higher.
-    """
-    rows: list[dict[str, Any]] = []
-    for task, scores in scores_by_task.items():
-        own_scores = scores[label]
-        for name, comparison in verdicts_on(scores, label).items():
-            differences = own_scores - scores[name]
-            rows.append(
-                {
-                    "task": task,
-                    "baseline": name,
-                    "verdict": comparison.verdict,
-                    "configurations": len(scores),
-                    "learned": own_scores.count(),
-                    "mean": own_scores.mean(),
-                    "baseline_learned": scores[name].count(),
-                    "baseline_mean": scores[name].mean(),
-                    "difference": differences.mean(),
-                    "low": comparison.interval.low,
-                    "high": comparison.interval.high,
-                    "p_holm": comparison.p,
-                    "higher": (differences > 0).sum(),
-                    "pairs": differences.count(),
-                }
-            )
-    return pd.DataFrame(rows)
 
 
 def _draw_curves(
@@ -195,21 +171,3 @@ def _draw_curves(
         axes.label_outer()
     legend_below(figure, style_of, [*coloured, "others"])
     save(figure, folder, "curves")
-
-
-def _draw_scores(versus: BankComparison, runs: Runs, scores_by_task: ScoresByTask, folder: Path) -> None:
-    """Draw a row of points per encoding with a bar at the mean, the encoding with the highest mean on top."""
-    most = max(scores.shape[1] for scores in scores_by_task.values())
-    figure, panels = panel_grid(len(scores_by_task), 3, 0.6 + 0.15 * most)
-    colour, _ = styles([versus.label], runs.own_labels)[versus.label]
-    for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):
-        order = scores.mean().sort_values(na_position="first").index
-        for row, label in enumerate(order):
-            point_colour, bar_colour = (colour, colour) if label == versus.label else (PALE, "0.3")
-            axes.plot(scores[label], [row] * len(scores), "o", color=point_colour, markersize=3, alpha=0.6)
-            axes.plot([scores[label].mean()], [row], "|", color=bar_colour, markersize=9)
-        axes.set_yticks(range(len(order)), [escaped(str(label), 24) for label in order])
-        axes.tick_params(axis="y", labelsize=6)
-        axes.set(title=task, xlim=(-0.03, 1.03), xlabel=versus.metric.replace("_", " "))
-        axes.spines[["top", "right"]].set_visible(False)
-    save(figure, folder, "scores")

@@ -59,7 +59,6 @@ def test_a_run_and_a_later_evaluation_measure_depth(tiny: Tiny, results: Path) -
     run = run_experiment(
         tiny("task=associative_recall", "training.steps=2", "evaluation.lengths=[6,9]").config
     )
-    assert {path.name for path in run.directory.path.glob("depth.*")} == {"depth.csv", "depth.png"}
     evaluate_run(run.directory.path, {"evaluation": {"lengths": [15], "examples": 20}})
     depth = load_runs(results).depth
     assert set(depth["length"]) == {5, 9, 15}

@@ -59,32 +59,35 @@ def test_encodings_are_compared_in_the_configurations_that_both_learned() -> Non
         mostly_learned=[0.0] * 10 + [NO, NO],
         rarely_learned=[1.0] * 8 + [NO] * 4,
     )
-    differences = verdicts_on(table, "new")
-    assert {name: difference.verdict for name, difference in differences.items()} == {
+    rows = verdicts_on(table, "new").set_index("baseline")
+    assert rows["verdict"].to_dict() == {
         "lower": BETTER,
         "higher": WORSE,
         "mixed": NOT_SEPARATED,
         "mostly_learned": BETTER,
         "rarely_learned": ONLY_YOURS,
     }
-    assert differences["lower"].interval.estimate == pytest.approx(0.1)
-    assert differences["mostly_learned"].interval.estimate == pytest.approx(0.545)
-    for difference in differences.values():
-        excludes_zero = difference.interval.low > 0 or difference.interval.high < 0
-        assert excludes_zero == (difference.verdict in (BETTER, WORSE))
-    assert verdicts_on(table, "rarely_learned")["new"].verdict == ONLY_OTHER
+    assert rows.loc["lower", "difference"] == pytest.approx(0.1)
+    assert rows.loc["mostly_learned", "difference"] == pytest.approx(0.545)
+    assert rows.loc["mostly_learned", ["pairs", "higher", "learned", "baseline_learned"]].tolist() == [
+        10, 10, 12, 10,
+    ]  # fmt: skip
+    excludes_zero = (rows["low"] > 0) | (rows["high"] < 0)
+    assert excludes_zero.tolist() == rows["verdict"].isin([BETTER, WORSE]).tolist()
+    others = verdicts_on(table, "rarely_learned").set_index("baseline")
+    assert others.loc["new", "verdict"] == ONLY_OTHER
     unlearned = table[["rarely_learned"]].assign(never_learned=NO)
-    assert verdicts_on(unlearned, "rarely_learned")["never_learned"].verdict == NEITHER
+    assert verdicts_on(unlearned, "rarely_learned")["verdict"].tolist() == [NEITHER]
 
 
 def test_verdicts_are_adjusted_for_the_number_of_encodings() -> None:
     new = [0.5] * 7
     lower = [0.4 - 0.01 * n for n in range(7)]
-    assert verdicts_on(scores(new=new, a=lower), "new")["a"].verdict == BETTER  # p is 2 / 2^7
+    assert verdicts_on(scores(new=new, a=lower), "new")["verdict"].tolist() == [BETTER]  # p is 2 / 2^7
     against_four = verdicts_on(scores(new=new, **dict.fromkeys("abcd", lower)), "new")
-    assert {difference.verdict for difference in against_four.values()} == {TOO_FEW}  # 4 * 2 / 2^7 > 0.05
+    assert set(against_four["verdict"]) == {TOO_FEW}  # 4 * 2 / 2^7 > 0.05
     mixed = [1.0, *lower[1:]]
-    assert verdicts_on(scores(new=new, a=mixed), "new")["a"].verdict == NOT_SEPARATED
+    assert verdicts_on(scores(new=new, a=mixed), "new")["verdict"].tolist() == [NOT_SEPARATED]
 
 
 def test_the_calibrated_p_corrects_for_the_choice_of_the_best() -> None:
