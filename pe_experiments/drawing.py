@@ -37,9 +37,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
            "#7A1FFF", "#7FB83D", "#8B0030", "#F032E6")  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d")
 PAIRS = tuple(itertools.product(COLOURS, MARKERS))
-# For encodings of the user, so that none looks like a shipped one.
-OWN_COLOURS = ("#FF003C", "#8778FF", "#000069")
-OWN_PAIRS = tuple((colour, marker) for marker in MARKERS for colour in OWN_COLOURS)
 STYLES = {  # colour and marker of frequently compared encodings; the first twelve are in the bank
     "none": ("#000000", "X"),
     "sinusoidal": ("#8C6D31", "s"),
@@ -83,20 +80,16 @@ TEMPLATES = Path(__file__).parent / "templates"  # shared by all pages
 Style = tuple[str, str]  # colour and marker
 
 
-def styles(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, Style]:
+def styles(labels: Iterable[str]) -> dict[str, Style]:
     """Return the colour and marker of each label, a different pair for each of up to 144 labels.
 
     A shipped encoding has the same pair in every figure. Its further variants and all other encodings get a
-    pair that depends on their name and has one of the least used colours. Encodings of the user (``own``)
-    have the same pair in every figure, too.
+    pair that depends on their name and has one of the least used colours.
     """
     plain_first = sorted(set(labels), key=lambda label: (_without_arguments(label) != label, label))
     chosen: dict[str, Style] = {}
     for label in plain_first:
-        name = _without_arguments(label)
-        style = _shipped_styles().get(name)
-        if label in own:
-            style = _first_free(OWN_PAIRS, name, chosen.values())
+        style = _shipped_styles().get(_without_arguments(label))
         if style and style not in chosen.values():
             chosen[label] = style
     for label in plain_first:
@@ -109,15 +102,11 @@ def styles(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, Style]
     return chosen
 
 
-def style_indices(labels: Iterable[str], own: Collection[str] = ()) -> dict[str, dict[str, int]]:
-    """Return `styles` for HTML pages, as indices of colours in base.css and of shapes in charts.js.
-
-    The indices of `OWN_COLOURS` follow those of `COLOURS`.
-    """
-    colours = (*COLOURS, *OWN_COLOURS)
+def style_indices(labels: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Return `styles` for HTML pages, as indices of colours in base.css and of shapes in charts.js."""
     return {
-        label: {"colour": colours.index(colour), "marker": MARKERS.index(marker)}
-        for label, (colour, marker) in styles(labels, own).items()
+        label: {"colour": COLOURS.index(colour), "marker": MARKERS.index(marker)}
+        for label, (colour, marker) in styles(labels).items()
     }
 
 
@@ -126,14 +115,11 @@ def _shipped_styles() -> dict[str, Style]:
     """Return the style of every shipped encoding, from `STYLES` or the first free pair after its hash."""
     chosen = dict(STYLES)
     for name in choices_of("pe"):
-        chosen[name] = chosen.get(name) or _first_free(PAIRS, name, chosen.values()) or PAIRS[0]
+        if name not in chosen:
+            start = _integer_hash(name) % len(PAIRS)
+            free = [pair for pair in (*PAIRS[start:], *PAIRS[:start]) if pair not in chosen.values()]
+            chosen[name] = free[0] if free else PAIRS[0]
     return chosen
-
-
-def _first_free(pairs: Sequence[Style], name: str, taken: Collection[Style]) -> Style | None:
-    """Return the first pair from the place after the hash of a name that is not taken; None if all are."""
-    start = _integer_hash(name) % len(pairs)
-    return next((pair for pair in (*pairs[start:], *pairs[:start]) if pair not in taken), None)
 
 
 def _without_arguments(label: str) -> str:
@@ -337,14 +323,9 @@ def legend_below(
     figure.legend(handles=entries, loc="outside lower center", ncols=columns, frameon=False)
 
 
-def run_figure(
-    rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path, own: bool
-) -> None:
-    """Draw the `drawn_metrics` of a run, the rows of ``extrapolation.csv``, over input length as PNG.
-
-    ``own`` says whether the encoding is the user's (see `styles`).
-    """
-    colour, marker = styles([label], [label] if own else ())[label]
+def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length: int, path: Path) -> None:
+    """Draw the `drawn_metrics` of a run, the rows of ``extrapolation.csv``, over input length as PNG."""
+    colour, marker = styles([label])[label]
     curve = pd.DataFrame(rows)
     metrics = drawn_metrics(curve)
     figure = Figure(figsize=(4.5 * max(len(metrics), 1.3), 3.6), layout="constrained")
@@ -378,13 +359,11 @@ def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage
     return image
 
 
-def render(template: Path, data: Any = None, own: Collection[str] = (), **values: Any) -> str:
+def render(template: Path, data: Any = None, **values: Any) -> str:
     """Render a self-contained HTML page from a template and its variables.
 
-    ``data`` becomes JSON that is safe in a script element. With encodings of the user (``own``, see `styles`)
-    the page defines their colours, too.
+    ``data`` becomes JSON that is safe in a script element.
     """
-    colours = (*COLOURS, *OWN_COLOURS) if own else COLOURS
     json_text = json.dumps(data, sort_keys=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         json_text = json_text.replace(sign, f"\\u{ord(sign):04x}")
@@ -395,7 +374,7 @@ def render(template: Path, data: Any = None, own: Collection[str] = (), **values
         trim_blocks=True,
     )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
-    return environment.get_template(template.name).render(data=Markup(json_text), colours=colours, **values)
+    return environment.get_template(template.name).render(data=Markup(json_text), colours=COLOURS, **values)
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,7 +5,7 @@ The explorer is a self-contained HTML page that tells why there are so many posi
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,8 +82,7 @@ def show_encodings(settings: ShowSettings) -> None:
     # The published page is called explore.html.
     page = output_folder(folder, settings.results_dir) / f"explore-{names}.html"
     views = [encoding_view(part.label, _about(part), encodings[part.label]) for part in components]
-    own = [component.label for component in components if component.own_classes]
-    write_atomically(page, explorer_page(views, own=own))
+    write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
 
 
@@ -154,27 +153,21 @@ def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -
     return table
 
 
-def explorer_page(
-    requested: Sequence[Json] = (),
-    data: Json | None = None,
-    own: Collection[str] = (),
-    repository: str = "",
-) -> str:
+def explorer_page(requested: Sequence[Json] = (), data: Json | None = None, repository: str = "") -> str:
     """Return the explorer, a self-contained HTML page.
 
     Args:
         requested: views (`encoding_view`) to add; the first two are shown when the page opens.
         data: the data of the page, by default the published data of the shipped encodings.
-        own: names of the views that show encodings of the user.
         repository: path from the page to the repository, for links to its files; "" names them only.
     """
     content = data or read_json(PUBLISHED_DATA)
     views = {view["name"]: view for view in (*content["encodings"], *requested)}
     shown_first = dict.fromkeys([*(view["name"] for view in requested), "sinusoidal", "rope"])
-    style_of = style_indices(views, own)
+    style_of = style_indices(views)
     encodings = [views[name] | style_of[name] for name in sorted(views)]
     content = {**content, "encodings": encodings, "opened": list(shown_first)[:2]}
-    return render(_HERE / "templates" / "explore.html.j2", content, own, repository=repository)
+    return render(_HERE / "templates" / "explore.html.j2", content, repository=repository)
 
 
 def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:

@@ -33,8 +33,7 @@ def render_page(comparison: Comparison, title: str) -> str:
     lower = summary.lower_is_better
     table = comparison.table
     cited, bibtex = cite(comparison.runs)
-    own = comparison.runs.own_labels
-    style_of = style_indices(comparison.encodings, own)
+    style_of = style_indices(comparison.encodings)
     by_step, depths = [], []
     for protocol in comparison.protocols:
         drawn = protocol.drawn(summary)[0]
@@ -64,7 +63,6 @@ def render_page(comparison: Comparison, title: str) -> str:
     return render(
         TEMPLATE,
         data,
-        own,
         title=title,
         most_tasks=MOST_TASKS,
         metric=summary.words,

@@ -69,7 +69,7 @@ class Comparison:
     @cached_property
     def styles(self) -> dict[str, Style]:
         """Return the colour and marker of each encoding."""
-        return styles(self.encodings, self.runs.own_labels)
+        return styles(self.encodings)
 
     def rows(self, protocol: Protocol, pairs: bool = False) -> list[Row]:
         """Return the rows of a protocol in ``table``, or with ``pairs`` in the table of pairs."""
@@ -83,7 +83,7 @@ class Comparison:
         The best is tested against each other encoding that learned the task, with Holm's adjustment over
         these tests. Both lists are empty if the best mean is 0 or has too few seeds.
         """
-        values = _values(protocol, self.summary)
+        values = _seed_values(protocol, self.summary)
         compared = [row for row in self.rows(protocol) if row["compared"] and finite(row[self.metric])]
         means = {str(row["encoding"]): row[self.metric] for row in compared}
         ordered = sorted(means, key=means.__getitem__, reverse=not self.summary.lower_is_better)
@@ -169,28 +169,17 @@ def build_comparison(
 ) -> Comparison:
     """Return the comparison of these runs without writing files; see `compare` for the arguments."""
     protocols = protocols_of(runs)
-    summary = summary_of(protocols, metric)
-    table = encoding_table(protocols, summary)
-    pairs = pair_table(protocols, table, summary, baseline)
-    return Comparison(table, pairs, runs, protocols, summary, baseline, difference)
-
-
-def summary_of(protocols: Sequence[Protocol], metric: str | None) -> Summary:
-    """Return the summary that ``metric`` names: its column, or a metric, which is taken past training.
-
-    None means exact match past training, or the loss if no run has an exact match.
-
-    Raises:
-        UserError: no run has such a metric.
-    """
     if metric is None:
         exact = any(protocol.exact for protocol in protocols)
         metric = EXACT_MATCH.name if exact else LOSS.name
-    summaries = summaries_of(protocols[0].metrics)
+    summaries = summaries_of(runs.metrics)
     column = metric if metric in summaries else f"{metric}_extrapolation"
     if column not in summaries:
         raise UserError(f"metric={metric} is not a metric of a run.{nearest(metric, summaries)}")
-    return summaries[column]
+    summary = summaries[column]
+    table = encoding_table(protocols, summary)
+    pairs = pair_table(protocols, table, summary, baseline)
+    return Comparison(table, pairs, runs, protocols, summary, baseline, difference)
 
 
 def encoding_table(protocols: Sequence[Protocol], summary: Summary) -> pd.DataFrame:
@@ -215,14 +204,12 @@ def encoding_table(protocols: Sequence[Protocol], summary: Summary) -> pd.DataFr
     return table[[column for column in table if column not in by_length] + by_length]
 
 
-def _values(protocol: Protocol, summary: Summary) -> dict[str, np.ndarray]:
-    """Return the values of a summary by encoding, one per seed."""
+def _seed_values(protocol: Protocol, summary: Summary) -> dict[str, np.ndarray]:
     by_label = protocol.runs.groupby("label")[summary.column]
     return {str(label): values.to_numpy(float) for label, values in by_label}
 
 
 def _sort_key(row: Row, summary: Summary) -> tuple[float, str]:
-    """Return the key that sorts the best encoding past training first."""
     metric = LOSS if math.isnan(row["exact_match_extrapolation"]) else EXACT_MATCH
     if summary.metric not in (EXACT_MATCH, TOKEN_ACCURACY):
         metric = summary.metric
@@ -233,7 +220,6 @@ def _sort_key(row: Row, summary: Summary) -> tuple[float, str]:
 
 
 def _encoding_rows(protocol: Protocol, summary: Summary) -> Iterator[Row]:
-    """Yield the row of each encoding of a protocol, see `encoding_table`."""
     ceiling_columns = protocol.curves.reindex(columns=["content_length", *CEILINGS]).astype(float)
     ceilings = ceiling_columns.groupby("content_length").mean()  # NaN where unknown
     shared = protocol.curves[protocol.curves["in_summary"]]
@@ -277,7 +263,6 @@ def _encoding_rows(protocol: Protocol, summary: Summary) -> Iterator[Row]:
 
 
 def _interval_columns(name: str, interval: Interval) -> Row:
-    """Return the columns of an estimate and its interval."""
     return {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
@@ -305,7 +290,7 @@ def pair_table(
         learned = dict(
             zip(of_protocol["encoding"].astype(str), of_protocol["compared"].astype(bool), strict=True)
         )
-        values = _values(protocol, summary)
+        values = _seed_values(protocol, summary)
         pairs = [pair for pair in itertools.combinations(learned, 2) if baseline is None or baseline in pair]
         tests = [_test(first, second, values, learned) for first, second in pairs]
         common = {"section": protocol.slug, "protocol": protocol.hash, "metric": summary.column}

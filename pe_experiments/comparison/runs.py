@@ -92,12 +92,6 @@ class Runs:
     def __repr__(self) -> str:
         return f"<Runs: {len(self.runs)} runs, {len(self.left_out)} excluded>"
 
-    @property
-    def own_labels(self) -> set[str]:
-        """Return the labels of the encodings whose code is the user's."""
-        own_runs = {name for name, record in self.saved.items() if "pe" in record.classes}
-        return set(self.runs.loc[self.runs["name"].isin(own_runs), "label"]) if own_runs else set()
-
 
 @dataclass
 class _Run:

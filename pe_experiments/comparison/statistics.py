@@ -39,15 +39,14 @@ class Interval:
 def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     """Return the mean of a variable between 0 and 1, with Gaffke's 95 % interval.
 
-    The upper end is a quantile of the randomly weighted mean of the values and 1, with weights uniform on the
-    simplex. The lower end is a quantile of the randomly weighted mean of the values and 0. For
-    values 0 and 1 this is the Clopper-Pearson interval. No distribution is known for which its coverage falls
-    below 95 % (Gaffke 2005; Learned-Miller and Thomas 2019, arXiv:1905.06208). It is wide: five seeds of
-    value 1 do not exclude 0.48.
+    The upper end is a quantile of the randomly weighted mean of the values and 1, with weights uniform on
+    the simplex; the lower end has 0 in place of 1. For values 0 and 1 this is the Clopper-Pearson interval.
+    No distribution is known for which its coverage falls below 95 % (Gaffke 2005; Learned-Miller and Thomas
+    2019, arXiv:1905.06208).
     """
     sample = np.asarray(values, dtype=float)
     mean = float(sample.mean())
-    if not _enough(sample):
+    if len(sample) < FEWEST or np.isnan(sample).any():
         return Interval(mean)
     low = _quantile(sorted([*sample.tolist(), 0.0]), ALPHA / 2)
     high = _quantile(sorted([*sample.tolist(), 1.0]), 1 - ALPHA / 2)
@@ -74,7 +73,7 @@ def t_interval(values: Sequence[float] | np.ndarray, alpha: float = ALPHA) -> In
     """Return the mean of a smooth, unbounded variable such as a loss, with Student's interval."""
     sample = np.asarray(values, dtype=float)
     mean = float(sample.mean())
-    if not _enough(sample):
+    if len(sample) < FEWEST or np.isnan(sample).any():
         return Interval(mean)
     quantile = stats.t.ppf(1 - alpha / 2, len(sample) - 1)
     half_width = float(quantile * sample.std(ddof=1) / math.sqrt(len(sample)))
@@ -91,11 +90,6 @@ def paired_t_tests(differences: pd.DataFrame) -> pd.DataFrame:
     raw = [float(stats.ttest_1samp(values, 0).pvalue) for values in columns]
     tests = pd.DataFrame(list(map(t_interval, columns, holm_alphas(raw))), index=differences.columns)
     return tests.rename(columns={"estimate": "difference"}).assign(p=holm(raw))
-
-
-def _enough(sample: np.ndarray) -> bool:
-    """Return whether there are enough values for an interval, and none is missing."""
-    return len(sample) >= FEWEST and not np.isnan(sample).any()
 
 
 def mean_below_p(values: Sequence[float], mean: float) -> float:

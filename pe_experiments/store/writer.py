@@ -143,8 +143,7 @@ class RunWriter(console.Observer):
                 self.files[path.name] = file_digest(path)
         self.tracking.curve(curve, tables.get("text", []))
         task = experiment.evaluation_component.label
-        is_users = bool(experiment.components["pe"].own_classes)
-        run_figure(curve, label, task, experiment.max_length, self.directory.figure, is_users)
+        run_figure(curve, label, task, experiment.max_length, self.directory.figure)
         metrics = all_metrics(experiment.metrics)
         summary = summarise(curve, experiment.max_length, metrics)
         if experiment.metrics:  # so that a comparison need not import them

@@ -81,9 +81,8 @@ def progress(folder: Path, study: Study) -> str:
 def publish(name: str, results_dir: Path) -> None:
     """Add the finished runs of a study to its CSVs and regenerate its pages, all or nothing.
 
-    Runs that are already published are kept; finished runs with the same configuration are ignored.
-
-    ``name`` is that of the study or of the sweep that trains it.
+    ``name`` is that of the study or of the sweep that trains it. Runs that are already published are kept;
+    finished runs with the same configuration are ignored.
 
     Raises:
         UserError: no run has finished, or a run was not trained with committed code of this project or
@@ -104,7 +103,12 @@ def publish(name: str, results_dir: Path) -> None:
         reason = finished.left_out[damaged[0]]
         raise UserError(f"publish={study}: {few(damaged)} would be published without its curve: {reason}")
     require_committed_code(study, finished)
-    _refuse_windows(study, finished, results_dir)
+    for run in finished.saved:  # the CSVs of a study do not record a window
+        result = RunDirectory(results_dir / "runs" / run).read_result() or {}
+        window = result.get("evaluation", {}).get("window")
+        if window is not None:
+            problem = f"{run} was evaluated with evaluation.window={window}"
+            raise UserError(f"publish={study}: {problem}; allowed: null, so repeat it with rerun=true")
     published = finished
     if (folder / PROVENANCE).exists():
         published = merge_runs(read_archive(folder), finished)
@@ -137,16 +141,6 @@ def require_committed_code(study: str, runs: Runs) -> None:
     for name, saved in runs.saved.items():
         if outside := foreign_targets(saved.trained):
             raise UserError(f"study={study}: {few(outside)} of {name} is not code of this project")
-
-
-def _refuse_windows(study: str, runs: Runs, results_dir: Path) -> None:
-    """Raise a UserError if a run was evaluated in a window, which the CSVs of a study do not record."""
-    for name in runs.saved:
-        result = RunDirectory(results_dir / "runs" / name).read_result() or {}
-        window = result.get("evaluation", {}).get("window")
-        if window is not None:
-            problem = f"{name} was evaluated with evaluation.window={window}"
-            raise UserError(f"publish={study}: {problem}; allowed: null, so repeat it with rerun=true")
 
 
 def regenerate(folder: Path) -> None:

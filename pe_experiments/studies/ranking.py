@@ -20,12 +20,9 @@ DRAWS = 10_000  # bootstrap samples
 def against_best(matrix: pd.DataFrame) -> pd.DataFrame:
     """Return a row per encoding with the test of the best encoding against it, sorted by the mean.
 
-    Args:
-        matrix: scores [C, E] without missing values.
-
-    Returns:
-        The columns ``mean, difference, low, high, p, calibrated_p, tied``; those of the best are 0 or 1.
-        ``p`` is Holm's, and `verdicts.calibrated_p` corrects it for the choice of the best.
+    ``matrix`` has scores [C, E] without missing values. The columns are ``mean, difference, low, high, p,
+    calibrated_p, tied``; those of the best are 0 or 1. ``p`` is Holm's, which `verdicts.calibrated_p`
+    corrects for the choice of the best.
     """
     means = matrix.mean()
     best = str(means.idxmax())
@@ -45,13 +42,8 @@ def against_best(matrix: pd.DataFrame) -> pd.DataFrame:
 def sign_tests(matrix: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """Return the test of the first minus the second encoding of each pair, one family by Holm's method.
 
-    Args:
-        matrix: scores [C, E].
-        pairs: names of columns.
-
-    Returns:
-        A row per pair, with the columns ``first, second, difference, low, high, p, verdict``: the interval
-        has the level of its test, and the verdict is higher, lower or tied.
+    ``matrix`` has scores [C, E]. The columns are ``first, second, difference, low, high, p, verdict``: the
+    interval has the level of its test, and the verdict is higher, lower or tied.
     """
     differences = np.array([(matrix[first] - matrix[second]).to_numpy(float) for first, second in pairs])
     intervals, ps = zip(*paired_sign_tests(differences), strict=True)
@@ -68,18 +60,18 @@ def draw_means(
     order: Sequence[str],
     in_colour: Collection[str],
 ) -> None:
-    """Draw scores [C, E] as pale dots, with the mean and its 95% interval over configurations.
+    """Draw scores [C, E] as pale dots, with the mean and its 95% bootstrap interval over configurations.
 
-    Args:
-        panels: one for each matrix, with a shared y axis.
-        matrices: scores by the label of the x axis.
-        order: the encodings, from top to bottom.
-        in_colour: encodings whose means are blue, the others are dark grey.
+    There is a panel for each matrix, which is named by the label of the x axis. Encodings stand in ``order``
+    from top to bottom; the means of those ``in_colour`` are blue.
     """
     for axes, (words, matrix) in zip(panels, matrices.items(), strict=True):
         for place, label in enumerate(order):
             values = matrix[label]
-            low, high = interval_of_mean(values.to_numpy())
+            size = len(values)
+            counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), DRAWS)
+            means = counts @ values.to_numpy() / size
+            low, high = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2])
             colour = "C0" if label in in_colour else "0.25"
             axes.plot(values, [place] * len(values), "o", color="0.72", markersize=2.5)
             axes.plot([low, high], [place, place], color=colour, linewidth=2.2)
@@ -88,11 +80,3 @@ def draw_means(
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(order)), order)
     panels[0].set_ylim(len(order) - 0.4, -0.6)
-
-
-def interval_of_mean(values: np.ndarray) -> tuple[float, float]:
-    """Return the ends of the 95% bootstrap interval of the mean over configurations."""
-    size = len(values)
-    counts = np.random.default_rng(0).multinomial(size, np.full(size, 1 / size), DRAWS)
-    low, high = np.quantile(counts @ values / size, [ALPHA / 2, 1 - ALPHA / 2])
-    return float(low), float(high)

@@ -9,7 +9,6 @@ least halfway from the floor to 1.
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,15 +31,10 @@ LEARNED_ABOVE_FLOOR = 0.5  # share of the way from floor to 1; on `flip_flop` a 
 def score_table(runs: Runs, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
     """Return one row per task, encoding and configuration, with the score of the run that counts.
 
-    Configurations of a task in which not all of its encodings have run at all learning rates are left out.
-
-    Args:
-        runs: the runs of all encodings.
-        metrics: ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``.
-
-    Returns:
-        A table with the columns ``task, label, configuration, name, rate, loss, learned`` and one for each
-        metric. ``loss`` is that on fresh examples of the training lengths.
+    Configurations of a task in which not all of its encodings have run at all learning rates are left out. A
+    metric is ``score``, or exact match at a multiple of the training length, as ``exact_match_at_4x``. The
+    columns are ``task, label, configuration, name, rate, loss, learned`` and one for each metric; ``loss`` is
+    that on fresh examples of the training lengths.
 
     Raises:
         UserError: a metric was not measured in all runs.
@@ -97,7 +91,11 @@ def _points_above_floors(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "configuration"})
     ignored = with_settings(runs, ignore="task.ignore").set_index("name")["ignore"]
     points["ignore"] = points["name"].map(ignored)
-    points["floor"] = [_floor(point) for point in points.itertuples(index=False)]
+    has_ceiling = points["answer_tokens"].eq(1) & points["bag_ceiling"].lt(1)  # a control needs no order
+    points["floor"] = points["bag_ceiling"].where(has_ceiling, 0.0)
+    has_bits = points["task"] == "flip_flop"
+    cases = points.loc[has_bits, ["ignore", "content_length"]].itertuples(index=False)
+    points.loc[has_bits, "floor"] = [majority_of_bits(*case) for case in cases]
     runs_at_length = points.groupby(["task", "configuration", "content_length"])["name"].transform("nunique")
     runs_in_configuration = points.groupby(["task", "configuration"])["name"].transform("nunique")
     points = points[runs_at_length == runs_in_configuration]
@@ -105,15 +103,6 @@ def _points_above_floors(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     points["times"] = points["content_length"] / points["max_length"]
     points["above"] = ((points["exact_match"] - points["floor"]) / (1 - points["floor"])).clip(lower=0)
     return points
-
-
-def _floor(point: Any) -> float:
-    """Return the exact match at a length that needs no memory of order; see the module."""
-    if point.task == "flip_flop":
-        return majority_of_bits(point.ignore, point.content_length)
-    if point.answer_tokens == 1 and point.bag_ceiling < 1:  # a control is solvable without order
-        return float(point.bag_ceiling)
-    return 0.0
 
 
 @cache

@@ -34,8 +34,8 @@ SIMULATIONS = 4_000  # number of simulated sets of equally good encodings
 def verdicts_on(scores: pd.DataFrame, encoding: str) -> pd.DataFrame:
     """Return a row per other encoding that compares the encoding with it.
 
-    The difference is over the configurations in which both learned the task, and its interval has the level of
-    the test, so that both agree. ``pairs`` counts these configurations, and ``higher`` those in which the
+    The difference is over the configurations in which both learned the task, and its interval has the level
+    of the test, so that both agree. ``pairs`` counts these configurations, and ``higher`` those in which the
     encoding scores higher. ``p_holm`` is adjusted by Holm's method.
     """
     differences = -scores.drop(columns=encoding).sub(scores[encoding], axis=0)

@@ -150,7 +150,7 @@ def _draw_curves(
         highest = scores.drop(columns=versus.label).mean().nlargest(HIGHLIGHTED).index
         in_colour[task] = [*map(str, highest[::-1]), versus.label]
     coloured = dict.fromkeys(label for labels in in_colour.values() for label in reversed(labels))
-    style_of = styles(coloured, runs.own_labels) | {"others": (PALE, "")}
+    style_of = styles(coloured) | {"others": (PALE, "")}
     curves = runs.curves.merge(runs.runs[["name", "max_length"]], on="name")
     curves["times"] = curves["content_length"] / curves["max_length"]
     for axes, (task, scores) in zip(panels, scores_by_task.items(), strict=True):

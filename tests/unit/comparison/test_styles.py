@@ -6,7 +6,6 @@ import pytest
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.drawing import (
     COLOURS,
-    OWN_COLOURS,
     STYLES,
     bounded_metric,
     drawn_metrics,
@@ -24,15 +23,13 @@ def test_no_two_shipped_encodings_look_the_same() -> None:
     assert styles(sorted(labels, reverse=True)) == alone
 
 
-def test_an_encoding_of_the_user_has_one_colour_that_no_other_has() -> None:
-    alone = styles(["Mine"], ["Mine"])["Mine"]
-    assert alone[0] in OWN_COLOURS
-    both = styles(["Mine(slope=0.2)", "Mine", *STYLES], ["Mine", "Mine(slope=0.2)"])
-    assert both["Mine"] == alone
-    assert both["Mine(slope=0.2)"][0] in {*OWN_COLOURS} - {alone[0]}
-    assert both["rope"] == STYLES["rope"]
-    indices = style_indices(["Mine", "rope"], ["Mine"])
-    assert (*COLOURS, *OWN_COLOURS)[indices["Mine"]["colour"]] == alone[0]
+def test_variants_and_encodings_of_the_user_look_different_from_the_shipped_ones_beside_them() -> None:
+    labels = ["Mine(slope=0.2)", "Mine", "rope(base=500)", *STYLES]
+    together = styles(labels)
+    assert len(set(together.values())) == len(labels)
+    assert together["rope"] == STYLES["rope"]
+    indices = style_indices(["Mine", "rope"])
+    assert COLOURS[indices["rope"]["colour"]] == STYLES["rope"][0]
 
 
 @pytest.mark.parametrize(
