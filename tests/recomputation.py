@@ -125,22 +125,9 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
     return len(tested)
 
 
-Measures = dict[str, float]  # score, 2x, 4x, whether the task was learned, loss in distribution
+Measures = dict[str, float]  # score, 2x, whether the task was learned, loss in distribution
 Bank = dict[str, dict[str, dict[int, Measures]]]  # by task, encoding and configuration
 Values = dict[str, dict[int, float]]  # one measure by encoding and configuration
-
-
-def chance_of_majority(row: Sequence[int], answers: Sequence[int], write: int) -> float:
-    """Return the chance that the bit written more often so far answers every read; ties are guessed."""
-    counts, chance = [0, 0], 1.0
-    for place in range(0, len(row), 2):
-        if row[place] == write:
-            counts[row[place + 1]] += 1
-        elif answers[place] >= 0 and counts[0] == counts[1]:
-            chance *= 0.5
-        elif answers[place] >= 0:
-            chance *= answers[place] == (counts[1] > counts[0])
-    return chance
 
 
 @cache
@@ -234,52 +221,33 @@ def measures_of(run: dict[str, str], curve: dict[int, float], floor: dict[int, f
     return {
         "score": area([math.log2(n) for n in lengths], above),
         "2x": curve[2 * first],
-        "4x": curve[4 * first],
         "learned": run["solved_in_distribution"] == "True" and halfway,
         "loss": float(run["loss_in_distribution"]),
     }
 
 
-def measured(runs: dict[str, dict[int, Measures]], measure: str, as_zero: bool = False) -> Values:
-    """Return one measure of one task; configurations that were not learned are left out, or count as 0."""
-    values: Values = {name: {} for name in runs}
-    for name, by_setting in runs.items():
-        for setting, measures in by_setting.items():
-            if measures["learned"]:
-                values[name][setting] = measures[measure]
-            elif as_zero:
-                values[name][setting] = 0.0
-    return values
+def measured(runs: dict[str, dict[int, Measures]], measure: str) -> Values:
+    """Return one measure of one task; configurations that were not learned count as 0."""
+    return {
+        name: {setting: row[measure] if row["learned"] else 0.0 for setting, row in by_setting.items()}
+        for name, by_setting in runs.items()
+    }
 
 
 def over_tasks(bank: Bank, tasks: Sequence[str], measure: str) -> Values:
     """Return the mean of a measure over tasks; configurations that were not learned count as 0."""
-    by_task = [measured(bank[task], measure, as_zero=True) for task in tasks]
+    by_task = [measured(bank[task], measure) for task in tasks]
     return {
         name: {setting: float(np.mean([values[name][setting] for values in by_task])) for setting in first}
         for name, first in by_task[0].items()
     }
 
 
-def often_learned(values: Values, settings: int) -> Values:
-    return {name: by_setting for name, by_setting in values.items() if len(by_setting) >= 0.75 * settings}
-
-
-def best_against_others(values: Values, settings: int = 12) -> tuple[str, dict[str, tuple[float, float]]]:
-    """Return the encoding with the highest mean, and its difference from each other and adjusted p."""
-    often = often_learned(values, settings)
-    best = max(sorted(often), key=lambda name: np.mean(list(often[name].values())).round(12))
-    return best, against_others(often, best, settings)
-
-
-def against_others(values: Values, first: str, settings: int = 12) -> dict[str, tuple[float, float]]:
-    """Return difference and adjusted p from each other encoding; all must have learned three quarters."""
-    often = often_learned(values, settings)
-    if first not in often:
-        return {}
-    tests = {name: sign_flip_p(often[first], often[name]) for name in often if name != first}
-    adjusted = dict(zip(tests, holm([p for _, p, _ in tests.values()]), strict=True))
-    return {name: (mean, adjusted[name]) for name, (mean, _, _) in tests.items()}
+def against_others(values: Values, first: str) -> dict[str, tuple[float, float]]:
+    """Return the difference from each other encoding and its adjusted p."""
+    tests = {name: sign_flip_p(values[first], values[name]) for name in values if name != first}
+    adjusted = dict(zip(tests, holm([p for _, p in tests.values()]), strict=True))
+    return {name: (difference, adjusted[name]) for name, (difference, _) in tests.items()}
 
 
 @cache
@@ -287,9 +255,9 @@ def all_signs(count: int) -> np.ndarray:
     return np.array(list(itertools.product([1, -1], repeat=count)))
 
 
-def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float, int]:
-    """Return the mean difference, the two-sided p over all flips of signs, and the number of pairs."""
+def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float]:
+    """Return the mean difference and the two-sided p over all flips of signs."""
     d = np.array([first[setting] - second[setting] for setting in first if setting in second])
     signs = all_signs(len(d))
     p = np.mean(np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - 1e-12)
-    return float(d.mean()), float(p), len(d)
+    return float(d.mean()), float(p)

@@ -128,7 +128,15 @@ def read_runs(
     left_out: dict[str, str] = {}
     manifest = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
     tuned = manifest.get("tuned", [])
-    paths = _directories(Path(results_dir), study, manifest)
+    folder = Path(results_dir) / "runs"
+    if study is not None:
+        if any(Path(name).name != name for name in manifest["runs"]):
+            raise UserError(f"study={study}: its manifest lists an invalid run name")
+        paths = sorted({run_directory(Path(results_dir), name).path for name in manifest["runs"]})
+    elif folder.is_dir():
+        paths = sorted(path for path in folder.iterdir() if path.name[0] != ".")
+    else:
+        raise UserError(f"results_dir={results_dir}: {folder} does not exist; train a run first")
     finished: list[_Run] = []
     display = display or Display()
     display.start("reading runs", len(paths))
@@ -149,7 +157,11 @@ def read_runs(
         _fill_diverged([runs[name] for name in names], metrics)
     curves = _with_keys(table, {name: list(run.curve.values()) for name, run in runs.items()})
     curves["in_summary"] = at_shared_lengths(curves)
-    training = {name: _training(run.directory, left_out) for name, run in runs.items()}
+    training: dict[str, list[Row]] = {}
+    for name, run in runs.items():
+        with _exclude_on_error(f"{name}/{run.directory.metrics.name}", left_out):
+            rows = read_metrics(run.directory.table(run.directory.metrics.name))
+            training[name] = [{key: float(row.get(key, "nan")) for key in TRAINING} for row in rows]
     labels = set(table["label"])
     return Runs(
         runs=with_summaries(table, curves, metrics),
@@ -168,18 +180,6 @@ def _with_keys(table: pd.DataFrame, rows: Mapping[str, Sequence[Row]]) -> pd.Dat
     """Return the rows of every run, preceded by its `KEYS`."""
     named = pd.DataFrame([{"name": name, **row} for name, run_rows in rows.items() for row in run_rows])
     return table[[*KEYS]].merge(named, on="name") if len(named) else named
-
-
-def _directories(results_dir: Path, study: str | None, manifest: Mapping[str, Any]) -> list[Path]:
-    """Return the directories of all runs, or of the runs in the manifest of a study."""
-    if study is not None:
-        if any(Path(name).name != name for name in manifest["runs"]):
-            raise UserError(f"study={study}: its manifest lists an invalid run name")
-        return sorted({run_directory(results_dir, name).path for name in manifest["runs"]})
-    folder = results_dir / "runs"
-    if not folder.is_dir():
-        raise UserError(f"results_dir={results_dir}: {folder} does not exist; train a run first")
-    return sorted(path for path in folder.iterdir() if path.name[0] != ".")
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
             problem = f"{value} is not finite" if is_infinite else "no curve has this column"
             raise UserError(f"{directory.curve}: {column}: {problem}")
     run = _Run(directory, row, curve, saved, examples, validation_loss)
-    run.metrics |= _described(result)
+    run.metrics |= result.get("metrics") or {}
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
@@ -252,10 +252,9 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
 
 
 def _comparison_keys(hashed: Row, evaluation: Row, tuned: Collection[str]) -> tuple[str, str]:
-    """Return a hash of the configuration that compared runs must share, and a hash of the encoding.
+    """Return a hash of the configuration that compared runs share, tuned options apart, and of the encoding.
 
-    ``hashed`` is `Identity.hashed` of a run, and ``evaluation`` the `identity.evaluation_key` of its
-    evaluation. Compared runs may differ in the options ``tuned``.
+    ``hashed`` is `Identity.hashed` of a run, ``evaluation`` the `identity.evaluation_key` of its evaluation.
     """
     config = hashed["config"]
     classes = hashed["classes"]
@@ -310,13 +309,7 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     for length, point in points.items():  # the run's own values come first; further metrics are added
         run.curve[length] = {**point, **run.curve.get(length, {})}
     run.evaluations.append(later)
-    run.metrics = _described(result) | run.metrics
-
-
-def _described(result: Row) -> dict[str, Any]:
-    """Return the descriptions of the user's metrics that a result records, by name."""
-    metrics = result.get("metrics")
-    return dict(metrics) if isinstance(metrics, Mapping) else {}
+    run.metrics = {**(result.get("metrics") or {}), **run.metrics}
 
 
 def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
@@ -327,14 +320,6 @@ def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
     metrics = [described_metric(name, described.get(name)) for name in further]
     intervals = {column for metric in metrics for column in metric.columns[1:]}
     return (*METRICS, *(metric for metric in metrics if metric.name not in intervals))
-
-
-def _training(directory: RunDirectory, left_out: dict[str, str]) -> list[Row]:
-    """Return the training curve, or no rows if the file is damaged."""
-    with _exclude_on_error(f"{directory.name}/{directory.metrics.name}", left_out):
-        metrics = read_metrics(directory.table(directory.metrics.name))
-        return [{key: float(row.get(key, "nan")) for key in TRAINING} for row in metrics]
-    return []
 
 
 def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) -> pd.DataFrame:
