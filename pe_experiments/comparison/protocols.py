@@ -37,12 +37,12 @@ class Protocol:
 
     @property
     def title(self) -> str:
-        """Return the displayed name, such as ``copy, decoder, d_model=64``."""
+        """The displayed name, such as ``copy, decoder, d_model=64``."""
         return ", ".join([self.task, self.model, *self.distinctive])
 
     @property
     def slug(self) -> str:
-        """Return the name for files and for the column ``section``, such as ``copy-decoder-d_model64``."""
+        """The name for files and for the column ``section``, such as ``copy-decoder-d_model64``."""
         name = safe_name("-".join([self.task, self.model, *self.distinctive]).replace("=", ""))
         return name if len(name) <= MAX_SLUG_LENGTH else f"{name[:MAX_SLUG_LENGTH]}-{self.hash}"
 
@@ -79,15 +79,10 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
     runs = read_runs(results_dir, study, **options)
     mixed = [protocol for protocol in protocols_of(runs) if protocol.distinctive]
     if mixed:
-        task = mixed[0].task
-        model = mixed[0].model
-        same_task = [protocol for protocol in mixed if (protocol.task, protocol.model) == (task, model)]
-        settings = " or ".join(", ".join(protocol.distinctive) for protocol in same_task)
-        source = f"study={study}" if study else f"results_dir={results_dir}"
-        advice = "" if study else "name a study (study=...), or "
+        titles = " or ".join(protocol.title for protocol in mixed[:2])
         raise UserError(
-            f"{source}: the runs of {task}, {model} have different configurations ({settings}); "
-            f"{advice}use compare(...), which compares them separately"
+            f"results_dir={results_dir}: runs have different configurations ({titles}); name a study with "
+            "runs of one (study=...), or use compare(...), which compares them separately"
         )
     return runs
 
@@ -104,6 +99,11 @@ def protocols_of(runs: Runs) -> list[Protocol]:
         for distinctive, digest, settings in sorted(named, key=lambda entry: entry[0]):
             rows = runs.runs[runs.runs["protocol"] == digest]
             curves = runs.curves[runs.curves["protocol"] == digest]
+            trained = [runs.saved[name].trained for name in rows["name"]]
+            hashes = {config["parent"]["run"] for config in trained if "parent" in config}
+            is_parent = runs.curves["name"].str[-8:].isin(hashes) & ~runs.curves["name"].isin(rows["name"])
+            lengths = curves["content_length"]
+            is_within = runs.curves["content_length"].between(lengths.min(), lengths.max())
             machines = [[runs.environments[name].get(key) for key in MACHINE] for name in rows["name"]]
             protocols.append(
                 Protocol(
@@ -114,24 +114,13 @@ def protocols_of(runs: Runs) -> list[Protocol]:
                     max_length=int(candidates.loc[digest, "max_length"]),
                     runs=rows,
                     curves=curves,
-                    parents=_parents(runs, curves),
+                    parents=runs.curves[is_parent & is_within],
                     settings=settings,
                     timed=None not in machines[0] and all(machine == machines[0] for machine in machines),
                     metrics=runs.metrics,
                 )
             )
     return protocols
-
-
-def _parents(runs: Runs, curves: pd.DataFrame) -> pd.DataFrame:
-    """Return the curves of other runs in the comparison that the runs with these curves continue."""
-    names = curves["name"].unique()
-    trained = [runs.saved[name].trained for name in names]
-    hashes = {config["parent"]["run"] for config in trained if "parent" in config}
-    is_parent = runs.curves["name"].str[-8:].isin(hashes) & ~runs.curves["name"].isin(names)
-    lengths = curves["content_length"]
-    is_within = runs.curves["content_length"].between(lengths.min(), lengths.max())
-    return runs.curves[is_parent & is_within]
 
 
 def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:

@@ -54,8 +54,13 @@ def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], summary: Summary, 
     column = summary.column
     compared = [row for row in rows if row["compared"] and row["seeds"] >= FEWEST]
     variances = [row[f"{column}_sd"] ** 2 for row in compared if finite(row[f"{column}_sd"])]
-    if not variances or all(_at_an_end(row[column], summary) for row in compared):
+    if not variances:
         return ""
+    if summary.metric.bounds is not None:
+        low, high = summary.metric.bounds
+        margin = AT_AN_END * (high - low)
+        if not any(low + margin < row[column] < high - margin for row in compared):
+            return ""
     deviation = math.sqrt(sum(variances) / len(variances))
     tests = max(1, sum(finite(pair["p"]) for pair in pairs))
     seeds = seeds_needed(difference, deviation, tests) or f"more than {MOST_SEEDS:,}"
@@ -64,14 +69,6 @@ def seeds_sentence(rows: Sequence[Row], pairs: Sequence[Row], summary: Summary, 
         f"seeds per encoding (standard deviation over seeds {deviation:.3f}, {tests} "
         f"test{'' if tests == 1 else 's'})."
     )
-
-
-def _at_an_end(mean: float, summary: Summary) -> bool:
-    """Return whether a mean is as low or as high as the metric gets."""
-    if summary.metric.bounds is None:
-        return False
-    low, high = summary.metric.bounds
-    return not low + AT_AN_END * (high - low) < mean < high - AT_AN_END * (high - low)
 
 
 def at_floor(mean: float, summary: Summary) -> bool:
