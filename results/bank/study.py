@@ -27,8 +27,8 @@ from pe_experiments.studies import (
 )
 from pe_experiments.studies.archive import select_runs
 from pe_experiments.studies.pages import Study
-from pe_experiments.studies.ranking import against_best, draw_means, sign_tests
 from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs
+from pe_experiments.studies.verdicts import against_best, draw_means, sign_tests
 
 TASKS = {  # what a model does, and the training steps
     "copy": ("copying:\nall symbols", 8000),

@@ -10,7 +10,6 @@ import pytest
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.comparison.statistics import paired_interval, paired_ps
 from pe_experiments.store.identity import Record
-from pe_experiments.studies.ranking import against_best
 from pe_experiments.studies.scores import score_table
 from pe_experiments.studies.verdicts import (
     BETTER,
@@ -20,6 +19,7 @@ from pe_experiments.studies.verdicts import (
     ONLY_YOURS,
     TOO_FEW,
     WORSE,
+    against_best,
     calibrated_p,
     verdicts_on,
 )
