@@ -58,8 +58,13 @@ def _cited_papers(component: Any) -> Iterator[str]:
         return
     for value in component.values():
         yield from _cited_papers(value)
-    cls = _shipped_class(str(component.get("_target_", "")))
-    if cls is None:
+    target = str(component.get("_target_", ""))
+    if not OURS.fullmatch(target):  # other modules are not imported
+        return
+    module, _, name = target.rpartition(".")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):  # the run is from a version of the package that had this class
         return
     by_argument = cites(inspect.cleandoc(cls.__doc__ or ""))
     yield from by_argument.pop("")
@@ -68,18 +73,6 @@ def _cited_papers(component: Any) -> Iterator[str]:
         default = parameters[argument].default if argument in parameters else None
         if component.get(argument, default) != default:
             yield from numbers
-
-
-def _shipped_class(target: str) -> type | None:
-    """Return the named class if it is part of this package; other modules are not imported."""
-    if not OURS.fullmatch(target):
-        return None
-    module, _, name = target.rpartition(".")
-    try:
-        cls: type | None = getattr(importlib.import_module(module), name, None)
-    except ImportError:  # the run is from a version of the package that had this module
-        return None
-    return cls
 
 
 def cites(docstring: str) -> dict[str, list[str]]:

@@ -58,7 +58,11 @@ def compare(
             raise UserError(
                 f"out={out} holds a published study, whose tables stay as they are; choose another"
             )
-        _refuse_foreign_files(Path(out))
+        if Path(out).is_dir() and not Path(out, "report.html").exists():
+            foreign = sorted(path.name for path in Path(out).iterdir() if path.suffix in WRITTEN)
+            if foreign:  # they could be overwritten
+                problem = f"{few(foreign)} in it was not written by a comparison"
+                raise UserError(f"out={out}: {problem}; allowed: an empty or a new folder")
     runs = read_runs(results_dir, study, pe=pe, display=display)
     if runs.runs.empty:
         exclusions = [f"{name}: {reason}" for name, reason in runs.left_out.items()]
@@ -69,15 +73,6 @@ def compare(
         return comparison
     title = f"Comparison: {study}" if study else "Comparison of positional encodings"
     return write_comparison(comparison, title, output_folder(out, results_dir), display, spread)
-
-
-def _refuse_foreign_files(folder: Path) -> None:
-    """Raise an error if a folder holds files and no page of a comparison, since they could be overwritten."""
-    if folder.is_dir() and not (folder / "report.html").exists():
-        foreign = sorted(path.name for path in folder.iterdir() if path.suffix in WRITTEN)
-        if foreign:
-            problem = f"{few(foreign)} in it was not written by a comparison"
-            raise UserError(f"out={folder}: {problem}; allowed: an empty or a new folder")
 
 
 def output_of(results_dir: str | Path, study: str | None) -> Path:

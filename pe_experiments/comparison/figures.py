@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from textwrap import wrap
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -70,8 +69,18 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     """
     single = len(protocols) == 1
     drawn_of = [protocol.drawn(comparison.summary) for protocol in protocols]
-    figure, columns = _panels(len(protocols), max(map(len, drawn_of)))
-    for protocol, metrics, panels in zip(protocols, drawn_of, columns, strict=True):
+    most = max(map(len, drawn_of))
+    if single:
+        figure = Figure(figsize=(FIGURE_WIDTH, 2.9), layout="constrained")
+        grid = figure.subplots(1, most, squeeze=False)  # [protocols, metrics]
+    else:  # metrics below each other, at most four protocols side by side
+        columns, blocks = min(len(protocols), 4), math.ceil(len(protocols) / 4)
+        figure = Figure(figsize=(FIGURE_WIDTH, 0.6 + 1.9 * most * blocks), layout="constrained")
+        grid = figure.subplots(most * blocks, columns, squeeze=False)
+        grid = grid.reshape(blocks, most, columns).swapaxes(1, 2).reshape(-1, most)
+    for axes in grid[len(protocols) :].flat:
+        axes.remove()
+    for protocol, metrics, panels in zip(protocols, drawn_of, grid, strict=False):
         rows = comparison.rows(protocol)
         for axes in panels[len(metrics) :]:
             axes.remove()
@@ -95,21 +104,6 @@ def curves_figure(comparison: Comparison, protocols: Sequence[Protocol]) -> Figu
     names = [name for name in comparison.encodings if name in drawn]
     legend_below(figure, comparison.styles, names, unlearned)
     return figure
-
-
-def _panels(protocols: int, metrics: int) -> tuple[Figure, np.ndarray]:
-    """Return a figure and its panels [protocols, metrics]: side by side for one protocol, else stacked."""
-    if protocols == 1:
-        figure = Figure(figsize=(FIGURE_WIDTH, 2.9), layout="constrained")
-        return figure, figure.subplots(1, metrics, squeeze=False)
-    columns = min(protocols, 4)
-    blocks = math.ceil(protocols / 4)
-    figure = Figure(figsize=(FIGURE_WIDTH, 0.6 + 1.9 * metrics * blocks), layout="constrained")
-    grid = figure.subplots(metrics * blocks, columns, squeeze=False)
-    grid = grid.reshape(blocks, metrics, columns).swapaxes(1, 2).reshape(-1, metrics)
-    for axes in grid[protocols:].flat:
-        axes.remove()
-    return figure, grid[:protocols]
 
 
 def _draw_means(axes: Axes, protocol: Protocol, rows: Rows, metric: str, comparison: Comparison) -> None:

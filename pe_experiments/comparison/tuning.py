@@ -32,28 +32,27 @@ def best_of_each(runs: Sequence[Any], tuned: Collection[str]) -> tuple[set[str],
     setting = ", ".join(varying([run.saved.trained for run in runs], tuned))
     if not setting:
         return best_names, choices
-    table = pd.DataFrame([_grid_row(run, setting) for run in runs])
+    rows = []
+    for run in runs:
+        rows.append(
+            {
+                "protocol": run.row["protocol"],
+                "family": run.row["encoding"],
+                "encoding": run.row["label"],
+                **{key: run.row[key] for key in ("task", "model", "name", "seed")},
+                "settings": json.dumps(run.saved.trained["task"]),
+                "setting": setting,
+                "value": option_value(run.saved.trained, setting),
+                "loss": math.inf if run.row["status"] == DIVERGED else run.validation_loss,
+            }
+        )
+    table = pd.DataFrame(rows)
     for _, grid in table.groupby(["protocol", "family"], sort=False):
         if grid["value"].nunique() > 1:
             choice = choose(grid)
             choices.append(choice)
             best_names -= set(grid.loc[grid["value"] != choice["chosen"], "name"])
     return best_names, choices
-
-
-def _grid_row(run: Any, setting: str) -> Row:
-    """Return the row of a run in the grid of an option, with the columns `TUNED` and `TRIED`."""
-    diverged = run.row["status"] == DIVERGED
-    return {
-        "protocol": run.row["protocol"],
-        "family": run.row["encoding"],
-        "encoding": run.row["label"],
-        **{key: run.row[key] for key in ("task", "model", "name", "seed")},
-        "settings": json.dumps(run.saved.trained["task"]),
-        "setting": setting,
-        "value": option_value(run.saved.trained, setting),
-        "loss": math.inf if diverged else run.validation_loss,
-    }
 
 
 def choose(grid: pd.DataFrame) -> Choice:
@@ -99,8 +98,5 @@ def option_value(config: Mapping[str, Any], setting: str) -> str:
 def varying(configs: Iterable[Row], settings: Iterable[str]) -> list[str]:
     """Return the options that have several values in these configurations."""
     configs = list(configs)
-
-    def varies(setting: str) -> bool:
-        return len({option_value(config, setting) for config in configs}) > 1
-
-    return [setting for setting in settings if varies(setting)]
+    values = {setting: {option_value(config, setting) for config in configs} for setting in settings}
+    return [setting for setting, tried in values.items() if len(tried) > 1]
