@@ -1,4 +1,4 @@
-"""Recompute published values from their CSVs with numpy alone, without code of the package."""
+"""Recompute published values from their CSVs with numpy and pandas, without code of the package."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import itertools
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 Curve = dict[int, dict[str, float]]  # by length: exact_match, token_accuracy, and what guessing gives of each
@@ -125,18 +124,11 @@ def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
     return len(tested)
 
 
-Measures = dict[str, float]  # score, 2x, whether the task was learned, loss in distribution
-Bank = dict[str, dict[str, dict[int, Measures]]]  # by task, encoding and configuration
-Values = dict[str, dict[int, float]]  # one measure by encoding and configuration
-
-
 @cache
 def flip_flop_floor(ignore: float, length: int) -> float:
     """Return the exact match of the majority of bits, summed over leads of ones and the bit written last."""
-    pairs, p_other = (
-        length // 2,
-        (1 - ignore) / 2,
-    )  # of writing, and of reading
+    pairs = length // 2
+    p_other = (1 - ignore) / 2  # of writing, and of reading
     chances = {(1, 1): 0.5, (-1, 0): 0.5}  # after the first write
     for pair in range(1, pairs):
         p_write, p_read = (0.0, 1.0) if pair == pairs - 1 else (p_other, p_other)
@@ -150,114 +142,82 @@ def flip_flop_floor(ignore: float, length: int) -> float:
     return sum(chances.values())
 
 
-def trained_configs(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the trained configuration of each run of a study; an empty cell has the value above it."""
-    configs, trained = {}, ""
-    for row in read_csv(folder / "provenance.csv"):
+@cache
+def bank_runs(folder: Path, file: str = "curves.csv") -> pd.DataFrame:
+    """Return the rows of ``runs.csv`` that have a curve in this file, with their options and measures.
+
+    The columns ``rate, steps, shift`` are options, and ``score, 2x, learned`` follow from the curve.
+    """
+    trained, configs = "", {}
+    for row in read_csv(folder / "provenance.csv"):  # an empty cell has the value above it
         trained = row["trained"] or trained
         configs[row["name"]] = json.loads(trained)
-    return configs
+    runs = pd.read_csv(folder / "runs.csv")
+    for column, section, key in (
+        ("rate", "training", "learning_rate"),
+        ("steps", "training", "steps"),
+        ("shift", "model", "token_shift"),
+        ("ignore", "task", "ignore"),
+    ):
+        runs[column] = [configs[name][section].get(key) for name in runs["name"]]
+    runs["shift"] = runs["shift"].eq(True)
+    points = pd.read_csv(
+        folder / "curves.csv", usecols=["name", "content_length", "answer_tokens", "bag_ceiling"]
+    )
+    points = points.merge(pd.read_csv(folder / file)[["name", "content_length", "exact_match"]])
+    points = points.merge(runs[["name", "task", "ignore", "max_length"]], on="name")
+    points["times"] = points["content_length"] / points["max_length"]
+    points = points[points["times"].between(1, 8)].sort_values(["name", "times"])
+    floors = []
+    for point in points.itertuples(index=False):
+        if point.task == "flip_flop":
+            floors.append(flip_flop_floor(point.ignore, point.content_length))
+        else:
+            floors.append(point.bag_ceiling if point.answer_tokens == 1 and point.bag_ceiling < 1 else 0.0)
+    points["above"] = (points["exact_match"] - floors) / (1 - np.array(floors))
+    curves = points.groupby("name")
+    at_training_length = points[points["times"] == 1].set_index("name")["above"]
+    scores = {
+        name: area(np.log2(curve["times"]).tolist(), curve["above"].clip(lower=0).tolist())
+        for name, curve in curves
+    }
+    runs = runs[runs["name"].isin(points["name"])].copy()
+    runs["score"] = runs["name"].map(scores)
+    runs["2x"] = runs["name"].map(points[points["times"] == 2].set_index("name")["exact_match"])
+    is_solved = runs["solved_in_distribution"].eq(True)
+    runs["learned"] = is_solved & (runs["name"].map(at_training_length) >= 0.5)
+    return runs
 
 
-def bank_halves(folder: Path, tasks: Sequence[str]) -> tuple[Bank, Bank]:
-    """Return the measures in configurations 0 to 11 and 12 to 23, of the encodings that have all runs there.
+def usual_runs(runs: pd.DataFrame, shift: bool = False) -> pd.DataFrame:
+    """Return the runs of the bank at both rates with the usual steps, the fewest of a task.
 
-    These are the runs at rates of 0.003 and 0.001 with the usual steps, which are the fewest of a task.
+    Models of several sizes are left out. ``shift`` says whether the runs have ``model.token_shift``.
     """
-    runs, configs = read_csv(folder / "runs.csv"), trained_configs(folder)
-    steps = {
-        task: min(configs[r["name"]]["training"]["steps"] for r in runs if r["task"] == task)
-        for task in tasks
-    }
-    names: list[dict[str, list[str]]] = [defaultdict(list), defaultdict(list)]
-    for run in runs:
-        config, seed = configs[run["name"]], int(run["seed"])
-        training = config["training"]
-        compares_sizes = (run["model"], training["max_length"]) == ("decoder", 24) and seed in (0, 1)
-        is_usual = training["learning_rate"] in (0.003, 0.001) and training["steps"] == steps.get(run["task"])
-        if is_usual and not compares_sizes and not config["model"].get("token_shift"):
-            names[seed >= 12][run["label"]].append(run["name"])
-    halves = []
-    curves = read_csv(folder / "curves.csv")
-    for half in names:
-        complete = {name for runs in half.values() if len(runs) == len(tasks) * 24 for name in runs}
-        halves.append(with_curves(folder, [row for row in curves if row["name"] in complete]))
-    return halves[0], halves[1]
+    of_sizes = (runs["model"] == "decoder") & (runs["max_length"] == 24) & runs["seed"].isin([0, 1])
+    has_usual_steps = runs["steps"] == runs.groupby("task")["steps"].transform("min")
+    return runs[runs["rate"].isin([0.003, 0.001]) & has_usual_steps & ~of_sizes & (runs["shift"] == shift)]
 
 
-def with_curves(folder: Path, curves: list[dict[str, str]]) -> Bank:
-    """Return the measures of the runs that have ``curves``, by task, encoding and configuration.
+def cases(runs: pd.DataFrame, measure: str = "score") -> pd.DataFrame:
+    """Return a measure [(task, configuration), encodings]: the run with the lowest loss, 0 if not learned."""
+    counted = runs.sort_values("loss_in_distribution").drop_duplicates(["task", "label", "seed"])
+    values = counted.assign(value=counted[measure].where(counted["learned"], 0.0))
+    return values.pivot(index=["task", "seed"], columns="label", values="value")
 
-    If a configuration has several runs, the one with the lowest loss in distribution counts.
+
+def over_tasks(runs: pd.DataFrame, measure: str = "score") -> pd.DataFrame:
+    """Return the means of `cases` over tasks [configurations, encodings]."""
+    return cases(runs, measure).groupby("seed").mean()
+
+
+def sign_flip_tests(differences: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean of each column of paired differences, and its two-sided p over all flips of signs.
+
+    Holm's method adjusts over the columns.
     """
-    runs, configs = {row["name"]: row for row in read_csv(folder / "runs.csv")}, trained_configs(folder)
-    full = {(row["name"], row["content_length"]): row for row in read_csv(folder / "curves.csv")}
-    by_run: dict[str, dict[int, float]] = defaultdict(dict)
-    floors: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in curves:
-        name, length = row["name"], int(row["content_length"])
-        point = full[name, row["content_length"]]
-        floor = 0.0
-        if runs[name]["task"] == "flip_flop":
-            floor = flip_flop_floor(configs[name]["task"]["ignore"], length)
-        elif float(point["answer_tokens"]) == 1 and float(point["bag_ceiling"]) < 1:
-            floor = float(point["bag_ceiling"])
-        by_run[name][length], floors[name][length] = float(row["exact_match"]), floor
-    bank: Bank = defaultdict(lambda: defaultdict(dict))
-    for name, curve in sorted(by_run.items()):
-        run, measures = runs[name], measures_of(runs[name], curve, floors[name])
-        by_configuration = bank[run["task"]][run["label"]]
-        earlier = by_configuration.get(int(run["seed"]))
-        if earlier is None or measures["loss"] < earlier["loss"]:
-            by_configuration[int(run["seed"])] = measures
-    return bank
-
-
-def measures_of(run: dict[str, str], curve: dict[int, float], floor: dict[int, float]) -> Measures:
-    first = int(run["max_length"])
-    lengths = [n for n in sorted(curve) if first <= n <= 8 * first]
-    above = [max(0.0, (curve[n] - floor[n]) / (1 - floor[n])) for n in lengths]
-    halfway = curve[first] - floor[first] >= (1 - floor[first]) / 2
-    return {
-        "score": area([math.log2(n) for n in lengths], above),
-        "2x": curve[2 * first],
-        "learned": run["solved_in_distribution"] == "True" and halfway,
-        "loss": float(run["loss_in_distribution"]),
-    }
-
-
-def measured(runs: dict[str, dict[int, Measures]], measure: str) -> Values:
-    """Return one measure of one task; configurations that were not learned count as 0."""
-    return {
-        name: {setting: row[measure] if row["learned"] else 0.0 for setting, row in by_setting.items()}
-        for name, by_setting in runs.items()
-    }
-
-
-def over_tasks(bank: Bank, tasks: Sequence[str], measure: str) -> Values:
-    """Return the mean of a measure over tasks; configurations that were not learned count as 0."""
-    by_task = [measured(bank[task], measure) for task in tasks]
-    return {
-        name: {setting: float(np.mean([values[name][setting] for values in by_task])) for setting in first}
-        for name, first in by_task[0].items()
-    }
-
-
-def against_others(values: Values, first: str) -> dict[str, tuple[float, float]]:
-    """Return the difference from each other encoding and its adjusted p."""
-    tests = {name: sign_flip_p(values[first], values[name]) for name in values if name != first}
-    adjusted = dict(zip(tests, holm([p for _, p in tests.values()]), strict=True))
-    return {name: (difference, adjusted[name]) for name, (difference, _) in tests.items()}
-
-
-@cache
-def all_signs(count: int) -> np.ndarray:
-    return np.array(list(itertools.product([1, -1], repeat=count)))
-
-
-def sign_flip_p(first: dict[int, float], second: dict[int, float]) -> tuple[float, float]:
-    """Return the mean difference and the two-sided p over all flips of signs."""
-    d = np.array([first[setting] - second[setting] for setting in first if setting in second])
-    signs = all_signs(len(d))
-    p = np.mean(np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - 1e-12)
-    return float(d.mean()), float(p)
+    signs = np.array(list(itertools.product([1, -1], repeat=len(differences))))
+    means = differences.mean()
+    sizes = np.abs(signs @ differences.to_numpy()) / len(differences)
+    ps = (sizes >= means.abs().to_numpy() - 1e-12).mean(axis=0)
+    return pd.DataFrame({"difference": means, "p": holm(ps.tolist())})

@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
@@ -35,211 +34,183 @@ def number_of(name: str) -> float:
     return float(found[1])
 
 
-@pytest.fixture(scope="module")
-def halves() -> tuple[recomputation.Bank, recomputation.Bank]:
-    """The runs of the first configurations without the variants of the pattern, and of the mirrored ones."""
-    first, mirrored = recomputation.bank_halves(FOLDER, [*bank.TASKS])
-    for runs in first.values():
-        for name in bank.VARIANTS.keys() & runs.keys():
-            del runs[name]
-    return first, mirrored
+def usual_runs(shift: bool = False) -> pd.DataFrame:
+    """The runs on the four tasks, also those of encodings that lack some."""
+    runs = recomputation.usual_runs(recomputation.bank_runs(FOLDER), shift)
+    return runs[runs["task"].isin([*bank.TASKS])]
 
 
-def test_independent_code_finds_the_ranking(halves: tuple[recomputation.Bank, recomputation.Bank]) -> None:
-    first, _ = halves
+def half(number: int) -> pd.DataFrame:
+    """The runs in configurations 0 to 11, or 12 to 23, of the encodings that have all runs there."""
+    runs = usual_runs()
+    runs = runs[runs["seed"] // 12 == number]
+    return runs[runs.groupby("label")["name"].transform("size") == len(bank.TASKS) * 12 * 2]
+
+
+def without_variants() -> pd.DataFrame:
+    """The first half without the variants of the pattern."""
+    runs = half(0)
+    return runs[~runs["label"].isin([*bank.VARIANTS])]
+
+
+def said(name: str) -> str:
+    """A generated text in a sentence of the page."""
+    (text,) = re.findall(rf"<!-- \{{{name}\}} -->(.*?)<!-- end -->", PAGE)
+    return str(text)
+
+
+def test_independent_code_finds_the_ranking() -> None:
+    runs = without_variants()
     rows = cells_of("ranking")
-    assert {*rows, "stick_breaking"} == set(first["copy"])
-    scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
-    unranked = float(np.mean([*scores.pop("stick_breaking").values()]))
+    scores = recomputation.over_tasks(runs)
+    assert {*rows, "stick_breaking"} == {*scores}
+    unranked = scores.pop("stick_breaking").mean()
+    means = scores.mean()
     assert number_of("stick_breaking/mean") == pytest.approx(unranked, abs=CLOSE)
-    above = sum(np.mean([*values.values()]) > unranked for values in scores.values())
-    assert number_of("stick_breaking/above it") == above
-    best = max(scores, key=lambda name: np.mean([*scores[name].values()]))
-    differences = recomputation.against_others(scores, best)
+    assert number_of("stick_breaking/above it") == (means > unranked).sum()
+    best = str(means.idxmax())
+    tests = recomputation.sign_flip_tests(scores.drop(columns=best).rsub(scores[best], axis=0))
     assert next(iter(rows)) == best
-    means = [float(row[0].strip("*")) for row in rows.values()]
-    assert means == sorted(means, reverse=True)
+    printed = [float(row[0].strip("*")) for row in rows.values()]
+    assert printed == sorted(printed, reverse=True)
+    by_task = recomputation.cases(runs).groupby("task").mean().loc[[*bank.TASKS]]
+    at_2x = recomputation.over_tasks(runs, "2x").mean()
+    learned = recomputation.cases(runs.assign(one=1), "one").sum()
     for name, (mean, *cells) in rows.items():
-        assert float(mean.strip("*")) == pytest.approx(np.mean([*scores[name].values()]), abs=CLOSE)
-        columns = [recomputation.measured(first[task], "score")[name] for task in bank.TASKS]
-        columns.append(recomputation.over_tasks(first, [*bank.TASKS], "2x")[name])
-        expected = [np.mean([*values.values()]) for values in columns]
-        assert [*map(float, cells[:5])] == pytest.approx(expected, abs=CLOSE)
-        learned = sum(runs["learned"] for task in bank.TASKS for runs in first[task][name].values())
-        assert cells[5] == str(learned)
+        expected = [means[name], *by_task[name], at_2x[name]]
+        assert [float(mean.strip("*")), *map(float, cells[:5])] == pytest.approx(expected, abs=CLOSE)
+        assert int(cells[5]) == learned[name]
         if name != best:
             assert mean.startswith("**") == (float(cells[7]) > 0.05)
-            assert differences[name][1] <= float(cells[7]) + CLOSE  # the calibration only raises p
-    for row in recomputation.read_csv(FOLDER / "ranking.csv"):
-        if row["encoding"] != best:
-            assert float(row["difference"]) == pytest.approx(differences[row["encoding"]][0], abs=CLOSE)
-
-
-def option_scores(task: str, shift: bool, configurations: range) -> recomputation.Values:
-    """Scores at the rate 0.003 with or without ``model.token_shift``, in these configurations."""
-    configs, runs = recomputation.trained_configs(FOLDER), recomputation.read_csv(FOLDER / "runs.csv")
-    names = {
-        run["name"]
-        for run in runs
-        if run["task"] == task
-        and (run["model"] != "decoder" or run["max_length"] != "24" or int(run["seed"]) > 1)
-        and int(run["seed"]) in configurations
-        and configs[run["name"]]["training"]["learning_rate"] == 0.003
-        and configs[run["name"]]["training"]["steps"] == bank.TASKS[task][1]
-        and bool(configs[run["name"]]["model"].get("token_shift")) == shift
-    }
-    curves = [row for row in recomputation.read_csv(FOLDER / "curves.csv") if row["name"] in names]
-    return recomputation.measured(recomputation.with_curves(FOLDER, curves)[task], "score")
+            assert tests.loc[name, "p"] <= float(cells[7]) + CLOSE  # the calibration only raises p
+    published = pd.read_csv(FOLDER / "ranking.csv", index_col="encoding")["difference"].drop(best)
+    assert published.to_dict() == pytest.approx(tests["difference"].to_dict(), abs=CLOSE)
 
 
 def test_independent_code_finds_what_the_option_changes() -> None:
     rows = cells_of("shift")
-    is_enough = dict.fromkeys(bank.SHIFTED, True)
+    with_it, without = (
+        recomputation.cases(usual_runs(shift).query("rate == 0.003 and seed < 12")) for shift in (True, False)
+    )
+    assert {*with_it} == {*bank.SHIFTED}
+    enough: list[str] = []
     for column, task in ((0, "lag"), (3, "copy")):
-        without, shifted = (option_scores(task, shift, range(12)) for shift in (False, True))
-        assert set(shifted) == set(bank.SHIFTED)
-        assert all(len(values) == 12 for values in shifted.values())
-        tests = [recomputation.sign_flip_p(shifted[name], without[name]) for name in bank.SHIFTED]
-        for name, p in zip(bank.SHIFTED, recomputation.holm([p for _, p in tests]), strict=True):
-            mean = np.mean([*shifted[name].values()])
-            expected = [np.mean([*without[name].values()]), mean, p]
+        changes = with_it.loc[task] - without.loc[task, bank.SHIFTED]
+        assert changes.notna().all(axis=None)
+        assert len(changes) == 12
+        ps = recomputation.sign_flip_tests(changes)["p"]
+        means, earlier = with_it.loc[task].mean(), without.loc[task].mean()
+        for name in bank.SHIFTED:
+            expected = [earlier[name], means[name], ps[name]]
             assert [*map(float, rows[name][column : column + 3])] == pytest.approx(expected, abs=CLOSE)
-            if task == "lag":
-                is_enough[name] = p <= 0.05 and mean >= 0.9
-            else:  # "all four rise"
-                assert mean > expected[0]
-                assert p <= 0.05
         for name in ("cpb_log", "rope_nope"):
-            assert float(rows[name][column]) == pytest.approx(np.mean([*without[name].values()]), abs=CLOSE)
-    (said,) = re.findall(r"<!-- \{shift/suffices\} -->(.*?)<!-- end -->", PAGE)
-    assert re.findall(r"`([^`]+)`", said) == [name for name in bank.SHIFTED if is_enough[name]]
+            assert float(rows[name][column]) == pytest.approx(earlier[name], abs=CLOSE)
+        if task == "lag":
+            enough = [name for name in bank.SHIFTED if ps[name] <= 0.05 and means[name] >= 0.9]
+        else:  # "all four rise"
+            assert (ps <= 0.05).all()
+            assert (changes.mean() > 0).all()
+    assert re.findall(r"`([^`]+)`", said("shift/suffices")) == enough
 
 
-def test_independent_code_finds_the_confirmation_of_the_option(
-    halves: tuple[recomputation.Bank, recomputation.Bank],
-) -> None:
-    by_task = [option_scores(task, True, range(12, 24))[bank.GATE] for task in bank.TASKS]
-    means = {seed: float(np.mean([values[seed] for values in by_task])) for seed in by_task[0]}
-    assert len(means) == 12
-    assert number_of("shift/mean") == pytest.approx(np.mean([*means.values()]), abs=CLOSE)
-    mirrored = recomputation.over_tasks(halves[1], [*bank.TASKS], "score")
-    others = [mirrored[name] for name in ("rope_nope", "kerple_log", "fox")]
-    tests = [recomputation.sign_flip_p(means, other) for other in others]
-    (difference, _), p = tests[0], recomputation.holm([p for _, p in tests])[0]
-    (said,) = re.findall(r"<!-- \{shift/difference\} -->(.*?)<!-- end -->", PAGE)
-    assert float(said.split()[0]) == pytest.approx(difference, abs=CLOSE)
-    assert float(said.split()[-1]) == pytest.approx(p, abs=CLOSE)
-    assert all(means[seed] > others[0][seed] for seed in means)  # "in each of twelve configurations"
-    of_pattern = [recomputation.measured(halves[1][task], "score")["rope_nope"] for task in bank.TASKS]
-    gains = [
-        np.mean([*a.values()]) - np.mean([*b.values()]) for a, b in zip(by_task, of_pattern, strict=True)
-    ]
-    assert [*bank.TASKS][int(np.argmax(gains))] == "flip_flop"  # "mainly by `flip_flop`"
+def test_independent_code_finds_the_confirmation_of_the_option() -> None:
+    shifted = usual_runs(shift=True).query("12 <= seed < 24 and rate == 0.003")
+    gate = recomputation.over_tasks(shifted)[bank.GATE]
+    assert len(gate) == 12
+    assert number_of("shift/mean") == pytest.approx(gate.mean(), abs=CLOSE)
+    others = recomputation.over_tasks(half(1))[["rope_nope", "kerple_log", "fox"]]
+    assert (gate > others["rope_nope"]).all()  # "in each of twelve configurations"
+    difference, p = recomputation.sign_flip_tests(others.rsub(gate, axis=0)).loc["rope_nope"]
+    words = said("shift/difference").split()
+    assert [float(words[0]), float(words[-1])] == pytest.approx([difference, p], abs=CLOSE)
+    gains = recomputation.cases(shifted)[bank.GATE] - recomputation.cases(half(1))["rope_nope"]
+    assert gains.groupby("task").mean().idxmax() == "flip_flop"  # "mainly by `flip_flop`"
     verdict = "refuted" if difference < 0 else "confirmed" if p <= 0.05 else "unclear"
-    assert f"<!-- {{shift/verdict}} -->{verdict}<!-- end -->" in PAGE
+    assert said("shift/verdict") == verdict
 
 
 def test_independent_code_finds_that_each_part_of_the_pattern_is_needed() -> None:
-    first, _ = recomputation.bank_halves(FOLDER, [*bank.TASKS])
-    scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
-    tests = [recomputation.sign_flip_p(scores["rope_nope"], scores[label]) for label in bank.VARIANTS]
+    scores = recomputation.over_tasks(half(0))
+    tests = recomputation.sign_flip_tests(scores[[*bank.VARIANTS]].rsub(scores["rope_nope"], axis=0))
     pattern, *rows = recomputation.read_csv(FOLDER / "patterns.csv")
     assert pattern["encoding"] == "rope_nope"
-    ps = recomputation.holm([p for _, p in tests])
-    for row, label, (difference, _), p in zip(rows, bank.VARIANTS, tests, ps, strict=True):
-        assert number_of(row["encoding"]) == pytest.approx(np.mean([*scores[label].values()]), abs=CLOSE)
-        assert float(row["difference"]) == pytest.approx(difference, abs=CLOSE)
-        assert float(row["p"]) == pytest.approx(p, abs=CLOSE)
-        assert p <= 0.05  # "All four falls are significant"
+    assert (tests["p"] <= 0.05).all()  # "All four falls are significant"
+    for row, (label, test) in zip(rows, tests.iterrows(), strict=True):
+        assert number_of(row["encoding"]) == pytest.approx(scores[label].mean(), abs=CLOSE)
+        assert [float(row["difference"]), float(row["p"])] == pytest.approx([*test], abs=CLOSE)
         assert (row["expected"] == row["found"]) == (row["encoding"] != "pattern/kerple_nope")
+    without_window = scores["rope_nope(encodings=rope+none)"].mean()
+    assert without_window == pytest.approx(scores["rope"].mean(), abs=0.05)
 
 
-def test_independent_code_finds_what_is_said_of_twice_the_length_and_without_lag(
-    halves: tuple[recomputation.Bank, recomputation.Bank],
-) -> None:
-    first, _ = halves
-    at_2x = recomputation.over_tasks(first, [*bank.TASKS], "2x")
-    at_2x.pop("stick_breaking")
-    differences = recomputation.against_others(at_2x, bank.GATE)
-    difference, p = differences["rope"]
+def test_independent_code_finds_what_is_said_of_twice_the_length_and_without_lag() -> None:
+    runs = without_variants()
+    at_2x = recomputation.over_tasks(runs, "2x").drop(columns="stick_breaking")
+    others = at_2x.drop(columns=bank.GATE)
+    difference, p = recomputation.sign_flip_tests(others.rsub(at_2x[bank.GATE], axis=0)).loc["rope"]
     assert number_of("2x/rope/difference") == pytest.approx(difference, abs=CLOSE)
     assert number_of("2x/rope/p") == pytest.approx(p, abs=CLOSE)
-    without = recomputation.over_tasks(first, ["copy", "induction", "flip_flop"], "score")
-    (means,) = re.findall(r"<!-- \{without lag\} -->(.*?)<!-- end -->", PAGE)
-    means = dict(re.findall(r"`([^`]+)` ([\d.]+)", means))
+    without = recomputation.over_tasks(runs[runs["task"] != "lag"]).mean()
+    means = dict(re.findall(r"`([^`]+)` ([\d.]+)", said("without lag")))
     assert {"cpb_log", "cope", "cpb_linear", "alibi"} < set(means)
     for name, mean in means.items():
-        assert float(mean) == pytest.approx(np.mean([*without[name].values()]), abs=CLOSE)
+        assert float(mean) == pytest.approx(without[name], abs=CLOSE)
 
 
-def test_independent_code_finds_the_planned_tests(
-    halves: tuple[recomputation.Bank, recomputation.Bank],
-) -> None:
-    first, mirrored = (recomputation.over_tasks(half, [*bank.TASKS], "score") for half in halves)
+def test_independent_code_finds_the_planned_tests() -> None:
+    first, mirrored = recomputation.over_tasks(without_variants()), recomputation.over_tasks(half(1))
     later = [name for name in first if name not in bank.EARLIEST]
     p_above_both = []  # the larger of the two, for encodings with higher means
     for name in later:
-        tests = [recomputation.sign_flip_p(first[name], first[other]) for other in bank.EARLY]
-        if min(difference for difference, _ in tests) > 0:
-            p_above_both.append(max(recomputation.holm([p for _, p in tests])))
+        tests = recomputation.sign_flip_tests(first[bank.EARLY].rsub(first[name], axis=0))
+        if (tests["difference"] > 0).all():
+            p_above_both.append(tests["p"].max())
     assert number_of("later/encodings") == len(later)
     assert number_of("later/p") == pytest.approx(min(p_above_both), abs=CLOSE)
     assert ("-->none<!-- end --> is significantly above both (lowest p" in PAGE) == (min(p_above_both) > 0.05)
-    others = [name for name in bank.EARLIEST if name not in bank.EARLY]
-    pairs = [(name, other) for name in bank.EARLY for other in others]
-    ps = recomputation.holm([recomputation.sign_flip_p(mirrored[a], mirrored[b])[1] for a, b in pairs])
-    assert number_of("mirrored/higher") == sum(p <= 0.05 for p in ps)
+    others = mirrored[[name for name in bank.EARLIEST if name not in bank.EARLY]]
+    differences = pd.concat(
+        {name: others.rsub(mirrored[name], axis=0) for name in bank.EARLY}, axis="columns"
+    )
+    ps = recomputation.sign_flip_tests(differences)["p"]
+    assert number_of("mirrored/higher") == (ps <= 0.05).sum()
     assert number_of("mirrored/tests") == len(ps)
 
 
-def test_independent_code_finds_the_tests_over_eleven_tasks(
-    halves: tuple[recomputation.Bank, recomputation.Bank],
-) -> None:
-    seeds = {row["name"]: int(row["seed"]) for row in recomputation.read_csv(FOLDER / "runs.csv")}
-    curves = [row for row in recomputation.read_csv(FOLDER / "curves.csv") if seeds[row["name"]] >= 24]
-    further = recomputation.with_curves(FOLDER, curves)
-    assert set(further) == set(bank.FURTHER)
-    means: recomputation.Values = {name: {} for name in further[bank.FURTHER[0]]}
-    for place, runs in enumerate((halves[0] | further).values()):
-        scores = recomputation.measured(runs, "score")
-        for name in means:
-            means[name][place] = float(np.mean([*scores[name].values()]))
-    others = [name for name in means if name != bank.PATTERN]
-    ps = recomputation.holm(
-        [recomputation.sign_flip_p(means[bank.PATTERN], means[other])[1] for other in others]
-    )
-    assert number_of("tasks/lowest p") == pytest.approx(min(ps), abs=CLOSE)
-    assert min(ps) > 0.05  # "is not confirmed"
-    new = {name: np.mean([values[place] for place in range(4, 11)]) for name, values in means.items()}
-    assert number_of("tasks/before") == sum(mean > new[bank.PATTERN] for mean in new.values())
-    assert new["kerple_log"] > new[bank.PATTERN]  # "the higher mean on seven further tasks"
-    difference, p = recomputation.sign_flip_p(means[bank.GATE], means["alibi"])
+def test_independent_code_finds_the_tests_over_eleven_tasks() -> None:
+    further = recomputation.bank_runs(FOLDER).query("seed >= 24")
+    new = recomputation.cases(further).groupby("task").mean()
+    assert {*new.index} == {*bank.FURTHER}
+    means = pd.concat([recomputation.cases(half(0)).groupby("task").mean()[[*new]], new])
+    tests = recomputation.sign_flip_tests(means.drop(columns=bank.PATTERN).rsub(means[bank.PATTERN], axis=0))
+    assert number_of("tasks/lowest p") == pytest.approx(tests["p"].min(), abs=CLOSE)
+    assert tests["p"].min() > 0.05  # "is not confirmed"
+    assert number_of("tasks/before") == (new.mean() > new[bank.PATTERN].mean()).sum()
+    assert new["kerple_log"].mean() > new[bank.PATTERN].mean()  # "the higher mean on seven further tasks"
+    difference, p = recomputation.sign_flip_tests(means[["alibi"]].rsub(means[bank.GATE], axis=0)).loc[
+        "alibi"
+    ]
     assert number_of("tasks/gate/difference") == pytest.approx(difference, abs=CLOSE)
     assert number_of("tasks/gate/p") == pytest.approx(p, abs=CLOSE)
 
 
-def test_independent_code_finds_the_scores_in_mirrored_configurations(
-    halves: tuple[recomputation.Bank, recomputation.Bank],
-) -> None:
-    curves = recomputation.read_csv(FOLDER / "truncated.csv")
-    truncated = recomputation.over_tasks(recomputation.with_curves(FOLDER, curves), [*bank.TASKS], "score")[
-        "rope"
-    ]
+def test_independent_code_finds_the_scores_in_mirrored_configurations() -> None:
+    truncated = recomputation.over_tasks(recomputation.bank_runs(FOLDER, "truncated.csv"))["rope"]
     assert len(truncated) == 12
-    mirrored = recomputation.over_tasks(halves[1], [*bank.TASKS], "score")
+    mirrored = recomputation.over_tasks(half(1))
     rows = cells_of("mirrored")
-    mean = float(rows["RoPE, its last tokens"][0])
-    assert mean == pytest.approx(np.mean([*truncated.values()]), abs=CLOSE)
-    assert float(rows["rope_nope"][0]) == pytest.approx(np.mean([*mirrored["rope_nope"].values()]), abs=CLOSE)
-    others = {"FoX": mirrored["fox"], "KERPLE": mirrored["kerple_log"], "RoPE, its last tokens": truncated}
-    tests = [recomputation.sign_flip_p(mirrored["rope_nope"], other) for other in others.values()]
-    adjusted = recomputation.holm([p for _, p in tests])
-    for words, (difference, _), p in zip(others, tests, adjusted, strict=True):
-        cell = rows[words][-1]
-        assert float(cell.split()[0]) == pytest.approx(difference, abs=CLOSE)
-        assert float(cell.split()[-1]) == pytest.approx(p, abs=CLOSE)
+    means = [float(rows[name][0]) for name in ("RoPE, its last tokens", "rope_nope")]
+    assert means == pytest.approx([truncated.mean(), mirrored["rope_nope"].mean()], abs=CLOSE)
+    others = mirrored[["fox", "kerple_log"]].set_axis(["FoX", "KERPLE"], axis="columns")
+    others["RoPE, its last tokens"] = truncated
+    tests = recomputation.sign_flip_tests(others.rsub(mirrored["rope_nope"], axis=0))
+    for words, test in tests.iterrows():
+        cell = rows[str(words)][-1].split()
+        assert [float(cell[0]), float(cell[-1])] == pytest.approx([*test], abs=CLOSE)
+    assert (tests["p"] <= 0.05).all()  # "the prediction is confirmed"
+    assert (tests["difference"] > 0).all()
     for name in ("fox", "kerple_log"):
-        difference, _ = recomputation.sign_flip_p(mirrored[name], truncated)
+        difference = (mirrored[name] - truncated).mean()
         assert number_of(f"truncation/{name}/difference") == pytest.approx(difference, abs=CLOSE)
 
 
@@ -279,30 +250,21 @@ def test_the_readme_recommends_what_scores_best() -> None:
         assert typed in row
         assert rows[name][place[task]] >= max(by_task[task]) - 0.05
     assert float(cells_of("mirrored")["RoPE, its last tokens"][2]) == 1.0  # "perfect at every length"
-    scores = pd.read_csv(FOLDER / "scores.csv").query("configuration < 24")
-    scores["half"] = scores["configuration"] // 12
+    runs = recomputation.bank_runs(FOLDER)
     curves = pd.read_csv(FOLDER / "curves.csv")[["name", "content_length", "exact_match"]]
-    lengths = pd.read_csv(FOLDER / "runs.csv")[["name", "max_length"]]
-    points = scores.merge(curves, on="name").merge(lengths, on="name")
+    points = curves.merge(runs[["name", "task", "label", "seed", "rate", "shift", "max_length"]], on="name")
+    points = points[points["seed"] < 24].assign(half=points["seed"] // 12)
     points["multiple"] = points["content_length"] / points["max_length"]
-    both = points.groupby(["half", "task", "label", "multiple"])["exact_match"].mean()
-    means = both[0]
+    counted = pd.read_csv(FOLDER / "scores.csv")["name"]
+    keys = ["half", "task", "label", "multiple"]
+    both = points[points["name"].isin(counted) & ~points["shift"]].groupby(keys)["exact_match"].mean()
+    with_it = points[points["shift"]].groupby(keys)["exact_match"].mean()
     assert "99% right at 8N" in readme
-    assert min(means["induction", "rope_nope", 8], means["induction", "kerple_log", 8]) >= 0.985
-    configs = recomputation.trained_configs(FOLDER)
-    runs = pd.read_csv(FOLDER / "runs.csv")[["name", "label", "task", "seed", "max_length"]]
-    shifted = runs[[bool(configs[name]["model"].get("token_shift")) for name in runs["name"]]]
-    shifted = shifted.assign(half=shifted["seed"] // 12).merge(curves, on="name")
-    shifted["multiple"] = shifted["content_length"] / shifted["max_length"]
-    with_it = shifted.groupby(["half", "task", "label", "multiple"])["exact_match"].mean()
+    assert min(both[0, "induction", name, 8] for name in ("rope_nope", "kerple_log")) >= 0.985
     assert with_it[1, "flip_flop", bank.GATE, 8] >= 0.985  # "99% right at 8N"
     assert "at one rate they copy 81% and 85% of the inputs of length 2N there, KERPLE 65%" in readme
-    usual = runs[
-        (runs["task"] == "copy") & runs["seed"].between(12, 23) & ~runs["name"].isin(shifted["name"])
-    ]
-    usual = usual[[configs[name]["training"]["learning_rate"] == 0.003 for name in usual["name"]]]
-    usual = usual.merge(curves, on="name").query("content_length == 2 * max_length")
-    copied = usual.groupby("label")["exact_match"].mean()[["rope_nope", "kerple_log"]]
+    at_one_rate = points[(points["rate"] == 0.003) & ~points["shift"]].groupby(keys)["exact_match"].mean()
+    copied = [at_one_rate[1, "copy", name, 2] for name in ("rope_nope", "kerple_log")]
     assert [with_it[1, "copy", bank.GATE, 2], *copied] == pytest.approx([0.81, 0.85, 0.65], abs=0.005)
     assert "where none copies more than 18%" in readme
     at_8n = pd.concat([both, with_it]).xs(8, level="multiple").xs("copy", level="task")
@@ -321,21 +283,6 @@ def test_the_variants_of_the_pattern_have_the_labels_of_their_choices() -> None:
     for label, (choice, _, _) in bank.VARIANTS.items():
         config = validated(Config, resolved(compose_config([f"pe={choice}"])))
         assert Experiment(config).label == label
-
-
-def test_what_is_said_of_the_pattern_stands_in_its_tables() -> None:
-    mirrored = cells_of("mirrored")
-    for label in bank.CHALLENGED:  # "the prediction is confirmed"
-        difference, *_, p = mirrored[bank.MIRRORED[label]][-1].split()
-        assert float(difference) > 0
-        assert float(p) <= 0.05
-
-
-def test_without_its_window_the_pattern_is_close_to_rope() -> None:
-    first, _ = recomputation.bank_halves(FOLDER, [*bank.TASKS])
-    scores = recomputation.over_tasks(first, [*bank.TASKS], "score")
-    means = {name: np.mean([*values.values()]) for name, values in scores.items()}
-    assert means["rope_nope(encodings=rope+none)"] == pytest.approx(means["rope"], abs=0.05)
 
 
 @pytest.mark.parametrize("ignore", [0.8, 0.9])
