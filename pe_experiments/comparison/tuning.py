@@ -15,8 +15,8 @@ from pe_experiments.store.directory import DIVERGED
 from pe_experiments.terminal.console import Row
 
 Choice = dict[str, Any]
-# A grid is a table of the runs of an encoding at several values of an option. Its ``encoding`` is the label, its
-# ``family`` the hash that the table of runs calls ``encoding``. These columns are constant:
+# A grid is a table of the runs of an encoding at several values of an option. Its ``encoding`` is the label,
+# its ``family`` the hash that the table of runs calls ``encoding``. These columns are constant:
 TUNED = ["protocol", "family", "encoding", "task", "model", "settings", "setting"]
 # These columns differ between its rows:
 TRIED = ["name", "seed", "value", "loss"]

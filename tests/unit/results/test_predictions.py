@@ -1,9 +1,10 @@
-"""Test the predictions of losses on text: the outcome with independent code."""
+"""Test what synthetic tasks say of losses on text, with independent code."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations, permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -12,27 +13,25 @@ from tests import recomputation
 from tests.conftest import ROOT
 
 TEXT = ROOT / "results" / "text"
+CLASSES = {
+    "none": 1, "sinusoidal": 0, "learned": 0, "learned+random_offset": 1, "rope": 0, "rope+random_subset": 1,
+    "p_rope": 0, "alibi": 2, "kerple_log": 2, "fire": 1, "t5": 1, "fox": 2,
+}  # fmt: skip
 
 
-def rises_by_encoding(encodings: Iterable[str]) -> dict[str, float]:
+def rise_of(label: str) -> float:
     """Return the rise of bits per byte from 256 to 2,048 bytes at the tuned rate, a mean over three seeds."""
-    runs = {row["name"]: row for row in recomputation.read_csv(TEXT / "runs.csv")}
+    runs = pd.read_csv(TEXT / "runs.csv").query("label == @label")
+    rates = runs["command"].str.extract(r"training\.learning_rate=(\S+)")[0]
+    is_tuning = runs["seed"] == 100
+    losses = runs[is_tuning].groupby(rates)["loss_in_distribution"].mean()
+    best = losses.idxmin()
+    assert len(losses) >= 3
+    assert min(losses.index, key=float) != best != max(losses.index, key=float)  # not at the edge of the grid
+    counted = runs[~is_tuning & (rates == best)]
+    assert sorted(counted["seed"]) == [0, 1, 2]
     bits = recomputation.sliding_bits(TEXT)
-    rates = {
-        name: row["command"].partition("training.learning_rate=")[2].split()[0] for name, row in runs.items()
-    }
-    rises = {}
-    for label in encodings:
-        names = [name for name, row in runs.items() if row["label"] == label]
-        tuning = [name for name in names if runs[name]["seed"] == "100"]
-        losses = {rates[name]: float(runs[name]["loss_in_distribution"]) for name in tuning}
-        best = min(losses, key=lambda rate: losses[rate])
-        assert len(losses) >= 3
-        assert min(losses, key=float) != best != max(losses, key=float)  # not at the edge of the grid
-        at_best = [name for name in names if runs[name]["seed"] != "100" and rates[name] == best]
-        assert sorted(runs[name]["seed"] for name in at_best) == ["0", "1", "2"]
-        rises[label] = sum(bits[name, 2048] - bits[name, 256] for name in at_best) / 3
-    return rises
+    return float(np.mean([bits[name, 2048] - bits[name, 256] for name in counted["name"]]))
 
 
 def permutation_p(predicted: Sequence[float], measured: Sequence[float]) -> float:
@@ -43,32 +42,40 @@ def permutation_p(predicted: Sequence[float], measured: Sequence[float]) -> floa
 
 
 def test_independent_code_finds_the_outcome() -> None:
-    predictions = {
-        row["encoding"]: row
-        for row in recomputation.read_csv(transfer.RESULTS / "transfer" / "predictions.csv")
-    }
-    rises = rises_by_encoding(predictions)
-    levels = [int(row["class"]) for row in predictions.values()]
-    groups = [[label for label, row in predictions.items() if row["class"] == level] for level in "012"]
-    (group,) = [labels for labels in groups if len(labels) > 1]
-    pairs = [pair for pair in combinations(group, 2) if abs(rises[pair[0]] - rises[pair[1]]) >= 0.05]
-    scores = [float(predictions[label]["score"]) for label in group]
+    predictions = pd.read_csv(ROOT / "results" / "transfer" / "predictions.csv", index_col="encoding")
+    rises = {label: rise_of(label) for label in predictions.index}
+    (group,) = [rows for _, rows in predictions.groupby("class") if len(rows) > 1]
+    pairs = [pair for pair in combinations(group.index, 2) if abs(rises[pair[0]] - rises[pair[1]]) >= 0.05]
 
     def share_in_order(scores: Sequence[float]) -> float:
-        by_label = dict(zip(group, scores, strict=True))
+        by_label = dict(zip(group.index, scores, strict=True))
         right = [(by_label[a] - by_label[b]) * (rises[b] - rises[a]) > 0 for a, b in pairs]
         return sum(right) / len(right)
 
-    shares = np.array([share_in_order(order) for order in permutations(scores)])
+    shares = np.array([share_in_order(order) for order in permutations(group["score"])])
     blocks = transfer.prospective_values(transfer.load(transfer.RESULTS))
     assert blocks["pairs"] == len(pairs)
-    assert blocks["share"] == pytest.approx(share_in_order(scores))
+    assert blocks["share"] == pytest.approx(share_in_order(group["score"].tolist()))
     assert blocks["p"] == pytest.approx(np.mean(shares >= blocks["share"] - 1e-9))
     assert blocks["smallest_p"] == pytest.approx(np.mean(shares == shares.max()))
     falls = [-rise for rise in rises.values()]
+    levels, scores = predictions["class"].tolist(), predictions["score"].tolist()
     assert blocks["classes_rho"] == pytest.approx(stats.spearmanr(levels, falls).statistic)
-    bank = [float(row["score"]) for row in predictions.values()]
-    assert blocks["bank_p"] == pytest.approx(permutation_p(bank, falls))
+    assert blocks["bank_p"] == pytest.approx(permutation_p(scores, falls))
     with_ties = [0.0 if abs(fall) < 0.01 else fall for fall in falls]
-    assert blocks["bank_p_with_ties"] == pytest.approx(permutation_p(bank, with_ties))
+    assert blocks["bank_p_with_ties"] == pytest.approx(permutation_p(scores, with_ties))
     assert blocks["classes_p"] == pytest.approx(permutation_p(levels, falls))
+
+
+def test_in_hindsight_classes_rank_text_better_than_the_bank() -> None:
+    rows = pd.read_csv(ROOT / "results" / "bank" / "scores.csv").query("configuration < 12 and learned")
+    rows = rows[rows["task"].isin(["copy", "flip_flop", "induction", "kth", "lag"])]
+    past = rows.groupby(["label", "task"])["score"].mean().groupby("label").mean()[[*CLASSES]]
+    losses = transfer.load(transfer.RESULTS)
+    falls = -transfer.rises(losses).groupby("label").mean()[[*CLASSES]]
+    values = transfer.values(losses)
+    assert values["twelve/classes_rho"] == pytest.approx(
+        stats.spearmanr([*CLASSES.values()], falls).statistic
+    )
+    assert values["twelve/bank_rho"] == pytest.approx(stats.spearmanr(past, falls).statistic)
+    assert values["twelve/classes_rho"] > values["twelve/bank_rho"]
