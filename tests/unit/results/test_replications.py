@@ -3,39 +3,30 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from results.replications import curves
-from tests import recomputation
 
 PAGE = (curves.HERE / "README.md").read_text("utf-8")
 
 
 def test_independent_code_finds_the_rank_correlation_of_released_and_replicated_runs() -> None:
-    released = recomputation.read_csv(curves.HERE / "kazemnejad2023.csv")
-    runs = recomputation.read_csv(curves.HERE / "conditions" / "runs.csv")
-    deep = {row["name"] for row in runs if "num_layers=6" in row["command"] and row["task"] == "copy"}
-    points = recomputation.read_csv(curves.HERE / "conditions" / "curves.csv")
+    released = pd.read_csv(curves.HERE / "kazemnejad2023.csv").query("variant == 'cmc_tr20_ts40'")
+    runs = pd.read_csv(curves.HERE / "conditions" / "runs.csv").query("task == 'copy'")
+    deep = runs[runs["command"].str.contains("num_layers=6", regex=False)]
+    points = pd.read_csv(curves.HERE / "conditions" / "curves.csv")
+    points = points[points["name"].isin(deep["name"])]
     names = {"none": "none", "alibi": "alibi", "t5_relative_bias": "t5", "rotary": "rope_partial",
              "abs_sinusoid": "sinusoidal"}  # fmt: skip
+    theirs = released.replace({"encoding": names}).groupby(["length", "encoding"])["exact_match"]
+    ours = points.groupby(["content_length", "label"])["exact_match"]
     rhos = []
-    for length in (25, 30, 40):
-        means = []
-        for released_name, label in names.items():
-            condition = ("cmc_tr20_ts40", released_name, str(length))
-            released_values = [
-                float(row["exact_match"])
-                for row in released
-                if (row["variant"], row["encoding"], row["length"]) == condition
-            ]
-            of_label = [row for row in points if row["name"] in deep and row["label"] == label]
-            values = [float(row["exact_match"]) for row in of_label if row["content_length"] == str(length)]
-            assert (len(released_values), len(values)) == (3, 5)
-            means.append((np.mean(released_values), np.mean(values)))
-        if length == 40:  # "at twice the length all encodings are at 0, as in the variant of theirs"
-            assert np.max(means) == 0
-            continue
+    for length in (25, 30):
+        assert set(theirs.size()[length]) == {3}
+        assert set(ours.size()[length][[*names.values()]]) == {5}
+        means = [(theirs.mean()[length, label], ours.mean()[length, label]) for label in names.values()]
         rhos.append(f"{stats.spearmanr(*zip(*means, strict=True)).statistic:+.2f}")
         differences = [np.round(np.subtract(*pair), 9) for pair in itertools.combinations(means, 2)]
         untied = [difference for difference in differences if difference.all()]
@@ -43,38 +34,31 @@ def test_independent_code_finds_the_rank_correlation_of_released_and_replicated_
         assert f"in {same_sign} of {len(untied)}" in PAGE
         assert f" at {length}" in PAGE
     assert f"rho {rhos[0]} and {rhos[1]}" in PAGE
+    # "all encodings are at 0 at twice the length, the planned measure, as in the variant of theirs"
+    assert theirs.max()[40].max() == ours.max()[40].max() == 0
 
 
 def test_all_runs_learned_scan_in_distribution() -> None:
-    runs = recomputation.read_csv(curves.HERE / "scan" / "runs.csv")
-    points = recomputation.read_csv(curves.HERE / "scan" / "curves.csv")
-    for run in runs:
-        values = [
-            float(row["exact_match"])
-            for row in points
-            if row["name"] == run["name"] and int(row["content_length"]) <= curves.SCAN_TRAINED
-        ]
-        assert np.mean(values) >= 0.9
+    points = pd.read_csv(curves.HERE / "scan" / "curves.csv")
+    within = points[points["content_length"] <= curves.SCAN_TRAINED].groupby("name")["exact_match"].mean()
+    assert len(within) == 15
+    assert within.min() >= 0.9
 
 
 def test_independent_code_finds_the_correlation_on_scan() -> None:
     released, ours = (table.T.mean().groupby("encoding").mean() for table in curves.scan())
     assert curves.scan_values()["scan/rho"] == pytest.approx(stats.spearmanr(released, ours).statistic)
+    assert released["t5"] > released["alibi"]  # "ALiBi and T5 change places"
+    assert ours["t5"] < ours["alibi"]
 
 
 def test_independent_code_finds_the_verdicts_on_induction() -> None:
-    lengths = [64, 128, 256, 512, 1024, 2048, 4096]
-    original = {
-        (row["encoding"], int(row["length"])): float(row["accuracy"])
-        for row in recomputation.read_csv(curves.HERE / "gu2023.csv")
-    }
-    replicated = {
-        (row["label"], int(row["content_length"])): 100 * float(row["exact_match"])
-        for row in recomputation.read_csv(curves.HERE / "gu" / "curves.csv")
-    }
+    original = pd.read_csv(curves.HERE / "gu2023.csv").set_index(["encoding", "length"])["accuracy"]
+    points = pd.read_csv(curves.HERE / "gu" / "curves.csv")
+    replicated = 100 * points.set_index(["label", "content_length"])["exact_match"]
     (verdicts,) = [line for line in PAGE.splitlines() if "2312.00752" in line]
     for name in ("learned", "rope", "xpos"):
-        near = sum(abs(replicated[name, n] - original[name, n]) <= 10 for n in lengths)
+        near = sum(abs(replicated[name, 2**n] - original[name, 2**n]) <= 10 for n in range(6, 13))
         verdict = f"{'agrees' if near >= 6 else 'does not'} ({near} of 7 lengths)"
         assert f"`{name}` {verdict if replicated[name, 256] >= 99 else 'not learned'}" in verdicts
     assert replicated["rope", 256] < 99  # "the published order could not be judged"
@@ -82,24 +66,16 @@ def test_independent_code_finds_the_verdicts_on_induction() -> None:
 
 
 def test_what_the_page_says_of_the_verdicts_stands_in_the_judged_values() -> None:
-    rows = recomputation.read_csv(curves.HERE / "judged_values.csv")
-    of_verdict = {
-        word: [row for row in rows if row["verdict"].startswith(word)]
-        for word in ("value", "no:", "not judged")
-    }
+    rows = pd.read_csv(curves.HERE / "judged_values.csv")
+    equal, different, others = (
+        rows[rows["verdict"].str.startswith(word)] for word in ("value", "no:", "not judged")
+    )
     # "The three are errors near 0 of PaTH, and four of the five are RoPE against no encoding."
-    assert {row["encoding"] for row in of_verdict["value"]} == {"path"}
-    assert max(float(row["ours"]) for row in of_verdict["value"]) < 1
-    against = [(row["encoding"], row["verdict"].split()[-1]) for row in of_verdict["no:"]]
-    assert (len(against), sum(pair in {("rope", "none"), ("none", "rope")} for pair in against)) == (5, 4)
+    assert set(equal["encoding"]) == {"path"}
+    assert equal["ours"].max() < 1
+    pairs = [*zip(different["encoding"], different["verdict"].str.split().str[-1], strict=True)]
+    assert (len(pairs), sum({*pair} == {"rope", "none"} for pair in pairs)) == (5, 4)
     # "Of the other 17, nine belong to encodings that did not learn PaTH's task, and eight could not fail."
-    others = of_verdict["not judged"]
-    assert len(others) == 17
-    assert sum("not learned" in row["verdict"] and row["task"] == "flip-flop" for row in others) == 9
-    assert sum("could not fail" in row["verdict"] for row in others) == 8
-
-
-def test_alibi_and_t5_change_places_on_scan() -> None:
-    released, ours = (table.groupby("encoding").mean().mean(axis="columns") for table in curves.scan())
-    assert released["t5"] > released["alibi"]
-    assert ours["t5"] < ours["alibi"]
+    is_unlearned = others["verdict"].str.contains("not learned") & (others["task"] == "flip-flop")
+    could_not_fail = others["verdict"].str.contains("could not fail")
+    assert (len(others), is_unlearned.sum(), could_not_fail.sum()) == (17, 9, 8)
