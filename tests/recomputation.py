@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import math
 from collections import defaultdict
 from functools import cache, lru_cache
 from pathlib import Path
@@ -13,9 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-
-Curve = dict[int, dict[str, float]]  # by length: exact_match, token_accuracy, and what guessing gives of each
-Runs = dict[str, dict[int, Curve]]  # by encoding and seed
 
 
 @lru_cache(maxsize=3)  # the curves of the bank take a second, and many tests read them
@@ -33,45 +29,12 @@ def sliding_bits(folder: Path) -> dict[tuple[str, int], float]:
     }
 
 
-def curves_of(rows: list[dict[str, str]]) -> Runs:
-    """Return the curves of one section of ``curves.csv``, at the lengths that all runs share."""
-    runs: Runs = defaultdict(lambda: defaultdict(dict))
-    has_one_token_answers = {float(row["answer_tokens"]) for row in rows if row["answer_tokens"]} == {1.0}
-    for row in rows:
-        if row["in_summary"] == "True":
-            chance = float(row["chance"] or 0)
-            runs[row["label"]][int(row["seed"])][int(row["content_length"])] = {
-                "exact_match": float(row["exact_match"]),
-                "exact_match_chance": chance if has_one_token_answers else 0,
-                "token_accuracy": float(row["token_accuracy"]),
-                "token_accuracy_chance": chance,
-                "seen": float(row["seen"] or 0) / float(row["examples"]),
-            }
-    return runs
-
-
 def area(x: list[float], y: list[float]) -> float:
     """Return the mean height of a piecewise linear curve."""
     if len(x) == 1:
         return y[0]
     strips = [(x[i + 1] - x[i]) * (y[i] + y[i + 1]) / 2 for i in range(len(x) - 1)]
     return sum(strips) / (x[-1] - x[0])
-
-
-def score(curve: Curve, metric: str, longest: int) -> float:
-    """Return the area above chance over log length, from the first untrained length to 8x."""
-    lengths = [n for n in sorted(curve) if longest < n <= 8 * longest]
-    chances = [curve[n][f"{metric}_chance"] for n in lengths]
-    values = [curve[n][metric] for n in lengths]
-    above = [(value - chance) / (1 - chance) for value, chance in zip(values, chances, strict=True)]
-    return area([math.log2(n) for n in lengths], above)
-
-
-def exact_match_in_distribution(curve: Curve, longest: int) -> float:
-    """Return the mean over the training lengths of which most inputs are new, or else over all of them."""
-    trained = [row for n, row in curve.items() if n <= longest]
-    mostly_new = [row for row in trained if row["seen"] < 0.5]
-    return float(np.mean([row["exact_match"] for row in mostly_new or trained]))
 
 
 def permutation_p(first: list[float], second: list[float]) -> float:
@@ -91,37 +54,51 @@ def holm(p: list[float]) -> list[float]:
     return adjusted
 
 
-def check_table(row: dict[str, str], runs: Runs) -> None:
-    """Compare every mean of one encoding in ``table.csv``, and the number of runs that solved the task."""
-    curves = list(runs[row["encoding"]].values())
-    longest = int(row["max_length"])
-    assert int(row["seeds"]) == len(curves) >= 3
-    within = [exact_match_in_distribution(curve, longest) for curve in curves]
-    assert int(row["solved"]) == sum(value >= 0.9 for value in within)
-    means = {"exact_match_in_distribution": within}
-    for metric in ("exact_match", "token_accuracy"):
-        means[f"{metric}_extrapolation"] = [score(curve, metric, longest) for curve in curves]
-        for n in curves[0]:
-            means[f"{metric}@{n}"] = [curve[n][metric] for curve in curves]
-    for column, values in means.items():
-        assert float(row[column]) == pytest.approx(np.mean(values), abs=1e-9), column
-
-
-def check_pairs(rows: list[dict[str, str]], runs: Runs, longest: int) -> int:
-    """Compare every difference and p-value of one section of ``pairs.csv``; return the number of tests."""
-    scores = {
-        encoding: [score(curve, "exact_match", longest) for curve in curves.values()]
-        for encoding, curves in runs.items()
-    }
-    for row in rows:
-        difference = np.mean(scores[row["encoding"]]) - np.mean(scores[row["other"]])
-        assert float(row["difference"]) == pytest.approx(difference, abs=1e-9)
-    tested = [row for row in rows if not row["not_tested"]]
-    p = [permutation_p(scores[row["encoding"]], scores[row["other"]]) for row in tested]
-    assert [float(row["p"]) for row in tested] == pytest.approx(p)
-    assert [float(row["p_holm"]) for row in tested] == pytest.approx(holm(p))
-    assert [row["separated"] == "True" for row in tested] == [value <= 0.05 for value in holm(p)]
-    return len(tested)
+def check_comparison(folder: Path) -> int:
+    """Recompute ``table.csv`` and ``pairs.csv`` from ``curves.csv``; return the number of tests."""
+    table, pairs, curves = (pd.read_csv(folder / f"{name}.csv") for name in ("table", "pairs", "curves"))
+    curves = curves[curves["in_summary"]].sort_values("content_length")
+    tests = 0
+    for protocol, rows in table.groupby("protocol"):
+        points = curves[curves["protocol"] == protocol]
+        longest = int(rows["max_length"].iloc[0])
+        has_one_token_answers = set(points["answer_tokens"].dropna()) == {1}
+        scores: dict[str, list[float]] = {}
+        for row in rows.to_dict("records"):
+            of_encoding = points[points["label"] == row["encoding"]]
+            assert row["seeds"] == of_encoding["seed"].nunique() >= 3
+            values = defaultdict(list)
+            for _, curve in of_encoding.groupby("seed"):
+                within = curve[curve["content_length"] <= longest]
+                mostly_new = within[within["seen"].fillna(0) / within["examples"] < 0.5]
+                counted = mostly_new if len(mostly_new) else within
+                values["exact_match_in_distribution"].append(counted["exact_match"].mean())
+                longer = curve[curve["content_length"].between(longest, 8 * longest, inclusive="right")]
+                x = np.log2(longer["content_length"]).tolist()
+                for metric in ("exact_match", "token_accuracy"):
+                    chance = longer["chance"].fillna(0)
+                    if metric == "exact_match" and not has_one_token_answers:
+                        chance = 0 * chance
+                    above = ((longer[metric] - chance) / (1 - chance)).tolist()
+                    values[f"{metric}_extrapolation"].append(area(x, above))
+                    for length, value in zip(curve["content_length"], curve[metric], strict=True):
+                        values[f"{metric}@{length}"].append(value)
+            for column, of_seeds in values.items():
+                assert row[column] == pytest.approx(np.mean(of_seeds), abs=1e-9), column
+            assert row["solved"] == sum(value >= 0.9 for value in values["exact_match_in_distribution"])
+            scores[row["encoding"]] = values["exact_match_extrapolation"]
+        of_protocol = pairs[pairs["protocol"] == protocol]
+        assert len(of_protocol) == len(rows) * (len(rows) - 1) // 2
+        for pair in of_protocol.itertuples():
+            difference = np.mean(scores[pair.encoding]) - np.mean(scores[pair.other])
+            assert pair.difference == pytest.approx(difference, abs=1e-9)
+        tested = of_protocol[of_protocol["not_tested"].isna()]
+        ps = [permutation_p(scores[pair.encoding], scores[pair.other]) for pair in tested.itertuples()]
+        assert tested["p"].tolist() == pytest.approx(ps)
+        assert tested["p_holm"].tolist() == pytest.approx(holm(ps))
+        assert tested["separated"].tolist() == [p <= 0.05 for p in holm(ps)]
+        tests += len(tested)
+    return tests
 
 
 @cache

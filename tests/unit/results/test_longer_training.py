@@ -1,12 +1,11 @@
 """Test the study of longer trainings: its counts are recomputed from the CSVs by the words of its plan."""
 
-from collections import Counter, defaultdict
-from pathlib import Path
+from collections import Counter
 
+import pandas as pd
 import pytest
 
 from results.longer_training import study
-from tests import recomputation
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "results" / "longer_training"
@@ -28,28 +27,20 @@ def test_changes_are_judged_as_planned(before: float, after: float, verdict: str
     assert study.judge(before, after) == verdict
 
 
-def evaluations(folder: Path) -> dict[str, dict[int, dict[int, int]]]:
-    """Return the number of right answers, of 200, by run, step and length."""
-    right: dict[str, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
-    for row in recomputation.read_csv(folder / "by_step.csv"):
-        assert row["examples"] == "200"
-        count = round(200 * float(row["exact_match"]))
-        right[row["name"]][int(row["step"])][int(row["length"])] = count
-    return right
-
-
 def test_counts_follow_from_the_curves_of_the_training() -> None:
+    """In right answers, of 200 at each length."""
+    points = pd.read_csv(FOLDER / "by_step.csv")
+    assert set(points["examples"]) == {200}
+    points["right"] = (200 * points["exact_match"]).round()
     counts: Counter[str] = Counter()
-    for by_length_and_step in evaluations(FOLDER).values():
-        assert len(by_length_and_step) == 40
-        steps = sorted(by_length_and_step)
-        learned = [
-            step for step in steps if sum(by_length_and_step[step][n] for n in (6, 12, 18, 24)) >= 0.9 * 800
-        ]
-        if not learned:
+    for _, of_run in points.groupby("name"):
+        right = of_run.pivot(index="step", columns="length", values="right")
+        assert len(right) == 40
+        has_learned = right[[6, 12, 18, 24]].sum(axis="columns") >= 0.9 * 800
+        if not has_learned.any():
             continue
+        before, after = right.loc[has_learned.idxmax(), 48], right[48].iloc[-1]
         counts["learned"] += 1
-        before, after = (by_length_and_step[step][48] for step in (learned[0], steps[-1]))
         counts["risen"] += before > 20 and after - before > 20
         counts["able"] += before > 20
         counts["fallen"] += before > 20 and after - before < -20
@@ -58,23 +49,21 @@ def test_counts_follow_from_the_curves_of_the_training() -> None:
 
 
 def test_the_bank_runs_have_the_same_rate_and_a_quarter_of_the_steps() -> None:
-    """The last values are those of the longer run's own curve, and the first those of the bank's."""
-    bank = {row["name"]: row for row in recomputation.read_csv(FOLDER.parent / "bank" / "scores.csv")}
-    at_48 = {
-        (row["name"]): round(200 * float(row["exact_match"]))
-        for folder in ("bank", "longer_training")
-        for row in recomputation.read_csv(FOLDER.parent / folder / "curves.csv")
-        if row["content_length"] == "48"
-    }
-    counted = {(row["task"], row["label"], row["configuration"]): name for name, row in bank.items()}
-    able = fallen = 0
-    for row in recomputation.read_csv(FOLDER / "runs.csv"):
-        name = counted[row["task"], row["label"], row["seed"]]
-        assert f"training.learning_rate={float(bank[name]['rate']):g}" in row["command"].split()
-        able += at_48[name] > 20
-        fallen += at_48[name] > 20 and at_48[row["name"]] - at_48[name] < -20
+    keys = ["task", "label", "configuration"]
+    longer = pd.read_csv(FOLDER / "runs.csv").rename(columns={"seed": "configuration"})
+    counted = pd.read_csv(FOLDER.parent / "bank" / "scores.csv")
+    pairs = longer[[*keys, "name", "command"]].merge(counted, on=keys, suffixes=("", "_in_bank"))
+    assert len(pairs) == len(longer) == 24
+    for row in pairs.itertuples():
+        assert f"training.learning_rate={row.rate:g}" in row.command.split()
+    curves = pd.concat(
+        [pd.read_csv(FOLDER.parent / folder / "curves.csv") for folder in ("bank", FOLDER.name)]
+    )
+    at_48 = (200 * curves[curves["content_length"] == 48].set_index("name")["exact_match"]).round()
+    before, after = (pairs[column].map(at_48) for column in ("name_in_bank", "name"))
     values = study.values(FOLDER)
-    assert (values["bank_able"], values["bank_fallen"]) == (able, fallen)
+    assert values["bank_able"] == (before > 20).sum()
+    assert values["bank_fallen"] == ((before > 20) & (after - before < -20)).sum()
 
 
 def test_pages_repeat_the_counts() -> None:
