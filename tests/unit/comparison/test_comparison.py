@@ -13,6 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
+from pe_experiments.comparison.compare_runs import show
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
@@ -234,6 +235,20 @@ def test_runs_without_a_common_length_have_no_area(folder: Path, tiny: Tiny) -> 
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     assert compare(folder).table["exact_match_extrapolation"].isna().all()
     assert "share no evaluated length" in notes_of(folder)
+
+
+@pytest.mark.usefixtures("with_figures")
+def test_many_tasks_have_no_figures(
+    folder: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in ("figures", "page", "compare_runs"):
+        monkeypatch.setattr(f"pe_experiments.comparison.{module}.MOST_TASKS", 1)
+    write_run(tiny("pe=none", "task=reverse"), fading(1, 0.02))
+    comparison = write_compared(folder)
+    assert not [path for path in comparison.files if path.suffix == ".png"]
+    assert "More than 1 tasks have no files in figures/." in (folder / "comparison" / PAGE).read_text()
+    show(comparison)
+    assert "figures: none for more than 1 tasks" in capsys.readouterr().out
 
 
 @pytest.mark.slow
