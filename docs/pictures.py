@@ -105,9 +105,12 @@ def draw_biases(folder: Path) -> None:
 
 def draw_classes(folder: Path) -> None:
     """Draw how much the loss on text rises from 256 to 2,048 bytes, by encoding, coloured by class."""
-    rises = transfer.rises(transfer.load(HERE)).groupby("label").mean()
-    class_of = dict(zip(transfer.ENCODINGS, transfer.CLASSES.tolist(), strict=True))
-    class_of |= transfer.read_predictions()["class"].to_dict()
+    losses = transfer.load(HERE)
+    rises = transfer.rises(losses).groupby("label").mean()
+    class_of = {
+        **transfer.hindsight(losses)["class"].to_dict(),
+        **transfer.read_predictions()["class"].to_dict(),
+    }
     figure = Figure(figsize=(5.5, 2.9), layout="constrained")
     axes = figure.subplots()
     rises = rises[[label for label in rises.index if label in class_of]].sort_values(ascending=False)
