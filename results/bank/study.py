@@ -330,7 +330,7 @@ def means_by_task(bank: Bank) -> pd.DataFrame:
 
 
 def task_numbers(bank: Bank) -> dict[str, Any]:
-    """Return what is said of the tests over all tasks, and the means over those that joined later.
+    """Return the means by task, what is said of their tests, and the means over tasks that joined later.
 
     The planned tests compare the pattern with each other encoding, a task as one observation.
     """
@@ -338,7 +338,9 @@ def task_numbers(bank: Bank) -> dict[str, Any]:
     tests = sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
     gate = sign_tests(means, [(GATE, "alibi")]).iloc[0]
     further = means.loc[FURTHER].mean().sort_values(ascending=False)
+    by_task = means.T.assign(**{"mean of all": means.mean()}).sort_values("mean of all", ascending=False)
     return {
+        "tasks": encoding_table(by_task.map(number)),
         "tasks/means": means_in_words(further),
         "tasks/before": (further > further[PATTERN]).sum(),
         "tasks/significant": (tests["verdict"] != "tied").sum() or "none",
@@ -503,30 +505,11 @@ def draw_answer(bank: Bank, folder: Path) -> None:
     save(figure, folder, "answer")
 
 
-def draw_tasks(bank: Bank, folder: Path) -> None:
-    """Draw the mean score of each encoding by task, the tasks of the ranking first, with the mean of all."""
-    means = means_by_task(bank)
-    means.loc["mean of all"] = means.mean()
-    means = means.T.sort_values("mean of all", ascending=False)
-    figure, [axes] = panel_grid(1, 1, 2.7)
-    axes.imshow(means, cmap="Blues", vmin=0, vmax=1.2, aspect="auto")
-    for (row, column), mean in np.ndenumerate(means.to_numpy()):
-        colour = "white" if mean > 0.75 else "black"
-        axes.text(column, row, number(mean), ha="center", va="center", fontsize=6.5, color=colour)
-    axes.set_yticks(range(len(means)), means.index, fontsize=7)
-    axes.set_xticks(range(means.shape[1]), means.columns, fontsize=6.5, rotation=35, ha="right")
-    for column in (len(TASKS), means.shape[1] - 1):
-        axes.axvline(column - 0.5, color="white", linewidth=4)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(length=0)
-    save(figure, folder, "tasks")
-
-
 STUDY = Study(
     sweep=("bank",),
     load=load,
     values=values,
-    figures=(draw_curves, draw_answer, draw_tasks),
+    figures=(draw_curves, draw_answer),
     tables={
         "scores": lambda bank: bank.scores,
         "patterns": pattern_rows,

@@ -185,6 +185,9 @@ def test_independent_code_finds_the_tests_over_eleven_tasks() -> None:
     tests = recomputation.sign_flip_tests(means.drop(columns=bank.PATTERN).rsub(means[bank.PATTERN], axis=0))
     assert number_of("tasks/lowest p") == pytest.approx(tests["p"].min(), abs=CLOSE)
     assert tests["p"].min() > 0.05  # "is not confirmed"
+    for name, cells in cells_of("tasks").items():
+        expected = [*means.loc[[*bank.TASKS, *bank.FURTHER], name], means[name].mean()]
+        assert [*map(float, cells)] == pytest.approx(expected, abs=CLOSE)
     assert number_of("tasks/before") == (new.mean() > new[bank.PATTERN].mean()).sum()
     assert new["kerple_log"].mean() > new[bank.PATTERN].mean()  # "the higher mean on seven further tasks"
     difference, p = recomputation.sign_flip_tests(means[["alibi"]].rsub(means[bank.GATE], axis=0)).loc[
