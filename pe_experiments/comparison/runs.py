@@ -357,21 +357,16 @@ def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFr
     name.
     """
     numerics = {run.directory.name: run.saved.numerics for run in runs}
-
-    def priority(run: _Run) -> tuple[int, bool]:
-        return -numerics[run.directory.name], not run.directory.name.endswith(run.saved.hash[:8])
-
-    table = pd.DataFrame([run.row for run in sorted(runs, key=priority)])
-    original = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
-    copies = table["name"] != original
-    for name, original_name in zip(table.loc[copies, "name"], original[copies], strict=True):
-        if numerics[name] == numerics[original_name]:
-            left_out[name] = f"a duplicate of {original_name}"
-        else:
-            left_out[name] = (
-                f"trained with NUMERICS {numerics[name]}, and {original_name} with {numerics[original_name]}"
-            )
-    return table[~copies].sort_values("name", ignore_index=True)
+    renamed = {run.directory.name: not run.directory.name.endswith(run.saved.hash[:8]) for run in runs}
+    names = sorted(numerics, key=lambda name: (-numerics[name], renamed[name]))
+    table = pd.DataFrame([run.row for run in runs]).set_index("name", drop=False).rename_axis(None).loc[names]
+    originals = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
+    for name, original in originals[originals != originals.index].items():
+        left_out[str(name)] = f"a duplicate of {original}"
+        if numerics[str(name)] != numerics[original]:
+            versions = f"NUMERICS {numerics[str(name)]}, and {original} with {numerics[original]}"
+            left_out[str(name)] = f"trained with {versions}"
+    return table.loc[originals.unique()].sort_values("name", ignore_index=True)
 
 
 def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> pd.DataFrame:
