@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from pe_experiments.analysis.probe import DISTANCE, probe_figure
+from pe_experiments.analysis.probe import DISTANCE, probe_cells
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.drawing import (
@@ -29,7 +29,7 @@ from pe_experiments.drawing import (
     render,
     write_figure,
 )
-from pe_experiments.evaluation.curve import forced_answers, greedy_answers
+from pe_experiments.evaluation.curve import tally
 from pe_experiments.evaluation.tables import counts_by_index
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
@@ -73,7 +73,6 @@ class Inside:
             is scored.
         needed_D: distances to the input symbol that a target repeats; None if the task has no such symbol.
         needed_accuracy_D: share of right symbols at each of these distances.
-        needed_count_D: number of targets at each of these distances.
         mistakes: the first examples with a mistake.
     """
 
@@ -87,7 +86,6 @@ class Inside:
     accuracy_M: np.ndarray
     needed_D: np.ndarray | None
     needed_accuracy_D: np.ndarray | None
-    needed_count_D: np.ndarray | None
     mistakes: list[Mistake]
 
 
@@ -116,59 +114,47 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
     blocks = range(-(-examples // BLOCK_EXAMPLES))
     batches = [experiment.source.evaluation_block(length, block) for block in blocks]
     batches[-1] = batches[-1].rows(slice(examples - BLOCK_EXAMPLES * blocks[-1]))
+    first = layout.first_target(inputs)
+    marks = {IGNORE: "", layout.bos: "begin", layout.sep: "|", layout.eos: "end", layout.slot: "_"}
     counts_M2 = torch.zeros(task.target_length(length), 2, dtype=torch.double)  # right and all targets
-    distances: list[Tensor] = []  # from each target to the symbol that it repeats, and whether it is right
-    right: list[Tensor] = []
-    exact = 0
+    needed: list[pd.DataFrame] = []  # distance from each target to the symbol that it repeats; is it right?
     mistakes: list[Mistake] = []
-    for batch in batches:
-        if experiment.decoding == "greedy":  # as in the evaluation of the run
-            answers_BT = greedy_answers(trained.model, batch, layout.eos)
-        else:
-            answers_BT, _ = forced_answers(trained.model, batch)
-        wrong_BT = (answers_BT != batch.labels_BT) & (batch.labels_BT != IGNORE)
-        scored_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != layout.eos)
-        exact += int((~wrong_BT.any(dim=1)).sum())
-        first = layout.first_target(inputs)
-        counts_M2 += counts_by_index(batch, answers_BT, first, len(counts_M2), layout)
-        distances_N = _distances(trained, batch, inputs, scored_BT)
-        if distances_N is not None:
-            distances.append(distances_N)
-            right.append(~wrong_BT[scored_BT])
+
+    def names(tokens: Tensor) -> list[str]:
+        return [marks[token] if token in marks else task.symbol_name(token) for token in tokens.tolist()]
+
+    def examine(batch: Batch, answers_BT: Tensor) -> None:
+        counts_M2.add_(counts_by_index(batch, answers_BT, first, len(counts_M2), layout))
+        scored_BT = batch.labels_BT != IGNORE
+        wrong_BT = scored_BT & (answers_BT != batch.labels_BT)
+        inputs_BN = layout.inputs(batch.tokens_BT, inputs)
+        needed_BM = task.needed_indices(inputs_BN)
+        if needed_BM is not None:
+            rows_N, columns_N = (scored_BT & (batch.labels_BT != layout.eos)).nonzero(as_tuple=True)
+            distances_N = columns_N - needed_BM[rows_N, columns_N - first] - int(layout.causal)
+            needed.append(pd.DataFrame({"distance": distances_N, "right": ~wrong_BT[rows_N, columns_N]}))
         for row in wrong_BT.any(dim=1).nonzero()[: MISTAKES - len(mistakes), 0].tolist():
-            mistakes.append(_mistake(trained, batch, answers_BT, row, inputs))
-    needed_D = needed_accuracy_D = needed_count_D = None
-    if distances:
-        needed, inverse_N, counts = torch.cat(distances).unique(return_inverse=True, return_counts=True)
-        right_D = torch.bincount(inverse_N, torch.cat(right).double())
-        needed_D, needed_count_D = needed.numpy(), counts.numpy()
-        needed_accuracy_D = (right_D / counts).numpy()
+            columns = scored_BT[row]
+            targets, answers = batch.labels_BT[row, columns], answers_BT[row, columns]
+            index = int(wrong_BT[row, columns].nonzero()[0])
+            mistakes.append(Mistake(names(inputs_BN[row]), names(targets), names(answers), index))
+
+    counts = tally(trained.model, batches, layout.eos, experiment.decoding, keep=examine)
+    by_distance = pd.concat(needed).groupby("distance")["right"].mean() if needed else None
     distances_D, attention_LHD, attention_LHTS = _attention(trained, batches[0])
-    example = batches[0].tokens_BT[0, : int(batches[0].lengths_B[0])]
     return Inside(
         length=length,
         examples=examples,
-        exact_match=exact / examples,
-        tokens=[_name(trained, token) for token in example.tolist()],
+        exact_match=counts.exact_match,
+        tokens=names(batches[0].tokens_BT[0, : int(batches[0].lengths_B[0])]),
         attention_LHTS=attention_LHTS,
         distances_D=distances_D,
         attention_LHD=attention_LHD,
         accuracy_M=(counts_M2[:, 0] / counts_M2[:, 1]).numpy(),
-        needed_D=needed_D,
-        needed_accuracy_D=needed_accuracy_D,
-        needed_count_D=needed_count_D,
+        needed_D=None if by_distance is None else by_distance.index.to_numpy(),
+        needed_accuracy_D=None if by_distance is None else by_distance.to_numpy(),
         mistakes=mistakes,
     )
-
-
-def _distances(trained: TrainedModel, batch: Batch, inputs: int, scored_BT: Tensor) -> Tensor | None:
-    """Return the distance in tokens from each scored target to the needed symbol [N], if the task has one."""
-    layout = trained.experiment.format
-    needed_BM = trained.experiment.task.needed_indices(layout.inputs(batch.tokens_BT, inputs))
-    if needed_BM is None:
-        return None
-    rows_N, columns_N = scored_BT.nonzero(as_tuple=True)
-    return columns_N - needed_BM[rows_N, columns_N - layout.first_target(inputs)] - int(layout.causal)
 
 
 def _attention(trained: TrainedModel, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -198,45 +184,17 @@ def _attention(trained: TrainedModel, batch: Batch) -> tuple[np.ndarray, np.ndar
     return distances_D, np.sum(sums_LHD, axis=0) / counts_D, first
 
 
-def _mistake(trained: TrainedModel, batch: Batch, answers_BT: Tensor, row: int, inputs: int) -> Mistake:
-    """Return a row with a mistake as printed symbols."""
-    labels_T = batch.labels_BT[row]
-    columns = (labels_T != IGNORE).nonzero()[:, 0]
-    targets, answers = labels_T[columns], answers_BT[row, columns]
-    return Mistake(
-        inputs=[
-            _name(trained, token)
-            for token in trained.experiment.format.inputs(batch.tokens_BT, inputs)[row].tolist()
-        ],
-        targets=[_name(trained, token) for token in targets.tolist()],
-        answers=[_name(trained, token) for token in answers.tolist()],
-        index=int((answers != targets).nonzero()[0]),
-    )
-
-
-def _name(trained: TrainedModel, token: int) -> str:
-    """Return how a token is printed: a symbol of the task, or a mark of the format."""
-    layout = trained.experiment.format
-    marks = {IGNORE: "", layout.bos: "begin", layout.sep: "|", layout.eos: "end", layout.slot: "_"}
-    return marks[token] if token in marks else trained.experiment.task.symbol_name(token)
-
-
 def show_inside(inside: Inside, probe: pd.DataFrame, title: str, max_length: int, folder: Path) -> Path:
-    """Write ``attention.png``, ``distance.png``, ``accuracy.png``, ``probe.png`` and the page with them.
+    """Write ``attention.png``, ``distance.png``, ``accuracy.png`` and the page with them.
 
     The results are those of `look_inside` and `probe_positions`. Returns the path of the page.
     """
     head = f"{title}, trained to {max_length}, input length {inside.length}"
     with drawing():
-        figures = {
-            "accuracy": accuracy_figure(inside, head),
-            "probe": probe_figure(probe, f"{title}, trained to {max_length}"),
-        }
+        figures = {"accuracy": accuracy_figure(inside, head)}
         if inside.attention_LHTS.size:
-            figures |= {
-                "attention": attention_figure(inside, head),
-                "distance": distance_figure(inside, head),
-            }
+            figures["attention"] = attention_figure(inside, head)
+            figures["distance"] = distance_figure(inside, head)
         pictures = {}
         for name, figure in figures.items():
             path = folder / f"{name}.png"
@@ -248,6 +206,7 @@ def show_inside(inside: Inside, probe: pd.DataFrame, title: str, max_length: int
         title=head,
         inside=inside,
         pictures=pictures,
+        probe=probe_cells(probe),
         averaged=AVERAGED,
         has_marks=(probe["quantity"] == DISTANCE).any(),
     )
@@ -267,7 +226,6 @@ def attention_figure(inside: Inside, title: str) -> Figure:
     figure.suptitle(escaped(title, 110))
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     per_layer = columns * math.ceil(heads / columns)
-    image = None
     for index, axes in enumerate(panels):
         layer, head = divmod(index, per_layer)
         if head >= heads:
@@ -281,8 +239,7 @@ def attention_figure(inside: Inside, title: str) -> Figure:
             axes.set_yticks(range(len(inside.tokens)), inside.tokens)
     figure.supxlabel("key", fontsize=8)
     figure.supylabel("query", fontsize=8)
-    if image is not None:
-        figure.colorbar(image, ax=figure.axes, label="attention weight", aspect=15 * rows, shrink=0.5)
+    figure.colorbar(image, ax=figure.axes, label="attention weight", aspect=15 * rows, shrink=0.5)
     return figure
 
 

@@ -10,13 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.data.batches import BLOCK_EXAMPLES
-from pe_experiments.drawing import FIGURE_WIDTH, escaped
 from pe_experiments.terminal.errors import UserError
 
 POSITION = "position"
@@ -140,47 +138,27 @@ def _read_tokens(trained: TrainedModel, lengths: Iterable[int], rows: int, block
     return Tokens(torch.cat(states, dim=1), values_N)
 
 
-def probe_table(table: pd.DataFrame) -> Table:
-    """Return the result of `probe_positions` as a table of rich: a row per layer, R^2 and error in tokens."""
-    cells = table.assign(cell=[*map(_cell, table["r2"], table["error"])])
+def probe_cells(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the result of `probe_positions` as printed: a row per layer, such as ``0.97 (0.4 tokens)``."""
+
+    def cell(r2: float, error: float) -> str:
+        if math.isnan(error):
+            return "–"
+        printed_r2 = "–" if math.isnan(r2) else "below -10" if r2 < -10 else f"{r2:.2f}"
+        return f"{printed_r2} ({error:.1f} tokens)"
+
+    cells = table.assign(cell=[*map(cell, table["r2"], table["error"])])
     wide = cells.pivot(index="layer", columns=["quantity", "range"], values="cell")
     columns = list(dict.fromkeys(zip(table["quantity"], table["range"], strict=True)))
-    headings = [f"{quantity}\n{where}" for quantity, where in columns]
+    return wide.loc[list(dict.fromkeys(table["layer"])), columns]
+
+
+def probe_table(table: pd.DataFrame) -> Table:
+    """Return the result of `probe_positions` as a table of rich: a row per layer, R^2 and error in tokens."""
+    cells = probe_cells(table)
+    headings = ["\n".join(column) for column in cells.columns.tolist()]
     note = "R² and mean absolute error of linear maps, fitted to hidden states at the training lengths"
     printed = Table("", *headings, show_edge=False, caption=note, caption_justify="left")
-    for layer in dict.fromkeys(table["layer"]):
-        printed.add_row(layer, *wide.loc[layer, columns])
+    for layer, row in cells.iterrows():
+        printed.add_row(str(layer), *row)
     return printed
-
-
-def _cell(r2: float, error: float) -> str:
-    """Return R^2 and the error, such as ``0.97 (0.4 tokens)``."""
-    if math.isnan(error):
-        return "–"
-    printed_r2 = "–" if math.isnan(r2) else "below -10" if r2 < -10 else f"{r2:.2f}"
-    return f"{printed_r2} ({error:.1f} tokens)"
-
-
-def probe_figure(table: pd.DataFrame, title: str) -> Figure:
-    """Draw the result of `probe_positions`: R^2 as colour and number, the mean absolute error beside it."""
-    quantities = list(dict.fromkeys(table["quantity"]))
-    layers = list(dict.fromkeys(table["layer"]))
-    ranges = list(dict.fromkeys(table["range"]))
-    figure = Figure(figsize=(FIGURE_WIDTH, 1.2 + 0.45 * len(layers)), layout="constrained")
-    figure.suptitle(escaped(title, 110))
-    panels = figure.subplots(1, len(quantities), squeeze=False, sharey=True)[0]
-    for axes, quantity in zip(panels, quantities, strict=True):
-        of_quantity = table[table["quantity"] == quantity].set_index(["layer", "range"])
-        r2 = of_quantity["r2"].unstack().loc[layers, ranges]
-        axes.set_facecolor("0.85")
-        image = axes.imshow(r2, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-        for (row, column), value in np.ndenumerate(r2.to_numpy()):
-            cell = _cell(value, of_quantity.loc[(layers[row], ranges[column]), "error"])
-            colour = "white" if value <= 0.6 else "black"
-            axes.text(column, row, cell, color=colour, fontsize=8, ha="center", va="center")
-        axes.set_xticks(range(len(ranges)), ranges)
-        axes.set_xlabel("the training lengths")
-        axes.set_yticks(range(len(layers)), layers)
-        axes.set_title(quantity)
-    figure.colorbar(image, ax=list(panels), label="R²")
-    return figure

@@ -95,7 +95,7 @@ class TrainedModel:
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         hooks = [layer.register_forward_hook(record) for layer in layers]
         try:
-            self.model.eval().hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+            self.model.eval().hidden(*batch.inputs)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -107,16 +107,16 @@ class TrainedModel:
 
         A model without a `Layer` of this package has one layer, its output after the last norm.
         """
-        tokens_BT, _, lengths_B, declared_B, ids_BP = batch
         states: list[Tensor] = []
         layers = [module for module in self.model.modules() if isinstance(module, Layer)]
         hooks = [layer.register_forward_hook(lambda *call: states.append(call[-1])) for layer in layers]
         try:
-            last_BTD = self.model.eval().hidden(tokens_BT, ids_BP, lengths_B, declared_B)
+            last_BTD = self.model.eval().hidden(*batch.inputs)
         finally:
             for hook in hooks:
                 hook.remove()
-        return torch.stack([self.model.embed(tokens_BT, ids_BP, declared_B), *(states or [last_BTD])])
+        embedded_BTD = self.model.embed(batch.tokens_BT, batch.positions_BP, batch.declared_B)
+        return torch.stack([embedded_BTD, *(states or [last_BTD])])
 
 
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:

@@ -14,8 +14,8 @@ from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.evaluation.curve import COUNTED, CURVE_COLUMNS
-from pe_experiments.evaluation.metrics import all_metrics
+from pe_experiments.evaluation.curve import CURVE_COLUMNS
+from pe_experiments.evaluation.metrics import user_metrics
 from pe_experiments.evaluation.tables import metric_values
 from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import initialise_backbone
@@ -93,9 +93,8 @@ def _check_metrics(experiment: Experiment) -> None:
     """Raise an error if a metric fails on right answers, or has the name of a column of the curve."""
     shortest = experiment.evaluation_task.nearest_length(min(experiment.evaluation_lengths)) or 0
     batch = experiment.evaluation_source.evaluation_block(shortest, 0).rows(slice(ROWS))
-    metrics = [metric for metric in all_metrics(experiment.metrics) if metric not in COUNTED]
     taken = {*CURVE_COLUMNS}
-    for metric in metrics:
+    for metric in user_metrics(experiment.metrics):
         if clash := taken & {*metric.columns}:
             raise UserError(
                 f"evaluation.metrics: {min(clash)} is a column of extrapolation.csv; rename the metric"

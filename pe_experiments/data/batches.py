@@ -42,6 +42,11 @@ class Batch(NamedTuple):
         ids_BP = ids_BP if len(ids_BP) == 1 else ids_BP[index]
         return Batch(tokens_BT[index], labels_BT[index], lengths_B[index], declared_B[index], ids_BP)
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The arguments of `Backbone.hidden`."""
+        return self.tokens_BT, self.positions_BP, self.lengths_B, self.declared_B
+
     def to(self, device: torch.device) -> Batch:
         return Batch(*(to_device(tensor, device) for tensor in self))
 

@@ -19,14 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.evaluation.metrics import (
-    EXACT_MATCH,
-    LOSS,
-    TOKEN_ACCURACY,
-    all_correct,
-    exact_match,
-    wilson_interval,
-)
+from pe_experiments.evaluation.metrics import EXACT_MATCH, all_correct, wilson_interval
 from pe_experiments.evaluation.tables import Details
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
@@ -38,12 +31,10 @@ NUMBERS_AT_ONCE = 1 << 24  # in the hidden states of these rows; a forward pass 
 
 Decoding = Literal["teacher_forcing", "greedy"]
 Keep = Callable[[Batch, Tensor], None]  # is given batches and their answers [B, T]
-COUNTED = (TOKEN_ACCURACY, EXACT_MATCH, LOSS)  # what a `Tally` measures
-# Columns of ``extrapolation.csv``. Those of further metrics, the user's included, follow.
-CURVE_COLUMNS = ("length", "content_length", "split", "examples", "seen",
-                 *(column for metric in COUNTED for column in metric.columns),
-                 "chance", "bag_ceiling", "input_blind", "answer_tokens", "tokens", "largest_position",
-                 "untrained_positions", "exact_match_without_end")  # fmt: skip
+# Columns of ``extrapolation.csv``. Those of the user's metrics follow.
+CURVE_COLUMNS = ("length", "content_length", "split", "examples", "seen", "token_accuracy",
+                 *EXACT_MATCH.columns, "loss", "chance", "bag_ceiling", "input_blind", "answer_tokens",
+                 "tokens", "largest_position", "untrained_positions", "exact_match_without_end")  # fmt: skip
 
 
 @dataclass
@@ -96,18 +87,32 @@ def tally(
         keep: called with the parts of batches that were answered, and the answers, both on the CPU.
     """
     device = next(model.parameters()).device
-    done = 0
-    counts: list[Tally] = []
+    total = Tally()
     for batch in batches:
         rows = rows_at_once(batch.tokens_BT.shape[1], model.shape.d_model)
         for start in range(0, len(batch.tokens_BT), rows):
             part = batch.rows(slice(start, start + rows))
-            count, answers_BT = _count(model, part.to(device), eos, decoding, window)
-            counts.append(count)
-            keep(part, answers_BT.cpu())
-            done += len(part.tokens_BT)
-            show(done)
-    return sum(counts, Tally())
+            on_device = part.to(device)
+            if decoding == "greedy":
+                answers_BT = greedy_answers(model, on_device, eos, window).cpu()
+                loss_sum = math.nan
+            else:
+                answers_BT, loss_sum = forced_answers(model, on_device, window)
+                answers_BT = answers_BT.cpu()
+            scored_BT = part.labels_BT != IGNORE
+            content_BT = scored_BT & (part.labels_BT != eos)
+            total += Tally(
+                examples=len(scored_BT),
+                exact=int(all_correct(part.labels_BT, answers_BT).sum()),
+                without_end=int(all_correct(part.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
+                tokens=int(content_BT.sum()),
+                right_tokens=int((content_BT & (answers_BT == part.labels_BT)).sum()),
+                scored=int(scored_BT.sum()),
+                loss_sum=loss_sum,
+            )
+            keep(part, answers_BT)
+            show(total.examples)
+    return total
 
 
 def rows_at_once(tokens: int, d_model: int) -> int:
@@ -120,8 +125,7 @@ def forced_answers(model: Backbone, batch: Batch, window: int | None = None) -> 
     """Return answers [B, T] under teacher forcing (-100 if not scored) and the summed loss in nats."""
     scored_BT = batch.labels_BT != IGNORE
     if window is None:
-        hidden_BTD = model.hidden(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
-        hidden_ND = hidden_BTD[scored_BT]
+        hidden_ND = model.hidden(*batch.inputs)[scored_BT]
     else:
         hidden_ND = last_tokens_hidden(model, batch, batch.tokens_BT, scored_BT, window)
     logits_NV = at_least_float32(model.head(hidden_ND))
@@ -191,30 +195,6 @@ def last_tokens_hidden(
         last_n = width * torch.arange(len(part_n), device=row_N.device) + lengths_N[part_n] - 1
         hidden.append(model.hidden(*inputs, indices_n=last_n))
     return torch.cat(hidden)
-
-
-def _count(
-    model: Backbone, batch: Batch, eos: int, decoding: Decoding, window: int | None
-) -> tuple[Tally, Tensor]:
-    """Return the counts of one batch, and the answers [B, T]."""
-    if decoding == "greedy":
-        answers_BT = greedy_answers(model, batch, eos, window)
-        loss_sum = math.nan
-    else:
-        answers_BT, loss_sum = forced_answers(model, batch, window)
-    scored_BT = batch.labels_BT != IGNORE
-    content_BT = scored_BT & (batch.labels_BT != eos)
-    right_BT = content_BT & (answers_BT == batch.labels_BT)
-    count = Tally(
-        examples=len(scored_BT),
-        exact=int(exact_match(batch, answers_BT).sum()),
-        without_end=int(all_correct(batch.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
-        tokens=int(content_BT.sum()),
-        right_tokens=int(right_BT.sum()),
-        scored=int(scored_BT.sum()),
-        loss_sum=loss_sum,
-    )
-    return count, answers_BT
 
 
 def in_distribution_tally(model: Backbone, batches: TrainingStream, examples: int) -> Tally:

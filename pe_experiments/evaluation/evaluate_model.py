@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-from torch import nn
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import seen_in_training
-from pe_experiments.evaluation.curve import COUNTED, Row, extrapolation_curve
-from pe_experiments.evaluation.metrics import Metric, all_metrics
+from pe_experiments.evaluation.curve import Row, extrapolation_curve
+from pe_experiments.evaluation.metrics import all_metrics, user_metrics
 from pe_experiments.evaluation.tables import Details, indexed_lengths
 from pe_experiments.evaluation.text import evaluate_text
 from pe_experiments.models import Backbone
@@ -26,20 +25,18 @@ def evaluate_model(
 
     ``steps`` is the number of steps for which the model was trained.
     """
-    lengths = experiment.evaluation_lengths
-    examples = experiment.config.evaluation.examples
+    evaluation = experiment.config.evaluation
     source = experiment.evaluation_source
-    longest = experiment.max_length
-    content_lengths = [source.task.nearest_length(length) or length for length in lengths]
+    lengths = [source.task.nearest_length(length) or length for length in experiment.evaluation_lengths]
     seen_by_length: dict[int, int] = {}
     if not experiment.other_task:
-        training_batches = steps * experiment.config.trainer.accumulate_grad_batches
+        trained_batches = steps * experiment.config.trainer.accumulate_grad_batches
         seen_by_length = seen_in_training(
-            experiment.batches, training_batches, source, content_lengths, examples
+            experiment.batches, trained_batches, source, lengths, evaluation.examples
         )
-    indexed = indexed_lengths(content_lengths, longest)
-    details = Details(source, further_metrics(experiment), experiment.config.evaluation.save, indexed)
-    curve, text_rows = _curve(experiment, model, examples, display, details)
+    indexed = indexed_lengths(lengths, experiment.max_length)
+    details = Details(source, user_metrics(experiment.metrics), evaluation.save, indexed)
+    curve, text_rows = _curve(experiment, model, evaluation.examples, display, details)
     tables: Tables = dict(details.tables)
     if isinstance(source.task, Text):
         tables = {"text": text_rows, "corpus": source.task.listing()}
@@ -56,12 +53,11 @@ def evaluate_at_step(experiment: Experiment, model: Backbone, step: int) -> Curv
 
     Neither the state of the random generators nor the mode of the model changes.
     """
-    source = experiment.evaluation_source
-    details = Details(source, further_metrics(experiment))
+    details = Details(experiment.evaluation_source, user_metrics(experiment.metrics))
+    examples = experiment.config.evaluation.every_examples
     was_training = model.training
     try:
         with torch.random.fork_rng():
-            examples = experiment.config.evaluation.every_examples
             curve, _ = _curve(experiment, model, examples, Display(), details)
     finally:
         model.train(was_training)
@@ -70,14 +66,8 @@ def evaluate_at_step(experiment: Experiment, model: Backbone, step: int) -> Curv
 
 
 def by_step_columns(experiment: Experiment) -> list[str]:
-    """Return the columns of ``by_step.csv``."""
     names = [metric.name for metric in all_metrics(experiment.metrics)]
     return ["step", "length", "content_length", "split", "examples", *names]
-
-
-def further_metrics(experiment: Experiment) -> list[Metric]:
-    """Return the metrics that are functions of a batch and its answers, the user's included."""
-    return [metric for metric in all_metrics(experiment.metrics) if metric not in COUNTED]
 
 
 def _curve(
@@ -96,8 +86,7 @@ def _curve(
 
 def describe_model(model: Backbone) -> dict[str, Any]:
     """Return the number of parameters of the model and of its encoding."""
-    return {"parameters": _size(model), "encoding_parameters": _size(model.encodings)}
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    modules = {"parameters": model, "encoding_parameters": model.encodings}
+    return {
+        name: sum(parameter.numel() for parameter in module.parameters()) for name, module in modules.items()
+    }

@@ -138,12 +138,16 @@ LOSS = Metric("loss", higher_is_better=False, unit="nats", guess=_guess_loss)
 METRICS = (EXACT_MATCH, TOKEN_ACCURACY, LOSS)
 
 
-def all_metrics(of_the_user: Mapping[str, Values]) -> tuple[Metric, ...]:
-    """Return the registry of a run: `METRICS`, then the user's functions and metrics, by name."""
-    metrics = (
-        value if isinstance(value, Metric) else Metric(name, value) for name, value in of_the_user.items()
+def user_metrics(functions: Mapping[str, Values]) -> tuple[Metric, ...]:
+    """Return the metrics of a run beside `METRICS`, from the user's functions and metrics by name."""
+    return tuple(
+        value if isinstance(value, Metric) else Metric(name, value) for name, value in functions.items()
     )
-    return (*METRICS, *metrics)
+
+
+def all_metrics(functions: Mapping[str, Values]) -> tuple[Metric, ...]:
+    """Return the registry of a run: `METRICS` and those of the user."""
+    return (*METRICS, *user_metrics(functions))
 
 
 def described_metric(name: str, description: Any) -> Metric:

@@ -34,28 +34,28 @@ class Details:
     tables: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list), init=False)
 
     def begin(self, length: int) -> None:
-        """Begin with the examples of a length."""
         self._length = length
         self._values: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
         self._counts_M2 = torch.zeros(self.source.task.target_length(length), 2, dtype=torch.long)
-        self._by_example: list[Tensor] = []  # [B, 4]: bin of the depth, exact match, right tokens, tokens
+        self._counts_D4 = torch.zeros(len(DEPTHS), 4, dtype=torch.long)  # examples, exact, right, tokens
 
     def add(self, batch: Batch, answers_BT: Tensor) -> None:
-        """Add a batch and its answers."""
         for metric in self.metrics:
             self._values[metric.name].append(metric_values(metric, batch, answers_BT))
         if self.save:
             self.tables["predictions"] += self._predictions(batch, answers_BT)
         layout, task = self.source.format, self.source.task
-        first = layout.first_target(task.input_length(self._length))
+        inputs = task.input_length(self._length)
+        first = layout.first_target(inputs)
         self._counts_M2 += counts_by_index(batch, answers_BT, first, len(self._counts_M2), layout)
-        depth_B = task.depth(layout.inputs(batch.tokens_BT, task.input_length(self._length)))
+        depth_B = task.depth(layout.inputs(batch.tokens_BT, inputs))
         if depth_B is not None:
             bin_B = (depth_B * len(DEPTHS)).long().clamp(max=len(DEPTHS) - 1)
             content_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != layout.eos)
             right_BT = content_BT & (answers_BT == batch.labels_BT)
-            counts = [exact_match(batch, answers_BT), right_BT.sum(dim=1), content_BT.sum(dim=1)]
-            self._by_example.append(torch.stack([bin_B, *counts], dim=1))
+            exact_B = exact_match(batch, answers_BT)
+            counts = [torch.ones_like(bin_B), exact_B.long(), right_BT.sum(dim=1), content_BT.sum(dim=1)]
+            self._counts_D4.index_add_(0, bin_B, torch.stack(counts, dim=1))
 
     def end(self) -> Row:
         """End with a length and return the columns of the metrics; None if no value is defined."""
@@ -64,8 +64,11 @@ class Details:
                 if scored:
                     row = {"length": self._length, "index": index, "tokens": scored}
                     self.tables["index"].append(row | {"token_accuracy": right / scored})
-        if self._by_example:
-            self.tables["depth"] += self._depth_rows(torch.cat(self._by_example))
+        for depth, (examples, exact, right, tokens) in zip(DEPTHS, self._counts_D4.tolist(), strict=True):
+            if examples:
+                accuracy = right / tokens if tokens else 1.0
+                row = {"length": self._length, "depth": depth, "examples": examples}
+                self.tables["depth"] += [row | {"exact_match": exact / examples, "token_accuracy": accuracy}]
         columns: Row = {}
         for metric in self.metrics:
             values = torch.cat(self._values[metric.name])
@@ -79,23 +82,6 @@ class Details:
                     )
         return columns
 
-    def _depth_rows(self, by_example_E4: Tensor) -> list[Row]:
-        """Return the rows of ``depth.csv`` of the length: a row for each bin of depth that has examples."""
-        rows = []
-        for index in by_example_E4[:, 0].unique().tolist():
-            bin_e3 = by_example_E4[by_example_E4[:, 0] == index, 1:]
-            exact, right_tokens, tokens = bin_e3.sum(dim=0).tolist()
-            rows.append(
-                {
-                    "length": self._length,
-                    "depth": DEPTHS[index],
-                    "examples": len(bin_e3),
-                    "exact_match": exact / len(bin_e3),
-                    "token_accuracy": right_tokens / tokens if tokens else 1.0,
-                }
-            )
-        return rows
-
     def _predictions(self, batch: Batch, answers_BT: Tensor) -> list[Row]:
         """Return the rows of ``predictions.csv``; symbols are separated by blanks."""
         layout = self.source.format
@@ -106,11 +92,8 @@ class Details:
             scored_T = labels_T != IGNORE
             exact = torch.equal(labels_T[scored_T], answers_T[scored_T])
             row: Row = {"length": self._length, "exact": int(exact)}
-            for column, symbols in (
-                ("input", inputs),
-                ("target", labels_T[scored_T].tolist()),
-                ("answer", answers_T[scored_T].tolist()),
-            ):
+            targets, answers = labels_T[scored_T].tolist(), answers_T[scored_T].tolist()
+            for column, symbols in (("input", inputs), ("target", targets), ("answer", answers)):
                 row[column] = " ".join(names.get(symbol, str(symbol)) for symbol in symbols)
             rows.append(row)
         return rows

@@ -148,9 +148,7 @@ def _part_loss(model: Backbone, batch: Batch) -> Tensor:
     indices_n = F.pad(indices_n, (0, rounded_up(scored, SCORED_STEP) - scored))
     labels_n = labels_N[indices_n]
     labels_n[scored:] = IGNORE
-    hidden_nD = model.hidden(
-        batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B, indices_n
-    )
+    hidden_nD = model.hidden(*batch.inputs, indices_n)
     logits_nV = at_least_float32(model.head(hidden_nD))
     return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
 

@@ -136,7 +136,7 @@ def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tens
         count = (batch.labels_BT != IGNORE).sum() if scored is None else scored
         return cpu.loss_sum(model, batch) / count
     # Constant shapes, without synchronising with the host.
-    logits_BTV = model(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B)
+    logits_BTV = model(*batch.inputs)
     logits_NV = at_least_float32(logits_BTV.flatten(0, 1))
     labels_N = batch.labels_BT.flatten()
     if scored is None:

@@ -58,7 +58,7 @@ def test_accuracies_agree_with_the_evaluation(tiny: Tiny, options: tuple[str, ..
     if inside.needed_D is None:
         assert "deduplicate" in options[0] or "text" in options[0]
     else:
-        assert (inside.needed_accuracy_D * inside.needed_count_D).sum() == pytest.approx(right)
+        assert inside.needed_accuracy_D.min() <= counts.token_accuracy <= inside.needed_accuracy_D.max()
     if "task=reverse" in options:  # target m repeats symbol N - 1 - m, 2m + 1 tokens before it
         assert inside.needed_D.tolist() == [1, 3, 5, 7, 9, 11]
         assert np.array_equal(inside.needed_accuracy_D, inside.accuracy_M)
@@ -103,7 +103,8 @@ def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> 
     out = script("show_model", f"run={run.name}", f"results_dir={results}", "length=9").succeeded()
     folder = results / "models" / run.name
     page = (folder / "inside.html").read_text()
-    assert page.count("data:image/png;base64,") == 4
+    assert page.count("data:image/png;base64,") == 3
+    assert "distance to the last mark, beyond" in page
     assert "The first mistakes" in page
     assert "input length 9: exact match 0.000 of 200 examples" in out
     wrong = script("show_model", f"run={run.path}", "length=3000")
