@@ -24,7 +24,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -72,7 +72,6 @@ class Shape(NamedTuple):
     width: int
 
 
-NO_CONTEXT = nullcontext()
 MICRO_BATCH_TOKENS = 1300  # smaller parts of a batch cost more time than the padding they save
 WIDTH_STEP = 8  # widths and rows are multiples of it, because every new shape sets up kernels
 SCORED_STEP = 16  # scored tokens are padded to a multiple of it, for the same reason
@@ -104,9 +103,21 @@ ONEDNN_IS_EXACT = _SETTING is not None and "amx_bf16" not in PROCESSOR.get("flag
 
 
 def loss_sum(model: Backbone, batch: Batch) -> Tensor:
-    """Return the summed cross entropy of a batch in nats, computed in micro-batches."""
-    parts = micro_batches(batch, model.shape.train_length)
-    return torch.stack([_part_loss(model, part) for part in parts]).sum()
+    """Return the summed cross entropy of a batch in nats, computed in micro-batches.
+
+    The head is applied only to scored tokens, padded to a multiple of `SCORED_STEP`.
+    """
+    losses = []
+    for part in micro_batches(batch, model.shape.train_length):
+        labels_N = part.labels_BT.flatten()
+        indices_n = (labels_N != IGNORE).nonzero()[:, 0]
+        scored = len(indices_n)
+        indices_n = F.pad(indices_n, (0, rounded_up(scored, SCORED_STEP) - scored))
+        labels_n = labels_N[indices_n]
+        labels_n[scored:] = IGNORE
+        logits_nV = at_least_float32(model.head(model.hidden(*part.inputs, indices_n)))
+        losses.append(F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum"))
+    return torch.stack(losses).sum()
 
 
 def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
@@ -119,43 +130,16 @@ def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
     rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
     if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
         return [batch]
-    order_B = batch.lengths_B.argsort(descending=True, stable=True)
-    return [_micro_batch(batch, rows_b) for rows_b in order_B.split(rows)]
-
-
-def _micro_batch(batch: Batch, rows_b: Tensor) -> Batch:
-    """Return the selected rows, of which the first is the longest, with as little padding as possible."""
-    part = batch.rows(rows_b)
-    lengths_b = part.lengths_B
-    index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=batch.tokens_BT.shape[1] - 1)
-    real_bt = torch.arange(len(index_t)) < lengths_b[:, None]
-    declared_b, positions_bP = part.declared_B, part.positions_BP
-    index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(max=positions_bP.shape[1] - 1)
-    return Batch(
-        part.tokens_BT[:, index_t],
-        part.labels_BT[:, index_t].masked_fill(~real_bt, IGNORE),
-        lengths_b,
-        declared_b,
-        positions_bP[:, index_p],
-    )
-
-
-def _part_loss(model: Backbone, batch: Batch) -> Tensor:
-    """Return the summed loss, with the head applied only to scored tokens (padded to `SCORED_STEP`)."""
-    labels_N = batch.labels_BT.flatten()
-    indices_n = (labels_N != IGNORE).nonzero()[:, 0]
-    scored = len(indices_n)
-    indices_n = F.pad(indices_n, (0, rounded_up(scored, SCORED_STEP) - scored))
-    labels_n = labels_N[indices_n]
-    labels_n[scored:] = IGNORE
-    hidden_nD = model.hidden(*batch.inputs, indices_n)
-    logits_nV = at_least_float32(model.head(hidden_nD))
-    return F.cross_entropy(logits_nV, labels_n, ignore_index=IGNORE, reduction="sum")
-
-
-def profile_nothing(action_name: str) -> AbstractContextManager[None]:
-    """Take the place of Lightning's ``profile``, which creates a context for each of a step's 31 hooks."""
-    return NO_CONTEXT
+    parts = []
+    for rows_b in batch.lengths_B.argsort(descending=True, stable=True).split(rows):
+        tokens_bT, labels_bT, lengths_b, declared_b, ids_bP = batch.rows(rows_b)
+        # The last column is repeated where rounding exceeds it; it is padding then.
+        index_t = torch.arange(rounded_up(int(lengths_b[0]), WIDTH_STEP)).clamp(max=tokens_bT.shape[1] - 1)
+        index_p = torch.arange(max(len(index_t), int(declared_b.max()))).clamp(max=ids_bP.shape[1] - 1)
+        is_padding_bt = torch.arange(len(index_t)) >= lengths_b[:, None]
+        labels_bt = labels_bT[:, index_t].masked_fill(is_padding_bt, IGNORE)
+        parts.append(Batch(tokens_bT[:, index_t], labels_bt, lengths_b, declared_b, ids_bP[:, index_p]))
+    return parts
 
 
 def keep_freed_memory() -> None:
@@ -234,30 +218,26 @@ def fastest_route(model: Backbone, symbols: int, default: Route, timings: Timing
     name = "small" if is_small else "long" if is_long else "wide"
     if not isinstance(model, Transformer) or name not in timings:
         return default
-    seconds, tokens = timings[name], SHAPES[name].tokens
-    standard = f"{default.matmul} {'fused' if default.fused_from <= tokens else 'written'}"
-    limits = seconds.get(standard, (0.0, 0.0))
-    faster = [
-        case
-        for case, rounds in seconds.items()
-        if all(new < (1 - MARGIN) * old for new, old in zip(rounds, limits, strict=True))
-    ]
-    if not faster:
-        return default
-
     attention: Attention = model.layers[0].attention  # type: ignore[assignment]
     encodings: Iterable[Any] = model.encodings
     can_fuse = attention.softmax is None and all(can_use_fused_kernel(encoding) for encoding in encodings)
     kernels = {"eager": ("written",), "auto": ("written", "fused") if can_fuse else ("written",)}
     allowed = kernels.get(attention.implementation, ("fused",))
-    usable = [case for case in faster if case.split()[1] in allowed]
-    if not usable:
+    seconds, tokens = timings[name], SHAPES[name].tokens
+    standard = f"{default.matmul} {'fused' if default.fused_from <= tokens else 'written'}"
+    limits = [(1 - MARGIN) * time for time in seconds.get(standard, (0.0, 0.0))]
+    faster = {
+        sum(rounds): case.split()
+        for case, rounds in seconds.items()
+        if case.split()[1] in allowed and rounds[0] < limits[0] and rounds[1] < limits[1]
+    }
+    if not faster:
         return default
-    matmul, kernel = min(usable, key=lambda case: sum(seconds[case])).split()
+    matmul, kernel = faster[min(faster)]
     fastest = ONEDNN if matmul == "onednn" else DEFAULT
-    if (kernel == "fused") == (fastest.fused_from <= tokens):
-        return fastest
-    return fastest._replace(fused_from=min(tokens, DEFAULT.fused_from) if kernel == "fused" else NEVER)
+    if kernel == "fused":
+        return fastest._replace(fused_from=min(tokens, DEFAULT.fused_from))
+    return fastest if fastest.fused_from > tokens else fastest._replace(fused_from=NEVER)
 
 
 def calibration(say: Callable[[str], None]) -> Timings:

@@ -9,9 +9,8 @@ import pickle
 import signal
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,10 +69,16 @@ class TrainingModule(pl.LightningModule):
         self.finished = False  # whether training is complete; saved in every checkpoint
         self.gradient_norm: Tensor | None = None  # of the latest recorded step, before clipping
 
-    def train_dataloader(self) -> Iterable[MicroBatch]:
+    def train_dataloader(self) -> Iterator[MicroBatch]:
+        """Yield the parts of all steps that are left, for this device."""
         accumulated = self.trainer.accumulate_grad_batches
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        return TrainingParts(self.experiment.batches, self.first_step, accumulated, rank, world_size)
+        for step in count(self.first_step):
+            batches = [self.experiment.batches.batch(step * accumulated + i) for i in range(accumulated)]
+            scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in batches)
+            for batch in batches:
+                rows = batch.rows(slice(rank, None, world_size)) if world_size > 1 else batch
+                yield MicroBatch(rows, accumulated * world_size, scored)
 
     def transfer_batch_to_device(
         self, batch: MicroBatch, device: torch.device, dataloader_idx: int
@@ -152,25 +157,6 @@ class MicroBatch(NamedTuple):
     scored: int  # scored tokens of the whole step
 
 
-@dataclass(frozen=True)
-class TrainingParts:
-    """The parts of all steps from ``first`` on, for one device; a step has ``accumulated`` batches."""
-
-    batches: TrainingStream
-    first: int
-    accumulated: int
-    rank: int
-    world_size: int
-
-    def __iter__(self) -> Iterator[MicroBatch]:
-        for step in count(self.first):
-            batches = [self.batches.batch(step * self.accumulated + i) for i in range(self.accumulated)]
-            scored = sum(int((batch.labels_BT != IGNORE).sum()) for batch in batches)
-            for batch in batches:
-                rows = batch.rows(slice(self.rank, None, self.world_size)) if self.world_size > 1 else batch
-                yield MicroBatch(rows, self.accumulated * self.world_size, scored)
-
-
 def seed_forward(seed: int, device: torch.device) -> None:
     """Seed the random draws of a forward pass, so that a resumed run makes the same draws.
 
@@ -197,12 +183,16 @@ def is_checked(step: int, config: TrainingConfig) -> bool:
 class Recorder(Callback):
     """Record the training curve, and validate on fresh examples in distribution every ``check_every`` steps.
 
+    Every ``evaluation.every`` steps it also evaluates the lengths, without any effect on the training. With
+    several devices the first evaluates, while the others wait for it at the next step.
+
     Args:
         experiment: its validation batches have the training lengths and are not used in training.
         observers: receive each row of the training curve and the number of each finished step.
     """
 
     def __init__(self, experiment: Experiment, observers: Sequence[Observer]):
+        self.experiment = experiment
         self.training = experiment.config.training
         self.validation = TrainingStream(experiment.source, self.training.batch_size, "mixed", "validation")
         self.observers = observers
@@ -216,12 +206,22 @@ class Recorder(Callback):
         self.losses.append(outputs["loss"])
         if not ends_step(trainer, batch_idx):
             return
+        assert isinstance(module, TrainingModule)
         step = trainer.global_step
         for observer in self.observers:
             observer.step(step)
-        if not is_recorded(step, self.training):
-            return
-        assert isinstance(module, TrainingModule)
+        if is_recorded(step, self.training):
+            self._record(trainer, module, step)
+        every = self.experiment.config.evaluation.every
+        if every and step % every == 0 and trainer.is_global_zero:
+            started = time.monotonic()
+            rows = evaluate_at_step(self.experiment, module.model, step)
+            seconds = time.monotonic() - started
+            for observer in self.observers:
+                observer.evaluated(rows, seconds)
+
+    def _record(self, trainer: pl.Trainer, module: TrainingModule, step: int) -> None:
+        """Give the observers a row of the training curve, and stop the training if it is good enough."""
         assert module.gradient_norm is not None
         losses = trainer.strategy.reduce(torch.stack(self.losses))  # mean over the devices
         self.losses.clear()
@@ -256,32 +256,6 @@ class Recorder(Callback):
         if self.validation.source.task.exact:
             metrics["exact_match"] = counts.exact_match
         return metrics | {"token_accuracy": counts.token_accuracy}
-
-
-class DuringTraining(Callback):
-    """Evaluate the lengths every ``evaluation.every`` steps, without any effect on the training.
-
-    With several devices the first evaluates, while the others wait for it at the next step.
-    """
-
-    def __init__(self, experiment: Experiment, observers: Sequence[Observer]):
-        self.experiment = experiment
-        self.every = experiment.config.evaluation.every
-        self.observers = observers
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step = trainer.global_step
-        if not (self.every and ends_step(trainer, batch_idx) and step % self.every == 0):
-            return
-        if trainer.is_global_zero:
-            assert isinstance(module, TrainingModule)
-            started = time.monotonic()
-            rows = evaluate_at_step(self.experiment, module.model, step)
-            seconds = time.monotonic() - started
-            for observer in self.observers:
-                observer.evaluated(rows, seconds)
 
 
 class Checkpointer(Checkpoint):
@@ -387,7 +361,6 @@ def fit(
     callbacks = [
         *(callback.build() for callback in experiment.callbacks),
         Recorder(experiment, observers),
-        DuringTraining(experiment, observers),
         Checkpointer(checkpoint, experiment),
     ]
     with warnings.catch_warnings():
@@ -397,8 +370,9 @@ def fit(
         strategy: Any = "fsdp" if config.strategy == "fsdp" else "auto"
         if several and config.strategy != "fsdp":  # parameters of long distances may be unused
             strategy = DDPStrategy(find_unused_parameters=True)
-        profiler = PassThroughProfiler()
-        profiler.profile = cpu.profile_nothing  # type: ignore[method-assign, assignment]
+        # The profiler of Lightning would create a context for each of a step's 31 hooks.
+        profiler, no_context = PassThroughProfiler(), nullcontext()
+        profiler.profile = lambda action_name: no_context  # type: ignore[method-assign, assignment, return-value]
         trainer = pl.Trainer(
             accelerator="gpu" if device == "cuda" else device,
             devices=config.devices,
