@@ -18,14 +18,15 @@ from dataclasses import replace
 from functools import cache
 from inspect import cleandoc
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from pydantic import BaseModel, ValidationError
 
 from pe_experiments.analysis.show_encoding import encoding_view
-from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.choices import description, shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.experiment import shortest_length
 from pe_experiments.drawing import COLOURS, drawing, panel_grid, save
@@ -38,7 +39,6 @@ from pe_experiments.tasks import Task
 from pe_experiments.terminal.errors import UserError, allowed, sentence, user_errors
 from pe_experiments.terminal.files import CATALOGUE, CONFIG_DIR, read_yaml, write_atomically
 
-TIERS = ("quick", "hour", "gpu")
 PAGES = Path(__file__).parents[1] / "docs" / "encodings"
 LENGTH = 20  # input length of the accuracies in the table of tasks
 
@@ -97,15 +97,26 @@ LINES = f"""What is added to the logit of a key that is equal to the query, over
 {SHAPE.train_length} tokens. Values below {LOWEST} are left out."""
 
 
-class Card(NamedTuple):
-    """What the table says of a task: the comment of its YAML and its entry in the catalogue."""
+class TaskEntry(BaseModel, extra="forbid"):
+    """What the catalogue says of a task."""
 
-    name: str
-    example: str
+    tier: Literal["quick", "hour", "gpu"]
     suite: str = ""
-    tier: str = ""
-    recipe: str = ""
-    shown: str = ""
+    recipe: str = ""  # of a quick task
+    shown: str = ""  # what the recipe results in
+
+
+class EncodingEntry(BaseModel, extra="forbid"):
+    """What the catalogue says of an encoding."""
+
+    printed: str  # its name in papers
+    family: str  # its page
+    equals: str = ""
+    used_by: str = ""
+    bugs: str = ""
+
+
+Entry = TypeVar("Entry", bound=BaseModel)
 
 
 @cache
@@ -114,82 +125,47 @@ def read_catalogue() -> dict[str, dict[str, Any]]:
     return read_yaml(CATALOGUE)
 
 
-def read_entry(group: str, name: str, keys: Sequence[str]) -> dict[str, str]:
-    """Return the entry of an encoding or a task in the catalogue.
-
-    Raises:
-        UserError: there is no entry, or it has a key that is not in ``keys``.
-    """
-    entries = read_catalogue()[group]
-    if not isinstance(entries.get(name), dict):
+def read_entry(group: str, name: str, model: type[Entry]) -> Entry:
+    """Return the entry of an encoding or a task in the catalogue; a UserError if it is missing or wrong."""
+    try:
+        return model.model_validate(read_catalogue()[group].get(name))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, (group, name, *problem["loc"])))
+        keys = allowed(model.model_fields)
         raise UserError(
-            f"pe_experiments/{CATALOGUE.name}: {group} has no entry {name!r}; write one with the keys "
-            f"{allowed(keys)}, and run python scripts/catalogue.py"
-        )
-    unknown = sorted(entries[name].keys() - keys)
-    if unknown:
-        raise UserError(
-            f"{CATALOGUE.name}: {group}.{name}: unknown key {unknown[0]!r}; allowed: {allowed(keys)}"
-        )
-    return entries[name]
-
-
-def read_description(group: str, name: str, example: str) -> str:
-    """Return the comment in the first line of a YAML; an error shows ``example``."""
-    first_line = (CONFIG_DIR / group / f"{name}.yaml").read_text("utf-8").partition("\n")[0]
-    if not first_line.startswith("# "):
-        raise UserError(f"{group}/{name}.yaml: its first line is no comment, as in # {example}")
-    return first_line.removeprefix("# ")
-
-
-def read_card(name: str) -> Card:
-    """Return the card of a task.
-
-    Raises:
-        UserError: its description or its entry in the catalogue is missing or incomplete.
-    """
-    example = read_description("task", name, "3 1 4 -> 3 1 4")
-    card = Card(name, example, **read_entry("tasks", name, Card._fields[2:]))
-    if card.tier not in TIERS:
-        raise UserError(f"{CATALOGUE.name}: tasks.{name}.tier={card.tier!r} is not one of {', '.join(TIERS)}")
-    if (card.tier == "quick") != bool(card.recipe and card.shown):
-        raise UserError(
-            f"{CATALOGUE.name}: tasks.{name}: a quick task, and no other, has a recipe and its result (shown)"
-        )
-    return card
-
-
-def cards() -> list[Card]:
-    """Return the cards of all tasks, sorted by name."""
-    return [read_card(name) for name in shipped("task")]
+            f"pe_experiments/{CATALOGUE.name}: {key}: {problem['msg']}; allowed: an entry with {keys}"
+        ) from error
 
 
 def tasks() -> str:
     """Return the text of ``configs/task/README.md``."""
     rows = []
-    for card in cards():
-        task: Task = load_component("task", shipped("task")[card.name]).build()
-        with user_errors(f"task={card.name}", "cannot be described"):
-            rows.append(_row(card, task))
-    recipes = [
-        [f"`{card.name}`", f"`task={card.name} {card.recipe}`", card.shown] for card in cards() if card.recipe
-    ]
+    recipes = []
+    for name, section in shipped("task").items():
+        example = description("task", name)
+        entry = read_entry("tasks", name, TaskEntry)
+        task: Task = load_component("task", section).build()
+        with user_errors(f"task={name}", "cannot be described"):
+            rows.append(_row(name, example, entry, task))
+        if entry.recipe:
+            recipes.append([f"`{name}`", f"`task={name} {entry.recipe}`", entry.shown])
     heading = ("task", "example", "chance", "bag", "decoder", "blind", "order", "tier", "suite")
     table = markdown_table(heading, rows)
     commands = markdown_table(("task", "`python scripts/train.py` ...", "shown"), recipes)
     return f"{TASKS}\n{table}\n\n## Recipes\n\n{commands}\n"
 
 
-def _row(card: Card, task: Task) -> list[str]:
+def _row(name: str, example: str, entry: TaskEntry, task: Task) -> list[str]:
     """Return the row of a task in the table of tasks."""
     length = task.nearest_length(LENGTH) or shortest_length(task)
-    name = f"`{card.name}`" + ("" if length == LENGTH else f" ({length})")
+    cell = f"`{name}`" + ("" if length == LENGTH else f" ({length})")
     order = "matters" if task.order_sensitive else "control"
     blind = task.input_blind(length)
     ceilings = [task.bag_ceiling(length, prefix) for prefix in (False, True)]
     ceiling_cells = ["?" if ceiling is None else f"{ceiling:.3f}" for ceiling in ceilings]
     values = [f"{task.chance(length):.3f}", *ceiling_cells, "" if blind is None else f"{blind:.3f}"]
-    return [name, card.example, *values, order, card.tier, card.suite]
+    return [cell, example, *values, order, entry.tier, entry.suite]
 
 
 def families() -> dict[str, list[str]]:
@@ -200,7 +176,7 @@ def families() -> dict[str, list[str]]:
     """
     members: dict[str, list[str]] = {family: [] for family in read_catalogue()["families"]}
     for name in shipped("pe"):
-        family = read_encoding_entry(name)["family"]
+        family = read_entry("encodings", name, EncodingEntry).family
         if family not in members:
             raise UserError(
                 f"{CATALOGUE.name}: encodings.{name}.family={family!r} is not one of {allowed(members)}"
@@ -209,22 +185,13 @@ def families() -> dict[str, list[str]]:
     return members
 
 
-def read_encoding_entry(name: str) -> dict[str, str]:
-    """Return the entry of an encoding in the catalogue, which has at least ``printed`` and ``family``."""
-    entry = read_entry("encodings", name, ("printed", "family", "equals", "used_by", "bugs"))
-    for key, meaning in {"printed": "the name in papers", "family": "its page"}.items():
-        if key not in entry:
-            raise UserError(f"{CATALOGUE.name}: encodings.{name}.{key}, {meaning}, is missing")
-    return entry
-
-
 def encodings_index() -> str:
     """Return the text of ``configs/pe/README.md``."""
     sections = []
     for family, names in families().items():
         title = read_catalogue()["families"][family]["title"]
         page = f"../../docs/encodings/{family}.md"
-        lines = [f"- [`{name}`]({page}#{name}): {describe_encoding(name)}" for name in names]
+        lines = [f"- [`{name}`]({page}#{name}): {description('pe', name)}" for name in names]
         sections.append("\n".join([f"## [{title}]({page})", "", *lines, ""]))
     return "\n".join([ENCODINGS, *sections, COLUMNS])
 
@@ -242,29 +209,13 @@ def family_page(family: str, names: Sequence[str]) -> str:
         places = acts_on(encoding)
         caption = VECTORS if places == ["embedding"] else LINES
         rows.append([f"[`{name}`](#{name})", ", ".join(places), reads, f"{count:,}", encoder])
-        card = _card(encoding, read_encoding_entry(name))
-        sections.append("\n".join([f"## {name}", "", describe_encoding(name), "", *card, "", *_yaml(name)]))
+        sections.append(_section(name, encoding))
     about = read_catalogue()["families"][family]
     table = markdown_table(("encoding", "acts on", "reads", "parameters", "encoder"), rows)
     columns = "[What the columns mean](../../configs/pe/README.md#columns-of-the-tables)."
     caption = " ".join([caption, about["picture"]]) if "picture" in about else caption
     picture = f"![{', '.join(names)}]({family}.svg)\n\n*{caption}*"
     return "\n\n".join([f"# {about['title']}", about["about"], picture, table, columns, *sections]) + "\n"
-
-
-def describe_encoding(name: str) -> str:
-    """Return an encoding in a line, the comment of its YAML."""
-    return read_description("pe", name, "Logits fall with distance.")
-
-
-def _views(name: str) -> list[dict[str, Any]]:
-    """Return the view of an encoding in the first layer and, in a mixture of layers, in the second."""
-    shape = replace(SHAPE, train_positions=SHOWN)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        encoding = load_component("pe", shipped("pe")[name]).build(shape)
-    layers = dict.fromkeys(encoding.for_layer(layer) for layer in range(shape.num_layers))
-    return [encoding_view(name, "", layer) for layer in layers]
 
 
 def draw_family(names: Sequence[str], folder: Path, family: str) -> None:
@@ -277,8 +228,15 @@ def draw_family(names: Sequence[str], folder: Path, family: str) -> None:
 
 
 def _draw_encoding(axes: Axes, name: str) -> None:
-    """Draw the vectors of an encoding over positions, or the effect of each head over distance."""
-    views = _views(name)
+    """Draw the vectors of an encoding over positions, or the effect of each head over distance.
+
+    In a mixture of layers the first two layers are drawn.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        encoding = load_component("pe", shipped("pe")[name]).build(replace(SHAPE, train_positions=SHOWN))
+    layers = dict.fromkeys(encoding.for_layer(layer) for layer in range(SHAPE.num_layers))
+    views = [encoding_view(name, "", layer) for layer in layers]
     axes.set_title(name + (" *" if views[0]["drawn"] else ""))
     axes.set_xticks([])
     if "vectors" in views[0]:
@@ -324,26 +282,20 @@ def acts_on(encoding: PositionalEncoding) -> list[str]:
     return [place for place, changes in acts.items() if changes]
 
 
-def _card(encoding: PositionalEncoding, entry: dict[str, str]) -> list[str]:
-    """Return the docstring of an encoding up to its arguments as Markdown, and its entry in the catalogue."""
+def _section(name: str, encoding: PositionalEncoding) -> str:
+    """Return the section of an encoding: its docstring up to its arguments, its entry and its YAML."""
     text = cleandoc(type(encoding).__doc__ or "").partition("\nArgs:")[0].partition("\nClass attributes:")[0]
     text = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text.strip())
     text = re.sub(rf"(^|[.)]\s)({LABELS}):", r"\1**\2:**", text, flags=re.MULTILINE)
     text = re.sub(r"^ {4}(?=\S)", "- ", text, flags=re.MULTILINE)
     text = re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", text)
-    lines = [
-        f"- {key.replace('_', ' ').capitalize()}: {entry[key]}."
-        for key in ("equals", "used_by", "bugs")
-        if key in entry
-    ]
-    return [text, "", *lines] if lines else [text]
-
-
-def _yaml(name: str) -> list[str]:
-    """Return the lines of an encoding's YAML without its comments, as a code block."""
-    path = CONFIG_DIR / "pe" / f"{name}.yaml"
-    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
-    return ["```yaml", *lines, "```"]
+    entry = read_entry("encodings", name, EncodingEntry)
+    facts = {"Equals": entry.equals, "Used by": entry.used_by, "Bugs": entry.bugs}
+    listed = [f"- {key}: {fact}." for key, fact in facts.items() if fact]
+    yaml = (CONFIG_DIR / "pe" / f"{name}.yaml").read_text("utf-8").splitlines()
+    code = "\n".join(["```yaml", *(line for line in yaml if not line.startswith("#")), "```"])
+    parts = [f"## {name}", description("pe", name), text, "\n".join(listed), code]
+    return "\n\n".join(part for part in parts if part)
 
 
 def pages() -> dict[Path, str]:
