@@ -5,7 +5,7 @@ The explorer is a self-contained HTML page that tells why there are so many posi
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -63,42 +63,34 @@ def show_encodings(settings: ShowSettings) -> None:
     """Print the tables of encodings and write the explorer page."""
     folder = Path(settings.out or Path(settings.results_dir) / "encodings")
     refuse_among_runs(folder, settings.results_dir)
-    components = _components(settings)
+    sections = [settings.pe]
+    if settings.encodings is not None:  # each name means the same as in ``pe=NAME``
+        sections = [resolved(compose_config([f"pe={name}"]))["pe"] for name in settings.encodings]
+    components = [load_component("pe", section) for section in sections]
     with user_errors("d_model, num_heads"):
         # ``train_positions`` gives learned tables as many rows as the audit reads.
         shape = partial(
             ModelShape, settings.d_model, settings.num_heads, 2, train_length=settings.train_length
         )
         decoder, encoder = (shape(causal=causal, train_positions=audit.AUDITED) for causal in (True, False))
-    encodings = {component.label: _build(component, settings.seed, decoder) for component in components}
-    for label, encoding in encodings.items():
+    views = []
+    for component in components:
+        encoding = _build(component, settings.seed, decoder)
         if type(encoding) is not PositionalEncoding:
-            print_table(_audit_table(label, encoding))
+            print_table(_audit_table(component.label, encoding))
             say("")
+        about = (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]
+        if component.choice in shipped("pe"):
+            about = description("pe", component.choice)
+        views.append(encoding_view(component.label, about, encoding))
     print_table(_blindness_table(components, settings.seed, encoder))
     names = "-".join(safe_name(component.label) for component in components)
     if len(names) > LONGEST_NAME:
         names = f"{names[:LONGEST_NAME]}-{short_hash(names)}"
     # The published page is called explore.html.
     page = output_folder(folder, settings.results_dir) / f"explore-{names}.html"
-    views = [encoding_view(part.label, _about(part), encodings[part.label]) for part in components]
     write_atomically(page, explorer_page(views))
     say(f"\nexplorer, to be opened in a browser: {page}")
-
-
-def _about(component: Component) -> str:
-    """Return a description in one line, from the YAML of a shipped encoding or the docstring of a class."""
-    if component.choice in shipped("pe"):
-        return description("pe", component.choice)
-    return (inspect.getdoc(component.cls) or component.choice).partition("\n")[0]
-
-
-def _components(settings: ShowSettings) -> list[Component]:
-    """Return the requested encodings; each name means the same as in ``pe=NAME``."""
-    sections = [settings.pe]
-    if settings.encodings is not None:
-        sections = [resolved(compose_config([f"pe={name}"]))["pe"] for name in settings.encodings]
-    return [load_component("pe", section) for section in sections]
 
 
 def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEncoding:
@@ -118,38 +110,31 @@ def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
     else:
         size = f"head_dim {encoding.shape.head_dim}"
         criteria = audit.audit_distances(encoding, 2 * encoding.shape.train_length)
-    rows = []
+    title = f"{label}{untrained}, {size}"
+    table = Table("criterion", "measured", "holds", title=title, title_justify="left", show_edge=False)
     for criterion in criteria:
         verdict = {True: "yes", False: f"no: {criterion.problem}", None: ""}[criterion.holds]
-        rows.append((criterion.name, criterion.measured, verdict))
-    return _table(f"{label}{untrained}, {size}", ("criterion", "measured", "holds"), rows)
+        table.add_row(criterion.name, criterion.measured, verdict)
+    return table
 
 
 def _blindness_table(components: list[Component], seed: int, shape: ModelShape) -> Table:
     """Return a table that says whether an untrained encoder with each encoding ignores the word order."""
+    first, second = (" ".join(words) for words in audit.SENTENCES)
+    title = f"'{first}' against '{second}', through an untrained encoder"
+    headings = ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind")
+    table = Table(*headings, title=title, title_justify="left", show_edge=False)
     none = load_component("pe", shipped("pe")["none"])
-    rows = []
     for component in [none, *(component for component in components if component.label != none.label)]:
         if component.cls.causal_only:  # type: ignore[attr-defined]
-            rows.append((component.label, "", "", "causal only: there is no such encoder"))
+            table.add_row(component.label, "", "", "causal only: there is no such encoder")
             continue
         with user_errors("pe", "fails on three words"):
             mean, dog = audit.order_blindness(partial(_build, component, seed), shape, seed)
         verdict = "no"
         if max(mean, dog) < audit.FLOAT64_TOLERANCE:
             verdict = "yes" if component.cls is PositionalEncoding else "yes (to mirror images)"
-        rows.append((component.label, f"{mean:.1e}", f"{dog:.1e}", verdict))
-    first, second = (" ".join(words) for words in audit.SENTENCES)
-    title = f"'{first}' against '{second}', through an untrained encoder"
-    headings = ("encoding", "sentences differ by", "the word 'dog' differs by", "order-blind")
-    return _table(title, headings, rows)
-
-
-def _table(title: str, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Return a table of rich without edges."""
-    table = Table(*headings, title=title, title_justify="left", show_edge=False)
-    for row in rows:
-        table.add_row(*row)
+        table.add_row(component.label, f"{mean:.1e}", f"{dog:.1e}", verdict)
     return table
 
 

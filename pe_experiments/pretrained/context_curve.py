@@ -18,7 +18,7 @@ from pe_experiments.configuration.schema import Count, Folder, LoggerSections, S
 from pe_experiments.pretrained import report
 from pe_experiments.pretrained.finetune import FinetuneSettings, finetune
 from pe_experiments.pretrained.measures import Loss, Retrieval, spelled
-from pe_experiments.pretrained.model import WITHOUT_FACTOR, Block, PretrainedModel, Rope
+from pe_experiments.pretrained.model import WITHOUT_FACTOR, Block, PretrainedModel, Rescaling
 from pe_experiments.store.csv_files import read_csv, to_csv
 from pe_experiments.store.directory import RunDirectory, output_folder
 from pe_experiments.store.names import file_digest, safe_name, short_hash
@@ -38,7 +38,7 @@ class PretrainedSettings(Section):
     model: Folder
     text: Folder | None
     measure: Literal["loss", "needle", "variables"]
-    rope: Annotated[list[Rope], Field(min_length=1)]
+    rope: Annotated[list[Rescaling], Field(min_length=1)]
     lengths: Annotated[list[Count], Field(min_length=1)] | None
     factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None
     stretches: Annotated[int, Field(ge=1, le=1000)]
@@ -57,7 +57,7 @@ class PretrainedSettings(Section):
 class Cell(NamedTuple):
     """One point of the figure: a rescaling at a context length."""
 
-    rope: Rope
+    rope: Rescaling
     length: int
     factor: float
     block: Block | None  # RoPE parameters

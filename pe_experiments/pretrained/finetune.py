@@ -38,41 +38,32 @@ class FinetuneSettings(Section):
     seed: Seed
 
 
-class Windows:
-    """Windows of ``length`` tokens at random places of a text, the same for every model.
+def windows(text: Text, model: PretrainedModel, length: int, settings: FinetuneSettings) -> Iterator[Tensor]:
+    """Yield batches of windows of ``length`` tokens at random places of a text, the same for every model.
 
     Raises:
         UserError: the text is shorter than a window, or cannot be tokenized.
     """
+    generator = random.Random(settings.seed)
+    total = text.ends[-1]
+    count = min(total, BYTES_PER_TOKEN * length)
+    prefix = model.prefix()
+    needed = length - len(prefix)
 
-    def __init__(self, text: Text, model: PretrainedModel, length: int, settings: FinetuneSettings):
-        self.text = text
-        self.model = model
-        self.length = length
-        self.settings = settings
-        self._window(random.Random(settings.seed))
-
-    def __iter__(self) -> Iterator[Tensor]:
-        generator = random.Random(self.settings.seed)
-        while True:
-            yield torch.tensor([self._window(generator) for _ in range(self.settings.batch_size)])
-
-    def _window(self, generator: random.Random) -> list[int]:
-        total = self.text.ends[-1]
-        count = min(total, BYTES_PER_TOKEN * self.length)
-        part = self.text.read(generator.randrange(total - count + 1), count).tobytes()
+    def window() -> list[int]:
+        part = text.read(generator.randrange(total - count + 1), count).tobytes()
         with user_errors("model", "cannot tokenize the text"):
-            tokenized = self.model.tokenizer(part.decode(errors="ignore"), add_special_tokens=False)
-        tokens = tokenized.input_ids
-        prefix = self.model.prefix()
-        needed = self.length - len(prefix)
+            tokens = model.tokenizer(part.decode(errors="ignore"), add_special_tokens=False).input_ids
         if len(tokens) < needed:
             raise UserError(
                 f"finetune.text: {count:,} bytes have {len(tokens):,} tokens; allowed: at least "
-                f"finetune.length={self.length}"
+                f"finetune.length={length}"
             )
         start = generator.randrange(len(tokens) - needed + 1)
         return prefix + tokens[start : start + needed]
+
+    while True:
+        yield torch.tensor([window() for _ in range(settings.batch_size)])
 
 
 def finetune(
@@ -96,15 +87,15 @@ def finetune(
         UserError: the text or the memory is too small, or a loss is not finite.
     """
     missing = {folder: job for folder, job in jobs.items() if not folder.exists()}
-    windows = {length: Windows(text, model, length, settings) for _, length in missing.values()}
     if missing:
-        longest = max(windows)
+        longest = max(length for _, length in missing.values())
         model.refuse_large(longest, longest, device, settings.batch_size)
+        next(windows(text, model, longest, settings))  # an unsuitable text is refused before all trainings
     for folder, (block, length) in missing.items():
         network = model.load(block, device)
         display.start(f"{model.name} fine-tuned, {folder.name}", settings.steps)
         try:
-            losses = _fit(network, windows[length], settings, display)
+            losses = _fit(network, windows(text, model, length, settings), settings, display)
         finally:
             display.stop()
         config = network.config.get_text_config()
@@ -119,7 +110,7 @@ def finetune(
 
 
 def _fit(
-    network: Any, windows: Windows, settings: FinetuneSettings, display: Display
+    network: Any, batches: Iterator[Tensor], settings: FinetuneSettings, display: Display
 ) -> list[dict[str, float]]:
     """Train a network in place, and return the loss of every step."""
     from transformers import get_constant_schedule_with_warmup
@@ -128,7 +119,7 @@ def _fit(
     optimizer = torch.optim.AdamW(network.parameters(), settings.learning_rate, weight_decay=0.0)
     schedule = get_constant_schedule_with_warmup(optimizer, settings.steps // 10)
     losses: list[dict[str, float]] = []
-    for step, tokens_BT in enumerate(islice(windows, settings.steps), start=1):
+    for step, tokens_BT in enumerate(islice(batches, settings.steps), start=1):
         tokens_BT = tokens_BT.to(network.device)
         loss = network(tokens_BT, labels=tokens_BT, use_cache=False).loss
         if not torch.isfinite(loss):

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.component import user_errors
 from pe_experiments.evaluation.metrics import wilson_interval
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.tasks.text import Text
-from pe_experiments.terminal.errors import UserError
+from pe_experiments.terminal.errors import UserError, user_errors
 
 READ_BYTES = 1 << 20  # read from the end of each part; windows longer than 32,768 tokens need more
 SLACK_TOKENS = 8  # more tokens of an answer, for an introduction

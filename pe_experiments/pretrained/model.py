@@ -13,7 +13,7 @@ import torch
 
 from pe_experiments.terminal.errors import UserError, sentence
 
-Rope = Literal["as_is", "truncated", "linear", "ntk", "yarn", "llama3", "none"]
+Rescaling = Literal["as_is", "truncated", "linear", "ntk", "yarn", "llama3", "none"]
 UNCHANGED = ("as_is", "truncated")  # which read all tokens, or the last ones of the original length
 WITHOUT_FACTOR = (*UNCHANGED, "none")
 Block = dict[str, Any]  # ``rope_parameters`` of a configuration of transformers
@@ -86,7 +86,7 @@ class PretrainedModel:
         start = self.tokenizer("").input_ids[:1]
         return start if start == [self.tokenizer.bos_token_id] else []
 
-    def block(self, rope: Rope, factor: float) -> Block | None:
+    def block(self, rope: Rescaling, factor: float) -> Block | None:
         """Return the ``rope_parameters`` of a rescaling by this factor; a factor of 1 gives plain RoPE.
 
         Without rotation (``none``) attention does not see positions. Linear scaling by a large factor says so

@@ -1,6 +1,6 @@
 """Test the fine-tuning of pretrained models against a plain loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pe_experiments.pretrained import finetune as finetune_module
-from pe_experiments.pretrained.finetune import FinetuneSettings, Windows
+from pe_experiments.pretrained.finetune import FinetuneSettings, windows
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal.errors import UserError
 from tests.unit.pretrained.conftest import FINETUNE, TRAINED, Evaluate
@@ -40,11 +40,11 @@ def finetuned(evaluate: Evaluate, other_text: Path) -> Finetune:
     return run
 
 
-def plain_loop(network: Any, windows: list[torch.Tensor]) -> None:
+def plain_loop(network: Any, batches: list[torch.Tensor]) -> None:
     """Train with AdamW, warm-up over a tenth of the steps, and clipped gradients."""
     parameters = list(network.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.0)
-    for step, tokens_BT in enumerate(windows):
+    for step, tokens_BT in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * min(1.0, step / (STEPS // 10))
         logits_BTV = network(tokens_BT).logits[:, :-1]
@@ -68,8 +68,7 @@ def test_a_rescaled_model_is_finetuned_as_by_a_plain_loop(
     settings = FinetuneSettings.model_validate(FINETUNE | {"steps": STEPS, "text": str(other_text)})
     for rope, length in (("yarn", 64), ("truncated", TRAINED)):  # factor 2; 64 is the longest of lengths
         expected = model.load(model.block(rope, 2.0), "cpu")
-        windows = list(islice(Windows(Text(str(other_text)), model, length, settings), STEPS))
-        plain_loop(expected, windows)
+        plain_loop(expected, list(islice(windows(Text(str(other_text)), model, length, settings), STEPS)))
         loaded = AutoModelForCausalLM.from_pretrained(tuned[rope])
         assert loaded.config.rope_parameters == expected.config.rope_parameters
         assert loaded.config.max_position_embeddings == length
@@ -90,11 +89,11 @@ def test_a_finetuned_model_is_trained_once(finetuned: Finetune, monkeypatch: pyt
     trained: list[int] = []
     original = finetune_module._fit
 
-    def count(network: Any, windows: Windows, *arguments: Any) -> list[dict[str, float]]:
-        trained.append(windows.length)
+    def count(network: Any, batches: Iterator[torch.Tensor], *arguments: Any) -> list[dict[str, float]]:
+        trained.append(next(batches).shape[1])
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return original(network, windows, *arguments)
+        return original(network, batches, *arguments)
 
     monkeypatch.setattr(finetune_module, "_fit", count)
     fixed = {"length": 64}
