@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pe_experiments.analysis.probe import DISTANCE, probe_cells
 from pe_experiments.analysis.trained_model import TrainedModel
-from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
+from pe_experiments.data.batches import Batch
 from pe_experiments.drawing import (
     COLOURS,
     FIGURE_WIDTH,
@@ -111,9 +111,7 @@ def look_inside(trained: TrainedModel, length: int | None = None, examples: int 
     tokens = layout.tokens(inputs, task.target_length(length))
     if tokens > MOST_TOKENS:
         raise UserError(f"length={length} has {tokens:,} tokens; allowed: at most {MOST_TOKENS:,} tokens")
-    blocks = range(-(-examples // BLOCK_EXAMPLES))
-    batches = [experiment.source.evaluation_block(length, block) for block in blocks]
-    batches[-1] = batches[-1].rows(slice(examples - BLOCK_EXAMPLES * blocks[-1]))
+    batches = list(experiment.source.evaluation_blocks(length, examples))
     first = layout.first_target(inputs)
     marks = {IGNORE: "", layout.bos: "begin", layout.sep: "|", layout.eos: "end", layout.slot: "_"}
     counts_M2 = torch.zeros(task.target_length(length), 2, dtype=torch.double)  # right and all targets

@@ -1,12 +1,12 @@
 """Load a trained model to look inside: its answers and its attention weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.analysis.model_folder import is_model_folder, read_model_folder
@@ -92,13 +92,7 @@ class TrainedModel:
             context = arguments[2]
             weights[context.layer] = layer.weights(*arguments[:3])
 
-        layers = [module for module in self.model.modules() if isinstance(module, Attention)]
-        hooks = [layer.register_forward_hook(record) for layer in layers]
-        try:
-            self.model.eval().hidden(*batch.inputs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        self._run(batch, Attention, record)
         return weights
 
     @torch.no_grad()
@@ -108,15 +102,19 @@ class TrainedModel:
         A model without a `Layer` of this package has one layer, its output after the last norm.
         """
         states: list[Tensor] = []
-        layers = [module for module in self.model.modules() if isinstance(module, Layer)]
-        hooks = [layer.register_forward_hook(lambda *call: states.append(call[-1])) for layer in layers]
-        try:
-            last_BTD = self.model.eval().hidden(*batch.inputs)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        last_BTD = self._run(batch, Layer, lambda *call: states.append(call[-1]))
         embedded_BTD = self.model.embed(batch.tokens_BT, batch.positions_BP, batch.declared_B)
         return torch.stack([embedded_BTD, *(states or [last_BTD])])
+
+    def _run(self, batch: Batch, kind: type[nn.Module], hook: Callable[..., None]) -> Tensor:
+        """Return hidden states [B, T, D], and call a hook after every module of a kind."""
+        modules = [module for module in self.model.modules() if isinstance(module, kind)]
+        handles = [module.register_forward_hook(hook) for module in modules]
+        try:
+            return self.model.eval().hidden(*batch.inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 def load_model(run: str | Path, trust: bool = False) -> TrainedModel:

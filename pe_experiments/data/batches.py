@@ -79,6 +79,11 @@ class Source:
             ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, generator)
         return _trimmed(rows, ids_BP)
 
+    def evaluation_blocks(self, length: int, examples: int, window: int | None = None) -> Iterator[Batch]:
+        """Yield the first ``examples`` evaluation examples of an input length, block by block."""
+        for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
+            yield self.evaluation_block(length, block, window).rows(slice(examples - start))
+
     def sequences(self, inputs_BN: Tensor, targets_BM: Tensor) -> Sequences:
         """Return examples as sequences, with the task's position ids if the policy uses them."""
         rows = self.format.lay_out(inputs_BN, targets_BM)
@@ -183,7 +188,11 @@ def seen_in_training(
     trained_lengths = [length for length in counts if length in batches.source.train_lengths]
     if not trained_lengths:
         return counts
-    evaluation_inputs = {length: _evaluation_inputs(source, length, examples) for length in trained_lengths}
+    evaluation_inputs: dict[int, list[bytes]] = {}
+    for length in trained_lengths:
+        blocks = source.evaluation_blocks(length, examples)
+        inputs = [source.format.inputs(block.tokens_BT, source.task.input_length(length)) for block in blocks]
+        evaluation_inputs[length] = [*map(bytes, torch.cat(inputs).numpy())]
     distinct_inputs = {length: set(inputs) for length, inputs in evaluation_inputs.items()}
     seen_inputs: dict[int, set[bytes]] = {length: set() for length in trained_lengths}
     training_examples = min(trained_batches * batches.batch_size, MOST_COMPARED)
@@ -194,14 +203,6 @@ def seen_in_training(
                 compared_BN = inputs_BN[rows_B < training_examples - draw * per_draw]
                 training_inputs = map(bytes, compared_BN.numpy())
                 seen_inputs[length] |= distinct_inputs[length].intersection(training_inputs)
-    for length, inputs in evaluation_inputs.items():
-        counts[length] = sum(content in seen_inputs[length] for content in inputs)
+    for length, contents in evaluation_inputs.items():
+        counts[length] = sum(content in seen_inputs[length] for content in contents)
     return counts
-
-
-def _evaluation_inputs(source: Source, length: int, examples: int) -> list[bytes]:
-    """Return the bytes of the input of each evaluation example."""
-    blocks = [source.evaluation_block(length, block) for block in range(-(-examples // BLOCK_EXAMPLES))]
-    input_length = source.task.input_length(length)
-    inputs_EN = torch.cat([source.format.inputs(block.tokens_BT, input_length) for block in blocks])
-    return list(map(bytes, inputs_EN[:examples].numpy()))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch, Source, TrainingStream
+from pe_experiments.data.batches import Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
 from pe_experiments.evaluation.metrics import EXACT_MATCH, all_correct, wilson_interval
 from pe_experiments.evaluation.tables import Details
@@ -240,15 +240,14 @@ def extrapolation_curve(
             source.task.input_length(content_length), source.task.target_length(content_length)
         )
         used_window = None if window is None or tokens <= window + 1 else window  # else all tokens fit
-        largest_ids: list[float] = []
-        blocks = _blocks(source, content_length, examples, used_window, largest_ids)
+        blocks = source.evaluation_blocks(content_length, examples, used_window)
         display.start(f"evaluating length {length}", examples)
         details.begin(content_length)
         counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window, details.add)
         further_columns = details.end()
         low, high = wilson_interval(counts.exact, counts.examples)
         yield {
-            **point(source, length, content_length, max_length, max(largest_ids)),
+            **point(source, length, content_length, max_length, details.largest_id),
             "examples": counts.examples,
             "token_accuracy": counts.token_accuracy,
             "exact_match": counts.exact_match,
@@ -260,16 +259,6 @@ def extrapolation_curve(
             "input_blind": source.task.input_blind(content_length),
             **further_columns,
         }
-
-
-def _blocks(
-    source: Source, length: int, examples: int, window: int | None, largest_ids: list[float]
-) -> Iterator[Batch]:
-    """Yield the evaluation examples of a length; record the largest position id of each block."""
-    for block, start in enumerate(range(0, examples, BLOCK_EXAMPLES)):
-        batch = source.evaluation_block(length, block, window)
-        largest_ids.append(float(batch.positions_BP.max()))
-        yield batch.rows(slice(examples - start))
 
 
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:

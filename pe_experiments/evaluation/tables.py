@@ -35,11 +35,13 @@ class Details:
 
     def begin(self, length: int) -> None:
         self._length = length
+        self.largest_id = 0.0  # of the position ids
         self._values: dict[str, list[Tensor]] = {metric.name: [] for metric in self.metrics}
         self._counts_M2 = torch.zeros(self.source.task.target_length(length), 2, dtype=torch.long)
         self._counts_D4 = torch.zeros(len(DEPTHS), 4, dtype=torch.long)  # examples, exact, right, tokens
 
     def add(self, batch: Batch, answers_BT: Tensor) -> None:
+        self.largest_id = max(self.largest_id, float(batch.positions_BP.max()))
         for metric in self.metrics:
             self._values[metric.name].append(metric_values(metric, batch, answers_BT))
         if self.save:

@@ -41,9 +41,8 @@ def test_each_token_of_an_answer_is_predicted_from_the_last_tokens(
     model, source = experiment.untrained_model().eval(), experiment.evaluation_source
     for row in extrapolation_curve(model, source, [4, 9], 6, experiment.max_length, window=window):
         whole = source.evaluation_block(row["content_length"], 0).rows(slice(6))
-        block = source.evaluation_block(row["content_length"], 0, window)
-        assert row["largest_position"] == float(block.positions_BP.max())
-        batch = block.rows(slice(6))
+        batch = source.evaluation_block(row["content_length"], 0, window).rows(slice(6))
+        assert row["largest_position"] == float(batch.positions_BP.max())
         assert torch.equal(batch.tokens_BT, whole.tokens_BT)
         declared = min(int(whole.declared_B[0]), window + 1)
         ids_BP = batch.positions_BP[:, :declared].expand(6, -1)
