@@ -98,8 +98,6 @@ LINES = f"""What is added to the logit of a key that is equal to the query, over
 
 
 class TaskEntry(BaseModel, extra="forbid"):
-    """What the catalogue says of a task."""
-
     tier: Literal["quick", "hour", "gpu"]
     suite: str = ""
     recipe: str = ""  # of a quick task
@@ -107,8 +105,6 @@ class TaskEntry(BaseModel, extra="forbid"):
 
 
 class EncodingEntry(BaseModel, extra="forbid"):
-    """What the catalogue says of an encoding."""
-
     printed: str  # its name in papers
     family: str  # its page
     equals: str = ""
@@ -157,7 +153,6 @@ def tasks() -> str:
 
 
 def _row(name: str, example: str, entry: TaskEntry, task: Task) -> list[str]:
-    """Return the row of a task in the table of tasks."""
     length = task.nearest_length(LENGTH) or shortest_length(task)
     cell = f"`{name}`" + ("" if length == LENGTH else f" ({length})")
     order = "matters" if task.order_sensitive else "control"
@@ -219,7 +214,6 @@ def family_page(family: str, names: Sequence[str]) -> str:
 
 
 def draw_family(names: Sequence[str], folder: Path, family: str) -> None:
-    """Draw a panel for each encoding."""
     with drawing(["svg"]):
         figure, panels = panel_grid(len(names), 4, 1.3)
         for axes, name in zip(panels, names, strict=True):
@@ -299,7 +293,6 @@ def _section(name: str, encoding: PositionalEncoding) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return the text of each generated page."""
     indexes = {CONFIG_DIR / "task" / "README.md": tasks(), CONFIG_DIR / "pe" / "README.md": encodings_index()}
     return indexes | {
         PAGES / f"{family}.md": family_page(family, names) for family, names in families().items()

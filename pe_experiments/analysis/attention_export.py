@@ -108,7 +108,6 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
 
 
 def _device(encoding: PositionalEncoding) -> torch.device | None:
-    """Return the device of the parameters, or None if there are none."""
     return next((parameter.device for parameter in encoding.parameters()), None)
 
 

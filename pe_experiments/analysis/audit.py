@@ -45,7 +45,6 @@ def vectors_of(encoding: AbsoluteEncoding, positions: int) -> Tensor:
 
 
 def pairwise_distances(vectors_PW: Tensor) -> Tensor:
-    """Return Euclidean distances [P, P] between all pairs of vectors."""
     # From differences, because computing them from dot products loses seven digits for nearly equal vectors.
     return torch.cdist(vectors_PW, vectors_PW, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -60,10 +59,9 @@ def shift_matrix(width: int, base: float, offset: float) -> Tensor:
 
 
 def fitted_shift(vectors_PW: Tensor, offset: int, fitted: int) -> tuple[float, float]:
-    """Fit a linear map from v(p) to v(p + offset) at the first positions and return its largest errors.
+    """Return the largest errors of a linear map from v(p) to v(p + offset).
 
-    Returns:
-        The largest error at the first ``fitted`` positions, to which the map is fitted, and at later ones.
+    The map is fitted at the first ``fitted`` positions. The errors are those there and at later positions.
     """
     inputs_PW = vectors_PW[:-offset]
     targets_PW = vectors_PW[offset:]
@@ -208,8 +206,7 @@ def audit_distances(encoding: PositionalEncoding, distances: int) -> Iterator[Cr
 def order_blindness(make_encoding: MakeEncoding, shape: ModelShape, seed: int = 0) -> tuple[float, float]:
     """Return how much the outputs of an untrained encoder differ between the two `SENTENCES`.
 
-    Returns:
-        The relative difference of the mean over words, and of the word "dog".
+    Both are relative: the difference of the mean over words, and of the word "dog".
     """
     hidden_2WD = read_both(make_encoding, shape, seed)
     mean_2D = hidden_2WD.mean(dim=1)

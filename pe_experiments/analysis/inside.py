@@ -93,10 +93,7 @@ class Inside:
 def look_inside(trained: TrainedModel, length: int | None = None, examples: int = 200) -> Inside:
     """Return what a trained model attends to, and where its answers are right, on evaluation examples.
 
-    Args:
-        trained: the model, from `load_model`.
-        length: input length; None means the longest training length.
-        examples: number of examples, at least 1.
+    ``length`` is the input length; None means the longest training length.
 
     Raises:
         UserError: the task has no input of this length, or it is too long.

@@ -103,7 +103,6 @@ def fit_linear(states_ND: Tensor, values_N: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _scores(read_N: Tensor, true_N: Tensor) -> dict[str, float]:
-    """Return R^2, the mean absolute error and the number of tokens; NaN where they are not defined."""
     if not len(true_N):
         return {"r2": math.nan, "error": math.nan, "tokens": 0}
     true_N = true_N.double()
@@ -154,7 +153,6 @@ def probe_cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def probe_table(table: pd.DataFrame) -> Table:
-    """Return the result of `probe_positions` as a table of rich: a row per layer, R^2 and error in tokens."""
     cells = probe_cells(table)
     headings = ["\n".join(column) for column in cells.columns.tolist()]
     note = "R² and mean absolute error of linear maps, fitted to hidden states at the training lengths"

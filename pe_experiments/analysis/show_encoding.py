@@ -101,7 +101,6 @@ def _build(component: Component, seed: int, shape: ModelShape) -> PositionalEnco
 
 
 def _audit_table(label: str, encoding: PositionalEncoding) -> Table:
-    """Return a table of the criteria of `audit` for an encoding."""
     count = sum(parameter.numel() for parameter in trainable(encoding).values())
     untrained = f", before training ({count:,} parameters)" if count else ""
     if isinstance(encoding, AbsoluteEncoding):

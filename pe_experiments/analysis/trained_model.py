@@ -52,12 +52,7 @@ class TrainedModel:
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))
         targets_BM = F.pad(targets_BM, (0, longest - targets_BM.shape[1]), value=IGNORE)
-        rows = source.sequences(inputs_BN, targets_BM)
-        ids_BP = rows.ids_BT
-        if ids_BP is None:
-            draws = torch.Generator().manual_seed(source.seed)
-            ids_BP = source.positions.evaluation_ids(rows.declared_B, source.train_length, draws)
-        return Batch(rows.tokens_BT, rows.labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
+        return source.batch(inputs_BN, targets_BM, torch.Generator().manual_seed(source.seed))
 
     @torch.no_grad()
     def answers(self, inputs: Inputs) -> list[list[int]]:

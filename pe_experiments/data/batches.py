@@ -42,6 +42,11 @@ class Batch(NamedTuple):
         ids_BP = ids_BP if len(ids_BP) == 1 else ids_BP[index]
         return Batch(tokens_BT[index], labels_BT[index], lengths_B[index], declared_B[index], ids_BP)
 
+    def trimmed(self) -> Batch:
+        """Return a batch as wide as its longest row; all answers may be shorter than the longest possible."""
+        longest = int(self.lengths_B.max())
+        return self._replace(tokens_BT=self.tokens_BT[:, :longest], labels_BT=self.labels_BT[:, :longest])
+
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The arguments of `Backbone.hidden`."""
@@ -70,14 +75,19 @@ class Source:
         """
         index = block_index(length, block)
         generator = stream(self.seed, "evaluation", index)
-        rows = self.sequences(*self.task.for_split("evaluation").sample(length, BLOCK_EXAMPLES, generator))
+        examples = self.task.for_split("evaluation").sample(length, BLOCK_EXAMPLES, generator)
+        return self.batch(*examples, stream(self.seed, "evaluation positions", index), window).trimmed()
+
+    def batch(
+        self, inputs_BN: Tensor, targets_BM: Tensor, generator: torch.Generator, window: int | None = None
+    ) -> Batch:
+        """Return examples for an evaluation, whose position ids may be drawn from the generator."""
+        tokens_BT, labels_BT, lengths_B, declared_B, ids_BP = self.sequences(inputs_BN, targets_BM)
         if window is not None:
-            rows = rows._replace(declared_B=rows.declared_B.clamp(max=window + 1))
-        ids_BP = rows.ids_BT
+            declared_B = declared_B.clamp(max=window + 1)
         if ids_BP is None:
-            generator = stream(self.seed, "evaluation positions", index)
-            ids_BP = self.positions.evaluation_ids(rows.declared_B, self.train_length, generator)
-        return _trimmed(rows, ids_BP)
+            ids_BP = self.positions.evaluation_ids(declared_B, self.train_length, generator)
+        return Batch(tokens_BT, labels_BT, lengths_B, declared_B, ids_BP)
 
     def evaluation_blocks(self, length: int, examples: int, window: int | None = None) -> Iterator[Batch]:
         """Yield the first ``examples`` evaluation examples of an input length, block by block."""
@@ -97,10 +107,9 @@ class Source:
 class TrainingStream:
     """Batches of the training lengths, with one length per row (``mixed``) or batch (``single_length``).
 
-    The examples of the two splits, ``training`` and ``validation``, are drawn independently.
-
-    The first ``first`` batches are skipped, rounded up to whole draws, so that a run that continues another
-    one does not repeat its examples.
+    The examples of the two splits, ``training`` and ``validation``, are drawn independently. The first
+    ``first`` batches are skipped, rounded up to whole draws, so that a run that continues another one does
+    not repeat its examples.
     """
 
     def __init__(
@@ -128,7 +137,7 @@ class TrainingStream:
             ids_BP = source.positions.training_ids(batch.declared_B, source.train_length, generator)
         else:
             ids_BP = source.positions.raised(batch.ids_BT, source.train_length, generator)
-        return _trimmed(batch, ids_BP)
+        return Batch(*batch[:4], ids_BP).trimmed()
 
     def _sequences(self, draw: int) -> Sequences:
         """Return the rows [R] of all batches of a draw, padded to the longest training sequence."""
@@ -150,7 +159,6 @@ class TrainingStream:
         return Sequences(tokens_RT, labels_RT, lengths_R, declared_R, ids_RT)
 
     def _lengths(self, generator: torch.Generator) -> Tensor:
-        """Return the input length of every row of a draw."""
         choices = torch.tensor(self.source.train_lengths)
         if self.batching == "mixed":
             rows = BATCHES_PER_DRAW * self.batch_size
@@ -167,13 +175,6 @@ class TrainingStream:
             if longest is None or length <= longest:
                 rows_B = (lengths_R == length).nonzero()[:, 0]
                 yield length, rows_B, *task.sample(length, len(rows_B), generator)
-
-
-def _trimmed(rows: Sequences, ids_BP: Tensor) -> Batch:
-    """Return a batch as wide as its longest row; all answers may be shorter than the longest possible one."""
-    longest = int(rows.lengths_B.max())
-    tokens_BT, labels_BT = rows.tokens_BT[:, :longest], rows.labels_BT[:, :longest]
-    return Batch(tokens_BT, labels_BT, rows.lengths_B, rows.declared_B, ids_BP)
 
 
 def seen_in_training(

@@ -62,7 +62,6 @@ class Tally:
 
     @property
     def loss(self) -> float:
-        """Return the mean cross entropy over ``scored`` in nats; NaN under greedy decoding."""
         return self.loss_sum / self.scored
 
 
@@ -82,8 +81,7 @@ def tally(
         decoding: ``greedy`` feeds the model's answers back instead of the correct ones; it needs batches of a
             single input length in a format with ``feeds_back``.
         show: called with the number of finished examples.
-        window: number of tokens that the model reads for each prediction, beside BOS (`last_tokens_hidden`);
-            None reads all. The batches come from `Source.evaluation_block` with the same window.
+        window: see `last_tokens_hidden`; the batches come from `Source.evaluation_block` with it.
         keep: called with the parts of batches that were answered, and the answers, both on the CPU.
     """
     device = next(model.parameters()).device
@@ -174,10 +172,7 @@ def last_tokens_hidden(
     that end with the marked one, or all if there are fewer. Its position ids are the first of the row, as if
     the text began with it. N marked tokens need N forward rows, so the stride of the window is one token.
 
-    Args:
-        batch: gives position ids and declared lengths, both for BOS and at most ``window`` tokens.
-        tokens_BT: the tokens, of which the first is BOS.
-        predicting_BT: marks the tokens after which the model predicts.
+    ``batch`` gives position ids and declared lengths, both for BOS and at most ``window`` tokens.
     """
     row_N, last_N = predicting_BT.nonzero(as_tuple=True)
     first_N = (last_N - window + 1).clamp(min=1)
@@ -220,15 +215,9 @@ def extrapolation_curve(
 ) -> Iterator[Row]:
     """Yield one row per length, as soon as it is measured, with the columns of ``extrapolation.csv``.
 
-    ``loss`` is None under greedy decoding.
-
-    Args:
-        lengths: input lengths; each is lowered to the nearest length that the task has.
-        examples: number of examples per length.
-        max_length: longest input length in training.
-        display: shows the progress at each length.
-        details: collects further tables, and the columns of further metrics.
-        window: number of tokens that the model reads for each prediction (`last_tokens_hidden`); None: all.
+    Each of ``lengths`` is lowered to the nearest length that the task has. ``max_length`` is the longest in
+    training, and ``window`` that of `last_tokens_hidden`. ``details`` collects further tables and the columns
+    of further metrics. ``loss`` is None under greedy decoding.
     """
     model.eval()
     display = display or Display()

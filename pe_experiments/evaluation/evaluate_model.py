@@ -85,7 +85,6 @@ def _curve(
 
 
 def describe_model(model: Backbone) -> dict[str, Any]:
-    """Return the number of parameters of the model and of its encoding."""
     modules = {"parameters": model, "encoding_parameters": model.encodings}
     return {
         name: sum(parameter.numel() for parameter in module.parameters()) for name, module in modules.items()

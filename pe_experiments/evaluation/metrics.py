@@ -65,7 +65,6 @@ class Metric:
             object.__setattr__(self, "label", self.name.replace("_", " "))
 
     def __call__(self, batch: Batch, answers_BT: Tensor) -> Any:
-        """Return the value of each row."""
         assert self.of, f"{self.name} is measured in the forward pass"
         return self.of(batch, answers_BT)
 
@@ -107,12 +106,11 @@ DESCRIBED = ("label", "bounds", "higher_is_better", "unit", "binary")
 
 
 def exact_match(batch: Batch, answers_BT: Tensor) -> Tensor:
-    """Return whether the answer equals the label at every scored token of a row, [B]."""
+    """Return for each row [B] whether the answer equals the label at every scored token."""
     return all_correct(batch.labels_BT, answers_BT)
 
 
 def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
-    """Return the exact match of each example [B]: the answer equals the label at every scored token."""
     return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
 
 
@@ -164,7 +162,6 @@ def described_metric(name: str, description: Any) -> Metric:
 
 
 def unknown(value: Any) -> bool:
-    """Return whether a value is None or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
@@ -266,7 +263,6 @@ class Summary:
 
 
 def summaries_of(metrics: Sequence[Metric]) -> dict[str, Summary]:
-    """Return the summaries of metrics by column."""
     summaries = [Summary(metric, span) for metric in metrics for span in SPAN_WORDS]
     return {summary.column: summary for summary in summaries}
 

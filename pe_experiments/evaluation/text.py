@@ -58,18 +58,10 @@ class Scorer:
     Of a longer context the model reads only the last ``window`` tokens.
     """
 
-    def __init__(
-        self,
-        model: Backbone,
-        source: Source,
-        display: Display | None = None,
-        window: int | None = None,
-    ):
+    def __init__(self, model: Backbone, source: Source, window: int | None = None):
         self.model = model
         self.source = source
-        self.display = display or Display()
         self.window = window
-        self.windows = 0  # scored since the progress was started
         self.generator = torch.Generator().manual_seed(named_seed(source.seed, "text positions"))
         self.largest_id: dict[int, float] = {}
         self.sums: defaultdict[Kind, Tally] = defaultdict(Tally)
@@ -85,8 +77,6 @@ class Scorer:
             scores.append((scored[0][:, -stride:], scored[1][:, -stride:]))
             stop -= stride
         scores.append(self._scores(windows_RL[:, :stop], length))
-        self.windows += len(windows_RL)
-        self.display.step(self.windows)
         losses, right = zip(*reversed(scores), strict=True)
         return torch.cat(losses, dim=1), torch.cat(right, dim=1)
 
@@ -145,16 +135,10 @@ def evaluate_text(
     display: Display | None = None,
     window: int | None = None,
 ) -> tuple[list[Row], list[Row]]:
-    """Evaluate a language model at these context lengths, on the same bytes at each length.
+    """Return the rows of ``extrapolation.csv`` for non-overlapping windows, and the rows of ``text.csv``.
 
-    Args:
-        examples: number of stretches of text.
-        max_length: longest context length in training.
-        display: shows the progress at each length.
-        window: number of tokens that the model reads of a longer context; None reads all.
-
-    Returns:
-        The rows of ``extrapolation.csv`` for non-overlapping windows, and the rows of ``text.csv``.
+    Each of the context ``lengths`` is evaluated on the same ``examples`` stretches of text. ``max_length`` is
+    the longest in training. The model reads ``window`` tokens of a longer context, or all (None).
     """
     model.eval()
     task = source.task.for_split("evaluation")
@@ -162,8 +146,12 @@ def evaluate_text(
     contents = sorted(set(content_lengths.values()))
     stride = max(1, min(STRIDE, contents[0] // 4))
     generator = torch.Generator().manual_seed(named_seed(source.seed, "text evaluation"))
-    scorer = Scorer(model, source, display, window)
-    for start in range(0, examples, BLOCK_EXAMPLES):
+    scorer = Scorer(model, source, window)
+    display = display or Display()
+    blocks = range(0, examples, BLOCK_EXAMPLES)
+    display.start("evaluating windows of text", len(blocks) * len(contents))
+    finished = 0
+    for start in blocks:
         count = min(BLOCK_EXAMPLES, examples - start)
         stretches_BN, _ = task.sample(contents[-1], BLOCK_EXAMPLES, generator)
         alphabet = stretches_BN.unique()
@@ -172,10 +160,6 @@ def evaluate_text(
         stretches_BN, keys_BK, starts_B = stretches_BN[:count], keys_BK[:count], starts_B[:count]
         slices = slices_of(stretches_BN, stride, max_length)
         for length in contents:
-            has_copy = length >= 4 * KEY
-            windows = count * (-(-(contents[-1] - 1) // (length - 1)) + has_copy)
-            scorer.windows = 0
-            scorer.display.start(f"evaluating windows of length {length}", windows)
             losses_BS, right_BS = scorer.cut(stretches_BN, length)
             scores = (losses_BS, right_BS, stretches_BN[:, 1:])
             scorer.add((length, "non_overlapping", "all", None, None), *scores)
@@ -187,11 +171,13 @@ def evaluate_text(
                 for first, stop in pairwise(edges):
                     kind = (length, "non_overlapping", "index", first, stop - 1)
                     scorer.add(kind, *(score_BS[:, first - 1 : stop - 1] for score_BS in scores))
-            if has_copy:
+            if length >= 4 * KEY:
                 windows_BL = with_copy(stretches_BN[:, -length:], keys_BK, starts_B)
                 losses_BS, right_BS = scorer.scores(windows_BL)
                 scores = (losses_BS, right_BS, windows_BL)
                 scorer.add((length, "copy", "all", None, None), *(score[:, -KEY // 2 :] for score in scores))
+            finished += 1
+            display.step(finished)
     # Exact match is not informative, because a whole window of text is never predicted correctly.
     unmeasured = (*EXACT_MATCH.columns, "exact_match_without_end", "bag_ceiling", "input_blind")
     curve: list[Row] = []

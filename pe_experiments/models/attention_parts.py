@@ -60,7 +60,6 @@ class QkNorm(AttentionPart):
         return (q_BHTK, k_BHSK) if self.after_rotation else (self.q_norm(q_BHTK), self.k_norm(k_BHSK))
 
     def of_rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys that the encoding has rotated, normalised."""
         (width,) = self.q_norm.normalized_shape
         if q_BHTK.shape[-1] != width:
             raise NotApplicable(

@@ -66,7 +66,6 @@ class Backbone(nn.Module):
         return self.layers_of(x_BTD, at).flatten(0, 1).index_select(0, indices_n)
 
     def encoding(self, layer: int) -> PositionalEncoding:
-        """Return the encoding of this layer."""
         encoding = self.encodings[layer if self.encodings[0].per_layer else 0]
         return encoding.for_layer(layer)  # type: ignore[operator]
 

@@ -39,7 +39,6 @@ def has_fixed_bias(encoding: PositionalEncoding) -> bool:
 
 
 def rounded_up(count: int, step: int) -> int:
-    """Return the smallest multiple of ``step`` that is at least ``count``."""
     return -(-count // step) * step
 
 

@@ -67,7 +67,6 @@ class Cell(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name of the cell's line in the figure."""
         return f"{self.rope}{report.FINETUNED}" if self.finetuned else self.rope
 
     def keys(self, measure: Measure, identity: str) -> list[Key]:
@@ -170,7 +169,6 @@ def _finetuning_text(model: PretrainedModel, settings: PretrainedSettings, text:
 
 
 def _digests(text: Text) -> dict[str, str]:
-    """Return the digest of each file of a text."""
     files = zip(text.names, text.data_files, strict=True)
     return {name: file_digest(Path(path)) for name, path in files}
 

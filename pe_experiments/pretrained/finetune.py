@@ -76,12 +76,8 @@ def finetune(
 ) -> None:
     """Fine-tune the model once for each folder that does not exist, and save it there.
 
-    A folder has the weights, the tokenizer and ``losses.csv``. An interrupted training starts anew.
-
-    Args:
-        model: has read its configuration and its tokenizer.
-        jobs: RoPE parameters and the number of tokens of a window, by folder.
-        text: of the windows.
+    A folder has the weights, the tokenizer and ``losses.csv``. An interrupted training starts anew. ``jobs``
+    are RoPE parameters and the number of tokens of a window, by folder.
 
     Raises:
         UserError: the text or the memory is too small, or a loss is not finite.

@@ -72,7 +72,6 @@ class Loss:
         return (stretch.bytes, loss), f"{loss / stretch.bytes:.3f} bits per byte"
 
     def summary(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the bits per byte over all stretches."""
         total_bits = sum(float(row["bits"]) for row in rows)
         total_bytes = sum(float(row["bytes"]) for row in rows)
         return {
@@ -207,16 +206,13 @@ class Retrieval:
         self.examples = [MAKERS[task](index) for index in range(count)]
 
     def key(self, length: int, tokens: int, index: int) -> tuple[int, ...]:
-        """Return what of a window decides its answer."""
         return length, tokens, index
 
     def shortest(self) -> tuple[int, str]:
-        """Return the smallest number of tokens of a window, and in words what is allowed."""
         needed = 1 + max(self._tokens_beside_text(example) for example in self.examples)
         return needed, f"at least {needed} for measure={self.task} with this tokenizer"
 
     def prepare(self, longest: int) -> None:
-        """Read and tokenize the parts of the text."""
         stretches = cut_stretches(self.text, self.model, self.count, longest, self.scored, "examples")
         self.texts = [stretch.tokens_N.tolist() for stretch in stretches]
 
@@ -248,7 +244,6 @@ class Retrieval:
         return self.model.tokenizer(text, add_special_tokens=False).input_ids
 
     def _answer_tokens(self, example: Example) -> int:
-        """Return the number of tokens that an answer may have."""
         return len(self._tokenized(" " + example.longest_answer)) + SLACK_TOKENS
 
     def _tokens_beside_text(self, example: Example) -> int:
@@ -258,7 +253,6 @@ class Retrieval:
         return len(self.model.prefix()) + tokens + self._answer_tokens(example)
 
     def measure(self, network: Any, length: int, tokens: int, index: int) -> tuple[tuple[Any, ...], str]:
-        """Return the values of `columns` of an example, and a note on them."""
         example = self.examples[index]
         prompt_T = torch.tensor(self.prompt(length, tokens, index), device=network.device)
         answer = self._answer(network, prompt_T, self._answer_tokens(example))
@@ -283,7 +277,6 @@ class Retrieval:
         return self.model.tokenizer.decode(output_BT[0, len(prompt_T) :], skip_special_tokens=True)
 
     def summary(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the accuracy with Wilson's 95 % interval."""
         correct = sum(int(row["correct"]) for row in rows)
         low, high = wilson_interval(correct, len(rows))
         return {"examples": len(rows), "correct": correct, "accuracy": correct / len(rows),

@@ -45,7 +45,6 @@ class PretrainedModel:
         self.name = Path(self.gguf).stem if self.gguf else self.folder.resolve().name
 
     def read(self) -> None:
-        """Read the configuration and the tokenizer."""
         for package in ("transformers", *(("gguf", "accelerate") if self.gguf else ())):
             if not find_spec(package):
                 raise UserError(f"model={self.path}: {package} is not installed; {INSTALL}")
@@ -195,7 +194,6 @@ class PretrainedModel:
 
 
 def memory_bytes(gpu: bool) -> int | None:
-    """Return the memory of the GPU or the machine in bytes; None if unknown."""
     if gpu:
         return torch.cuda.get_device_properties(0).total_memory
     try:

@@ -66,7 +66,6 @@ def _cells(table: pd.DataFrame, value: str, intervals: bool = False) -> dict[Any
 
 
 def _draw(table: pd.DataFrame, by_depth: pd.DataFrame | None, facts: dict[str, Any], path: Path) -> None:
-    """Draw the values over context length, and below the accuracy at each depth of the needle."""
     with drawing():
         if by_depth is None:
             figure = Figure(figsize=(6.4, 3.6), layout="constrained")
@@ -155,11 +154,7 @@ def undamaged(file: Path) -> Iterator[None]:
 
 
 def show(folder: Path) -> None:
-    """Print the table of a finished evaluation and the paths of its files.
-
-    Raises:
-        UserError: a file of the folder is missing or damaged.
-    """
+    """Print the table of a finished evaluation and the paths of its files."""
     with undamaged(folder / "settings.json"):
         facts = read_json(folder / "settings.json")
         value = _value(facts)

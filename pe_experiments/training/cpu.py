@@ -155,7 +155,6 @@ def keep_freed_memory() -> None:
 
 
 def use_route(new_route: Route) -> None:
-    """Use a route for all models and matrix products of this process."""
     global route
     route = new_route
     if _SETTING is not None:
@@ -167,9 +166,7 @@ def use_route(new_route: Route) -> None:
 def select(choice: str, size: int) -> Route:
     """Use the route of the option ``trainer.matmul`` and return it.
 
-    Args:
-        choice: ``auto``, ``onednn`` or ``default``.
-        size: symbols of a batch * d_model^2; ``auto`` uses oneDNN only from `SMALL` on.
+    ``size`` is that of a batch in symbols times d_model^2; ``auto`` uses oneDNN only from `SMALL` on.
 
     Raises:
         UserError: ``onednn`` is not available here or would compute in bfloat16.
@@ -187,11 +184,7 @@ def select(choice: str, size: int) -> Route:
 def tune(config: Config, model: Backbone, environment: Mapping[str, Any], say: Callable[[str], None]) -> None:
     """Use the fastest route of this machine for a training, unless the user chose the library.
 
-    Args:
-        config: of the run.
-        model: the model to be trained.
-        environment: ``environment.json`` of a run that is resumed, which keeps its route; otherwise empty.
-        say: prints what the measurement of a new machine found.
+    A run that is resumed keeps the route of its ``environment.json``, which is otherwise empty.
     """
     if config.trainer.matmul != "auto":
         return
@@ -207,11 +200,8 @@ def tune(config: Config, model: Backbone, environment: Mapping[str, Any], say: C
 def fastest_route(model: Backbone, symbols: int, default: Route, timings: Timings) -> Route:
     """Return the route that trains a model fastest; another than the default must be clearly faster.
 
-    Args:
-        model: a model of another library has an attention of its own, and keeps the default.
-        symbols: of a batch.
-        default: the route by the vendor.
-        timings: of this machine. Those of the shape that resembles the model decide.
+    The timings of the shape that resembles the model and its batches decide. A model of another library has
+    an attention of its own, and keeps the default.
     """
     is_long = model.shape.train_length >= models_cpu.FUSED_TRAINING
     is_small = symbols * model.shape.d_model**2 < SMALL
@@ -270,8 +260,7 @@ def calibration(say: Callable[[str], None]) -> Timings:
 def measure() -> Timings:
     """Time a layer's matrix products and attention, forward and backward, in every shape and on every route.
 
-    Returns:
-        The least seconds in each of two rounds, or nothing if `CALIBRATION_SECONDS` are too few for them.
+    A timing is the least in each of two rounds. There are none if `CALIBRATION_SECONDS` are too few.
     """
     # The time of this thread leaves out what other processes take from it.
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter

@@ -49,14 +49,7 @@ KNOWN_WARNINGS = "isinstance.treespec, LeafSpec|`srun` command is available"
 
 
 class TrainingModule(pl.LightningModule):
-    """A model with its loss, optimizer, learning rate schedule and batches.
-
-    Args:
-        model: the model, which is trained in place.
-        experiment: its configuration and components.
-        first_step: the step from which training continues.
-        run_hash: identifies the run in its checkpoints.
-    """
+    """A model with its loss, optimizer, learning rate schedule and batches; the model is trained in place."""
 
     def __init__(self, model: Backbone, experiment: Experiment, first_step: int = 0, run_hash: str = ""):
         super().__init__()
@@ -103,7 +96,6 @@ class TrainingModule(pl.LightningModule):
 
     @property
     def step_is_recorded(self) -> bool:
-        """Return whether the training curve gets a row after the present step."""
         return is_recorded(self.global_step + 1, self.training_config)
 
     def configure_optimizers(self) -> Any:
@@ -171,12 +163,10 @@ def seed_forward(seed: int, device: torch.device) -> None:
 
 
 def is_recorded(step: int, config: TrainingConfig) -> bool:
-    """Return whether the training curve gets a row after a step."""
     return step % RECORD_EVERY == 0 or is_checked(step, config)
 
 
 def is_checked(step: int, config: TrainingConfig) -> bool:
-    """Return whether the model is validated on fresh examples after a step."""
     return step % config.check_every == 0 or step == config.steps
 
 
@@ -185,10 +175,6 @@ class Recorder(Callback):
 
     Every ``evaluation.every`` steps it also evaluates the lengths, without any effect on the training. With
     several devices the first evaluates, while the others wait for it at the next step.
-
-    Args:
-        experiment: its validation batches have the training lengths and are not used in training.
-        observers: receive each row of the training curve and the number of each finished step.
     """
 
     def __init__(self, experiment: Experiment, observers: Sequence[Observer]):
@@ -246,7 +232,6 @@ class Recorder(Callback):
             observer.row(row)
 
     def _validate(self, module: TrainingModule) -> dict[str, float]:
-        """Return the validation metrics of the present model."""
         module.eval()
         counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
         module.train()
@@ -345,12 +330,10 @@ def fit(
 
     Args:
         model: with initial weights, or those of the checkpoint.
-        experiment: its configuration and components.
         device: ``cpu``, ``cuda`` or ``mps``.
-        checkpoint: path of the checkpoint, which is read if ``first_step`` is not 0.
+        checkpoint: is read if ``first_step``, the step from which to continue, is not 0.
         observers: receive the rows of ``metrics.csv`` and the number of each finished step.
         loggers: for the user's callbacks.
-        first_step: 0, or the step of the checkpoint from which to continue.
         run_hash: identifies the run in its checkpoints.
 
     Raises:

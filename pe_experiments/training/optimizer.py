@@ -21,12 +21,7 @@ class TrainingOptimizer(optim.Optimizer):
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101), unless the argument
     ``decoupled_weight_decay`` of the optimizer is false; then it is added to the gradients after clipping.
-
-    Args:
-        model: the model to train, on its device.
-        optimizer: the class and its arguments (``optimizer``).
-        training: learning rate and weight decay.
-        flat: store parameters and gradients in `FlatParameters`; for a single device only.
+    On a single device ``flat`` stores parameters and gradients in `FlatParameters`.
     """
 
     def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, flat: bool = True):
