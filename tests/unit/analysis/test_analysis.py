@@ -1,13 +1,10 @@
-"""Test the audit of encodings, order blindness, recorded attention weights and the shown encodings."""
-
-from pathlib import Path
+"""Test the audit of encodings, order blindness, and recorded attention weights."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pe_experiments.analysis.audit import FLOAT64_TOLERANCE, audit, audit_distances, order_blindness
-from pe_experiments.analysis.show_encoding import ShowSettings, show_encodings
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.subject import build, reference_of
@@ -16,7 +13,6 @@ from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.teaching import BinaryCounter, RawIndex, ScaledIndex
-from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
 
 
@@ -107,16 +103,3 @@ def test_without_queries_every_visible_key_gets_the_same_weight(tiny: Tiny, mode
     for weights_HTS in weights_by_layer.values():
         torch.testing.assert_close(weights_HTS, expected_HTS)
     assert torch.equal(network(torch.zeros(1, 5, dtype=torch.long)), logits)
-
-
-def test_shown_encodings_are_named_as_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``encodings=[RoPE]`` means what ``pe=RoPE`` means, and so do files of the user."""
-    (tmp_path / "configs" / "pe").mkdir(parents=True)
-    (tmp_path / "configs" / "pe" / "mine.yaml").write_text(f"_target_: {Sinusoidal.__module__}.Sinusoidal\n")
-    monkeypatch.chdir(tmp_path)
-    sizes = {"d_model": 16, "num_heads": 2, "train_length": 8, "seed": 0}
-    settings = {"pe": {}, "out": None, "results_dir": "results", **sizes}
-    show_encodings(ShowSettings.model_validate(settings | {"encodings": ["RoPE", "mine", "NoPE"]}))
-    assert (tmp_path / "results" / "encodings" / "explore-rope-sinusoidal-none.html").exists()
-    with pytest.raises(UserError, match=r"pe=sinusoidl is not a choice\. Did you mean sinusoidal"):
-        show_encodings(ShowSettings.model_validate(settings | {"encodings": ["sinusoidl"]}))

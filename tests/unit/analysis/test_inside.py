@@ -9,6 +9,7 @@ from hydra.utils import instantiate
 
 from pe_experiments import load_model
 from pe_experiments.analysis.inside import AVERAGED, look_inside
+from pe_experiments.analysis.probe import INSIDE, POSITION, probe_positions
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
@@ -110,3 +111,8 @@ def test_the_command_draws_a_page(tiny: Tiny, script: Script, results: Path) -> 
     wrong = script("show_model", f"run={run.path}", "length=3000")
     assert_one_sentence(wrong, "length=3000", "at most 2,048 tokens")
     assert look_inside(load_model(run.path)).length == 6  # the longest training length
+    table = probe_positions(load_model(run.path), 9).set_index(["quantity", "layer", "range"])
+    layer_1 = next(line for line in out.splitlines() if line.startswith(" layer 1"))
+    assert f" {table.loc[(POSITION, 'layer 1', INSIDE), 'r2']:.2f} (" in layer_1
+    (run.path / "checkpoints" / "last.ckpt").unlink()
+    assert_one_sentence(script("show_model", f"run={run.path}"), "last.ckpt")

@@ -1,13 +1,10 @@
 """`probe_positions` agrees with NumPy on single examples, and finds what is known to be there."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from pe_experiments import load_model
 from pe_experiments.analysis.probe import (
     BEYOND,
     DISTANCE,
@@ -17,9 +14,8 @@ from pe_experiments.analysis.probe import (
     probe_positions,
 )
 from pe_experiments.analysis.trained_model import TrainedModel
-from pe_experiments.run import run_experiment
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import Script, Tiny, assert_one_sentence
+from tests.conftest import Tiny
 
 
 def untrained(tiny: Tiny, *options: str) -> TrainedModel:
@@ -131,14 +127,3 @@ def test_it_reads_only_inputs_and_needs_a_longer_one(tiny: Tiny) -> None:
     single = probe_positions(untrained(tiny, "task=first", "pe=none"))
     assert value(single, DISTANCE, "layer 0", INSIDE, "tokens") > 0
     assert np.isnan(value(single, DISTANCE, "layer 0", BEYOND, "error"))  # answers are not longer
-
-
-def test_the_command_prints_the_table(tiny: Tiny, script: Script, results: Path) -> None:
-    run = run_experiment(tiny("task=copy").config).directory
-    printed = script("show_model", f"run={run.name}", f"results_dir={results}").succeeded()
-    layer_1 = next(line for line in printed.splitlines() if line.startswith(" layer 1"))
-    r2 = value(probe_positions(load_model(run.path)), POSITION, "layer 1", INSIDE, "r2")
-    assert f" {r2:.2f} (" in layer_1
-    assert "has no mark" not in printed
-    (run.path / "checkpoints" / "last.ckpt").unlink()
-    assert_one_sentence(script("show_model", f"run={run.path}"), "last.ckpt")

@@ -163,30 +163,31 @@ def test_queries_and_keys_may_be_normalised_after_the_rotation(implementation: s
     assert not torch.allclose(result(before, rope, x_BTD), expected, atol=1e-3)
 
 
-def test_a_norm_after_the_rotation_needs_the_softmax_and_as_many_channels() -> None:
-    with pytest.raises(NotApplicable, match=r"model.qk_norm=after needs the softmax; StickBreaking"):
-        model(StickBreaking, qk_norm="after")
-    with pytest.raises(
-        NotApplicable, match=r"qk_norm=after: the encoding makes queries of 16 channels from 8"
-    ):
-        model(Pope, qk_norm="after")(torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(ValueError, match="qk_norm=both must be false, true, before or after"):
-        model(Rope, qk_norm="both")
+def mixed(shape: ModelShape) -> ByLayer:
+    return ByLayer(shape, encodings=[Rope, StickBreaking])
 
 
-def test_sinks_refuse_an_encoding_with_its_own_weights() -> None:
-    def mixed(shape: ModelShape) -> ByLayer:
-        return ByLayer(shape, encodings=[Rope, StickBreaking])
+@pytest.mark.parametrize(
+    ("encoding", "options", "refusal"),
+    [
+        (StickBreaking, {"qk_norm": "after"}, r"model.qk_norm=after needs the softmax; StickBreaking"),
+        (StickBreaking, {"sinks": True}, r"sinks=true needs the softmax; StickBreaking"),
+        (mixed, {"sinks": True}, r"sinks=true needs the softmax; StickBreaking"),
+        (Alibi, {"causal": False, "token_shift": True}, "token_shift reads earlier tokens only; take model="),
+        (Pope, {"qk_norm": "after"}, "qk_norm=after: the encoding makes queries of 16 channels from 8"),
+    ],
+)
+def test_parts_refuse_what_they_cannot_change(encoding: Any, options: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(NotApplicable, match=refusal):
+        model(encoding, **options)(torch.zeros(1, 3, dtype=torch.long))
 
-    for encoding in (StickBreaking, mixed):
-        with pytest.raises(NotApplicable, match=r"sinks=true needs the softmax; StickBreaking"):
-            model(encoding, sinks=True)
-        model(encoding, qk_norm=True, output_gate="head", token_shift=True)
-    with pytest.raises(NotApplicable, match="token_shift reads earlier tokens only; take model=decoder"):
-        model(Alibi, causal=False, token_shift=True)
+
+def test_a_choice_is_checked_and_other_parts_fit() -> None:
+    for wrong in ({"qk_norm": "both"}, {"output_gate": "heads"}):
+        with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))} "):
+            model(**wrong)
+    model(mixed, qk_norm=True, output_gate="head", token_shift=True)
     model(Alibi, causal=False, qk_norm=True, sinks=True, output_gate="channel")
-    with pytest.raises(ValueError, match="output_gate=heads is not one of the choices: none, head, channel"):
-        model(output_gate="heads")
 
 
 @pytest.mark.parametrize("choice", sorted(set(shipped("pe")) - {"asentmax", "stick_breaking"}))

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pe_experiments.pretrained import measures, report
+from pe_experiments.pretrained import measures
 from pe_experiments.pretrained.model import PretrainedModel
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.terminal.errors import UserError
@@ -204,14 +204,6 @@ def test_a_foreign_file_in_the_folder_is_named_with_a_cure(
     with pytest.raises(UserError, match=f"{name} is missing or damaged .*; delete it and settings.json"):
         evaluate(lengths=[16], out=str(folder))
     assert (folder / name).read_text() == content
-
-
-def test_the_table_of_a_damaged_evaluation_is_not_shown(evaluate: Evaluate) -> None:
-    folder = evaluate(lengths=[16])
-    (folder / "bits_per_byte.csv").unlink()
-    assert evaluate(lengths=[16]) == folder
-    with pytest.raises(UserError, match=r"bits_per_byte\.csv is missing"):
-        report.show(folder)
 
 
 @pytest.fixture

@@ -82,13 +82,15 @@ def test_steps_equal_those_of_pytorch(name: str, flat: bool, tiny: Tiny) -> None
         torch.testing.assert_close(model.get_parameter(key), parameter, rtol=tolerance, atol=tolerance / 100)
 
 
-def test_optimizers_without_a_yaml_train(tiny: Tiny) -> None:
-    run = run_experiment(tiny("optimizer=torch.optim.Rprop", "+optimizer.step_sizes=[0,1]").config)
-    assert run.status == "completed", run.result["reason"]
-
-
-def test_an_optimizer_of_the_user_trains(tiny: Tiny) -> None:
-    run = run_experiment(tiny(f"optimizer={__name__}.Slowed", "+optimizer.slower=2.0").config)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("optimizer=torch.optim.Rprop", "+optimizer.step_sizes=[0,1]"),  # has no YAML
+        (f"optimizer={__name__}.Slowed", "+optimizer.slower=2.0"),
+    ],
+)
+def test_other_optimizers_train(options: tuple[str, ...], tiny: Tiny) -> None:
+    run = run_experiment(tiny(*options).config)
     assert run.status == "completed", run.result["reason"]
 
 
