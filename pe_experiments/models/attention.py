@@ -1,7 +1,7 @@
 """Multi-head attention with interchangeable implementations.
 
-Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps q, k, v and a
-weighting to the weighted values. All implementations agree up to rounding.
+Shapes: B batch, T queries, S keys, H heads, K head_dim, D d_model. An implementation maps rotated
+q and k, v and a weighting to the weighted values. All implementations agree up to rounding.
 """
 
 from __future__ import annotations
@@ -56,19 +56,20 @@ class Weighting:
         """Return whether the fused kernel cannot compute these weights."""
         return self.softmax is not None or needs_weights(self.encoding)
 
-    def of(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
-        """Return attention weights [B, H, T, S] of queries and keys before the encoding rotates them."""
-        if self.sink_H is None and self.softmax is None and self.qk_norm is None:
-            return self.encoding.weights(q_BHTK, k_BHSK, self.at)
-        return self.of_rotated(*self.rotated(q_BHTK, k_BHSK))
-
     def rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys as the encoding rotates them, normalised after that if asked for."""
+        """Return queries and keys as the encoding rotates them, normalised after that if asked for.
+
+        An encoding that computes its own weights rotates by itself.
+        """
+        if makes_weights(self.encoding):
+            return q_BHTK, k_BHSK
         q_BHTK, k_BHSK = self.encoding.rotate(q_BHTK, k_BHSK, self.at)
         return (q_BHTK, k_BHSK) if self.qk_norm is None else self.qk_norm.of_rotated(q_BHTK, k_BHSK)
 
-    def of_rotated(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
+    def of(self, q_BHTK: Tensor, k_BHSK: Tensor) -> Tensor:
         """Return attention weights [B, H, T, S] of rotated queries and keys."""
+        if makes_weights(self.encoding):
+            return self.encoding.weights(q_BHTK, k_BHSK, self.at)
         if self.sink_H is None and self.softmax is None:
             return self.encoding.softmax_weights(q_BHTK, k_BHSK, self.at)
         bias = self.encoding.bias(q_BHTK, k_BHSK, self.at)
@@ -88,12 +89,6 @@ def eager(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) 
 
 def sdpa(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
     """Call PyTorch's fused kernel with the bias as its additive mask, and a sink as a key without a value."""
-    q_BHTK, k_BHSK = weighting.rotated(q_BHTK, k_BHSK)
-    return fused(q_BHTK, k_BHSK, v_BHSK, weighting)
-
-
-def fused(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting) -> Tensor:
-    """Return the result of `sdpa` for rotated queries and keys."""
     encoding, sink_H = weighting.encoding, weighting.sink_H
     bias = encoding.bias(q_BHTK, k_BHSK, weighting.at)
     mask = biased_mask(bias, weighting.at)
@@ -118,9 +113,7 @@ def blocked(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting
     softmax of the user's gets all keys, because its weights may depend on their number.
     """
     encoding, at = weighting.encoding, weighting.at
-    has_own_weights = makes_weights(encoding)  # these include the rotation
-    if not has_own_weights:
-        q_BHTK, k_BHSK = weighting.rotated(q_BHTK, k_BHSK)
+    compute = eager if weighting.needs_weights else sdpa
     batch, heads, queries, _ = q_BHTK.shape
     keys = k_BHSK.shape[2]
     sees_later_keys = encoding.looks_ahead or encoding.reads_row or weighting.softmax is not None
@@ -139,11 +132,7 @@ def blocked(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, weighting: Weighting
         seen = min(rounded_up(stop, step), keys) if skips_later_keys else keys
         q_BHtK, k_BHsK, v_BHsK = q_BHTK[:, :, start:stop], k_BHSK[:, :, :seen], v_BHSK[:, :, :seen]
         of_rows = replace(weighting, at=at.query_rows(start, stop, seen))
-        if weighting.needs_weights:
-            compute = of_rows.of if has_own_weights else of_rows.of_rotated
-            y_BHTK[:, :, start:stop] = encoding.read(compute(q_BHtK, k_BHsK), v_BHsK, of_rows.at)
-        else:
-            y_BHTK[:, :, start:stop] = fused(q_BHtK, k_BHsK, v_BHsK, of_rows)
+        y_BHTK[:, :, start:stop] = compute(q_BHtK, k_BHsK, v_BHsK, of_rows)
     return y_BHTK
 
 
@@ -214,7 +203,7 @@ class Attention(nn.Module):
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
         weighting = self._weighting(encoding, at)
         attend = choose_implementation(self.implementation, q_BHTK, weighting)
-        y_BHTK = attend(q_BHTK, k_BHTK, encoding.values(v_BHTK, at), weighting)
+        y_BHTK = attend(*weighting.rotated(q_BHTK, k_BHTK), encoding.values(v_BHTK, at), weighting)
         y_BHTK = encoding.outputs(y_BHTK, at)
         y_ND = packing.pack(y_BHTK.transpose(1, 2).flatten(-2))
         for part in self.parts:
@@ -224,7 +213,8 @@ class Attention(nn.Module):
     def weights(self, x_BTD: Tensor, encoding: PositionalEncoding, at: AttentionContext) -> Tensor:
         """Return the weights [B, H, T, S] of `forward`, even if the implementation does not compute them."""
         q_BHTK, k_BHTK, _ = self._heads(self.qkv(x_BTD))
-        return self._weighting(encoding, at).of(q_BHTK, k_BHTK)
+        weighting = self._weighting(encoding, at)
+        return weighting.of(*weighting.rotated(q_BHTK, k_BHTK))
 
     def _heads(self, qkv_BTQ: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each [B, H, T, K]."""
