@@ -161,7 +161,12 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
     """
     shape = encoding.shape
     tokens = min(2 * shape.train_length, MAX_POSITIONS)
-    vectors_PW = _embedding_vectors(encoding, tokens)
+    vectors_PW = None  # added to the embeddings, or concatenated with them
+    if acts_at_embedding(encoding):
+        with torch.no_grad():
+            vectors_PD = vectors_at(encoding, torch.arange(tokens))
+        vectors_PW = vectors_PD[:, -encoding.position_width :]  # all columns if the width is 0
+        vectors_PW = vectors_PW if vectors_PW.any() else None
     encoding = copy.deepcopy(encoding)
     drawn = vectors_PW is None and _randomised(encoding, tokens)
     channels_CN = audit.rotated_channels(encoding, tokens)
@@ -194,16 +199,6 @@ def rounded_lists(values: Tensor, digits: int = 3) -> Any:
     if values.ndim:
         return [rounded_lists(part, digits) for part in values]
     return None if values.isnan() else round(float(values), digits) + 0.0
-
-
-@torch.no_grad()
-def _embedding_vectors(encoding: PositionalEncoding, tokens: int) -> Tensor | None:
-    """Return vectors [positions, dimensions] that are added to or concatenated with embeddings, or None."""
-    if not acts_at_embedding(encoding):
-        return None
-    vectors_PD = vectors_at(encoding, torch.arange(tokens))
-    vectors_PW = vectors_PD[:, -encoding.position_width :]  # all columns if the width is 0
-    return vectors_PW if vectors_PW.any() else None
 
 
 @torch.no_grad()

@@ -253,28 +253,23 @@ class Retrieval:
         return len(self.model.prefix()) + tokens + self._answer_tokens(example)
 
     def measure(self, network: Any, length: int, tokens: int, index: int) -> tuple[tuple[Any, ...], str]:
-        example = self.examples[index]
-        prompt_T = torch.tensor(self.prompt(length, tokens, index), device=network.device)
-        answer = self._answer(network, prompt_T, self._answer_tokens(example))
-        correct = example.is_answer(answer)
-        depth = example.depths[0] if self.task == "needle" else None
-        note = "correct" if correct else "wrong"
-        return (depth, " ".join(example.correct), answer, int(correct)), note
-
-    def _answer(self, network: Any, prompt_T: torch.Tensor, count: int) -> str:
-        """Return at most ``count`` tokens that the model appends, each its most probable one."""
         from transformers import GenerationConfig
 
+        example = self.examples[index]
+        prompt_BT = torch.tensor([self.prompt(length, tokens, index)], device=network.device)
         config = GenerationConfig(
-            do_sample=False,
-            max_new_tokens=count,
+            do_sample=False,  # each token is the most probable one
+            max_new_tokens=self._answer_tokens(example),
             eos_token_id=network.generation_config.eos_token_id,
             pad_token_id=0,
         )
-        prompt_BT = prompt_T[None]
         mask_BT = torch.ones_like(prompt_BT)
         output_BT = network.generate(prompt_BT, attention_mask=mask_BT, generation_config=config)
-        return self.model.tokenizer.decode(output_BT[0, len(prompt_T) :], skip_special_tokens=True)
+        new_T = output_BT[0, prompt_BT.shape[1] :]
+        answer = self.model.tokenizer.decode(new_T, skip_special_tokens=True)
+        correct = example.is_answer(answer)
+        depth = example.depths[0] if self.task == "needle" else None
+        return (depth, " ".join(example.correct), answer, int(correct)), "correct" if correct else "wrong"
 
     def summary(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         correct = sum(int(row["correct"]) for row in rows)

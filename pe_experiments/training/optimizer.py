@@ -38,9 +38,11 @@ class TrainingOptimizer(optim.Optimizer):
         updated = [self.flat.whole] if self.flat and elementwise else parameters
         self.optimizers: list[optim.Optimizer] = []
         if optimizer.target == "torch.optim.Muon":
-            updated = hidden_matrices(model)
-            matrix_ids = {id(matrix) for matrix in updated}
-            others = [parameter for parameter in parameters if id(parameter) not in matrix_ids]
+            # Muon updates the matrices between embedding and head (Jordan et al. 2024).
+            outer = {*model.embedding.parameters(), *model.head.parameters()}
+            updated = [parameter for parameter in decayed if parameter.ndim == 2 and parameter not in outer]
+            matrices = {*updated}
+            others = [parameter for parameter in parameters if parameter not in matrices]
             self.optimizers.append(optim.AdamW(others, weight_decay=0.0, fused=True))
         defaults = {"lr": training.learning_rate, "weight_decay": 0.0, "fused": True}
         accepted = inspect.signature(optimizer.cls).parameters
@@ -148,14 +150,6 @@ def split_parameters(model: Backbone) -> tuple[list[nn.Parameter], list[nn.Param
         else:
             decayed.append(parameter)
     return decayed, exempt
-
-
-def hidden_matrices(model: Backbone) -> list[nn.Parameter]:
-    """Return the weights between embedding and head, which Muon updates (Jordan et al. 2024)."""
-    outer_ids = {id(parameter) for part in (model.embedding, model.head) for parameter in part.parameters()}
-    decayed, _ = split_parameters(model)
-    matrices = [parameter for parameter in decayed if parameter.ndim == 2]
-    return [matrix for matrix in matrices if id(matrix) not in outer_ids]
 
 
 def learning_rate_factor(step: int, config: TrainingConfig) -> float:
