@@ -208,19 +208,21 @@ def fastest_route(model: Backbone, symbols: int, default: Route, timings: Timing
     name = "small" if is_small else "long" if is_long else "wide"
     if not isinstance(model, Transformer) or name not in timings:
         return default
-    attention: Attention = model.layers[0].attention  # type: ignore[assignment]
-    encodings: Iterable[Any] = model.encodings
-    can_fuse = attention.softmax is None and all(can_use_fused_kernel(encoding) for encoding in encodings)
-    kernels = {"eager": ("written",), "auto": ("written", "fused") if can_fuse else ("written",)}
-    allowed = kernels.get(attention.implementation, ("fused",))
     seconds, tokens = timings[name], SHAPES[name].tokens
     standard = f"{default.matmul} {'fused' if default.fused_from <= tokens else 'written'}"
     limits = [(1 - MARGIN) * time for time in seconds.get(standard, (0.0, 0.0))]
     faster = {
         sum(rounds): case.split()
         for case, rounds in seconds.items()
-        if case.split()[1] in allowed and rounds[0] < limits[0] and rounds[1] < limits[1]
+        if rounds[0] < limits[0] and rounds[1] < limits[1]
     }
+    if faster:
+        attention: Attention = model.layers[0].attention  # type: ignore[assignment]
+        encodings: Iterable[Any] = model.encodings
+        can_fuse = attention.softmax is None and all(map(can_use_fused_kernel, encodings))
+        kernels = {"eager": ("written",), "auto": ("written", "fused") if can_fuse else ("written",)}
+        allowed = kernels.get(attention.implementation, ("fused",))
+        faster = {total: case for total, case in faster.items() if case[1] in allowed}
     if not faster:
         return default
     matmul, kernel = faster[min(faster)]
