@@ -213,15 +213,7 @@ def family_page(family: str, names: Sequence[str]) -> str:
     return "\n\n".join([f"# {about['title']}", about["about"], picture, table, columns, *sections]) + "\n"
 
 
-def draw_family(names: Sequence[str], folder: Path, family: str) -> None:
-    with drawing(["svg"]):
-        figure, panels = panel_grid(len(names), 4, 1.3)
-        for axes, name in zip(panels, names, strict=True):
-            _draw_encoding(axes, name)
-        save(figure, folder, family)
-
-
-def _draw_encoding(axes: Axes, name: str) -> None:
+def draw_encoding(axes: Axes, name: str) -> None:
     """Draw the vectors of an encoding over positions, or the effect of each head over distance.
 
     In a mixture of layers the first two layers are drawn.
@@ -306,7 +298,11 @@ def main() -> str | None:
             write_atomically(path, text)
             print(f"wrote {path}")
         for family, names in families().items():
-            draw_family(names, PAGES, family)
+            with drawing(["svg"]):
+                figure, panels = panel_grid(len(names), 4, 1.3)
+                for axes, name in zip(panels, names, strict=True):
+                    draw_encoding(axes, name)
+                save(figure, PAGES, family)
     except (UserError, OSError) as error:
         return f"error: {sentence(error)}"
     return None

@@ -158,18 +158,14 @@ class TrainingStream:
                 ids_RT[rows_B, :width] = sequences.ids_BT
         return Sequences(tokens_RT, labels_RT, lengths_R, declared_R, ids_RT)
 
-    def _lengths(self, generator: torch.Generator) -> Tensor:
-        choices = torch.tensor(self.source.train_lengths)
-        if self.batching == "mixed":
-            rows = BATCHES_PER_DRAW * self.batch_size
-            return choices[torch.randint(len(choices), (rows,), generator=generator)]
-        by_batch = choices[torch.randint(len(choices), (BATCHES_PER_DRAW,), generator=generator)]
-        return by_batch.repeat_interleave(self.batch_size)
-
     def examples(self, draw: int, longest: int | None = None) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
         """Yield length, row indices, inputs and targets of a draw for each length up to ``longest``."""
         generator = stream(self.source.seed, self.split, self.first_draw + draw)
-        lengths_R = self._lengths(generator)
+        rows_per_length = 1 if self.batching == "mixed" else self.batch_size
+        choices = torch.tensor(self.source.train_lengths)
+        draws = (BATCHES_PER_DRAW * self.batch_size // rows_per_length,)
+        lengths = choices[torch.randint(len(choices), draws, generator=generator)]
+        lengths_R = lengths.repeat_interleave(rows_per_length)
         task = self.source.task.for_split(self.split)
         for length in lengths_R.unique().tolist():
             if longest is None or length <= longest:

@@ -183,23 +183,20 @@ class PretrainedModel:
             activations *= batch_size * config.num_hidden_layers
             logits *= batch_size
         needed = copies * weights + activations + logits
-        available = memory_bytes(device == "cuda")
-        if available is not None and needed > available:
+        if device == "cuda":
+            available = torch.cuda.get_device_properties(0).total_memory
+        else:
+            try:
+                available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            except (AttributeError, ValueError, OSError):
+                return  # the system does not say
+        if needed > available:
             option = "finetune.length" if batch_size else "lengths"
             raise UserError(
                 f"{option}={length}: the model needs about {needed / 1e9:,.1f} GB of memory "
                 f"({weights / 1e9:,.1f} for its weights), this machine has {available / 1e9:,.1f}; shorten "
                 f"{option} or set dtype=bfloat16"
             )
-
-
-def memory_bytes(gpu: bool) -> int | None:
-    if gpu:
-        return torch.cuda.get_device_properties(0).total_memory
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _locate(path: str, trust: bool) -> tuple[Path, list[Path], str | None]:

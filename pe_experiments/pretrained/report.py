@@ -38,7 +38,16 @@ def write(folder: Path, table: pd.DataFrame, by_depth: pd.DataFrame | None, fact
     if by_depth is not None:
         write_atomically(folder / f"{value}_by_depth.csv", by_depth.to_csv(index=False))
     figure_path = folder / f"{value}.png"
-    _draw(table, by_depth, facts, figure_path)
+    with drawing():
+        if by_depth is None:
+            figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+            _draw_lines(figure.subplots(), table, facts)
+        else:
+            figure = Figure(figsize=(7.2, 6.0), layout="constrained")
+            halves: Any = figure.subfigures(2, 1, height_ratios=(3.4, 2.2))
+            _draw_lines(halves[0].subplots(), table, facts)
+            _draw_depths(halves[1], by_depth, facts)
+        write_figure(figure, figure_path)
     page = render(
         Path(__file__).with_name("page.html.j2"),
         facts=facts,
@@ -63,19 +72,6 @@ def _cells(table: pd.DataFrame, value: str, intervals: bool = False) -> dict[Any
             text = f"{row[value]:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
         cells.setdefault(row["length"], {})[str(row["rope"])] = text
     return cells
-
-
-def _draw(table: pd.DataFrame, by_depth: pd.DataFrame | None, facts: dict[str, Any], path: Path) -> None:
-    with drawing():
-        if by_depth is None:
-            figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-            _draw_lines(figure.subplots(), table, facts)
-        else:
-            figure = Figure(figsize=(7.2, 6.0), layout="constrained")
-            halves: Any = figure.subfigures(2, 1, height_ratios=(3.4, 2.2))
-            _draw_lines(halves[0].subplots(), table, facts)
-            _draw_depths(halves[1], by_depth, facts)
-        write_figure(figure, path)
 
 
 def _draw_lines(axes: Axes, table: pd.DataFrame, facts: dict[str, Any]) -> None:

@@ -85,7 +85,14 @@ class TrainingModule(pl.LightningModule):
         The parts are the accumulated batches on every device. Lightning averages their gradients.
         """
         rows, parts, scored = batch
-        seed_forward(named_seed(self.experiment.config.seed, f"forward {batch_idx}"), self.device)
+        # A resumed run makes the same draws. ``torch.manual_seed`` would store a stack trace for every unused
+        # GPU backend at every step, which takes a millisecond and memory that is never freed.
+        seed = named_seed(self.experiment.config.seed, f"forward {batch_idx}")
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+        elif self.device.type == "mps":
+            torch.mps.manual_seed(seed)
         if parts == 1:
             loss = batch_loss(self.model, rows)
         else:
@@ -149,19 +156,6 @@ class MicroBatch(NamedTuple):
     scored: int  # scored tokens of the whole step
 
 
-def seed_forward(seed: int, device: torch.device) -> None:
-    """Seed the random draws of a forward pass, so that a resumed run makes the same draws.
-
-    ``torch.manual_seed`` would store a stack trace for every unused GPU backend at every step, which takes a
-    millisecond and memory that is never freed.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-    elif device.type == "mps":
-        torch.mps.manual_seed(seed)
-
-
 def is_recorded(step: int, config: TrainingConfig) -> bool:
     return step % RECORD_EVERY == 0 or is_checked(step, config)
 
@@ -222,7 +216,15 @@ class Recorder(Callback):
             "gradient_norm": float(module.gradient_norm),
         }
         if is_checked(step, self.training):
-            metrics = self._validate(module)
+            module.eval()
+            counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
+            module.train()
+            if not math.isfinite(counts.loss):  # because of the last update, which no training loss follows
+                raise Diverged(step)
+            metrics = {"validation_loss": counts.loss}
+            if self.validation.source.task.exact:
+                metrics["exact_match"] = counts.exact_match
+            metrics["token_accuracy"] = counts.token_accuracy
             module.log_dict(metrics, logger=False)
             row |= metrics
             target = self.training.stop_at_exact_match
@@ -230,17 +232,6 @@ class Recorder(Callback):
                 trainer.should_stop = True
         for observer in self.observers:
             observer.row(row)
-
-    def _validate(self, module: TrainingModule) -> dict[str, float]:
-        module.eval()
-        counts = in_distribution_tally(module.model, self.validation, self.training.check_examples)
-        module.train()
-        if not math.isfinite(counts.loss):  # because of the last update, which no training loss follows
-            raise Diverged(module.trainer.global_step)
-        metrics = {"validation_loss": counts.loss}
-        if self.validation.source.task.exact:
-            metrics["exact_match"] = counts.exact_match
-        return metrics | {"token_accuracy": counts.token_accuracy}
 
 
 class Checkpointer(Checkpoint):
