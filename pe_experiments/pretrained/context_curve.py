@@ -112,16 +112,16 @@ def evaluate_pretrained(settings: PretrainedSettings, display: Display) -> Path:
         if settings.threads:
             torch.set_num_threads(settings.threads)
         model.read()
-        cells = _cells(model, measure, settings)
+        digests = None
+        if finetuning_text:
+            digests = [identifying["model"], _digests(finetuning_text), settings.dtype]
+        cells = _cells(model, measure, settings, digests, folder)
         device: str = settings.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if finetuning_text:
-            digests = [identifying["model"], _digests(finetuning_text), settings.dtype]
-            finetuned_cells = _finetuned_cells(model, cells, settings, digests, folder)
-            jobs = {cell.finetuned: (cell.block, cell.window) for cell in finetuned_cells if cell.finetuned}
+            jobs = {cell.finetuned: (cell.block, cell.window) for cell in cells if cell.finetuned}
             finetune(model, jobs, finetuning_text, settings.finetune, device, display)
-            cells = sorted([*cells, *finetuned_cells], key=lambda cell: -cell.length)
         rows = _measure(model, measure, cells, device, identity, folder, display)
         facts = {
             "request": request,
@@ -173,9 +173,16 @@ def _digests(text: Text) -> dict[str, str]:
     return {name: file_digest(Path(path)) for name, path in files}
 
 
-def _cells(model: PretrainedModel, measure: Measure, settings: PretrainedSettings) -> list[Cell]:
-    """Return the cells, the longest first, so that lengths that do not fit in memory fail at once."""
-    original = model.original_length
+def _cells(
+    model: PretrainedModel, measure: Measure, settings: PretrainedSettings, digests: Any, folder: Path
+) -> list[Cell]:
+    """Return the cells, the longest first, so that lengths that do not fit in memory fail at once.
+
+    With the ``digests`` of what a fine-tuning reads, each cell is followed by one after fine-tuning. Equal
+    models have one folder. ``truncated`` is fine-tuned on windows of the original length, as it reads no
+    longer ones.
+    """
+    original, options = model.original_length, settings.finetune
     lengths = settings.lengths
     if not lengths and original:
         lengths = [original // 4, original // 2, original, 2 * original]
@@ -185,48 +192,35 @@ def _cells(model: PretrainedModel, measure: Measure, settings: PretrainedSetting
     shortest, expected = measure.shortest()
     if lengths[0] < shortest:
         raise UserError(f"lengths={lengths[0]}: expected {expected}")
-    if model.table_length and lengths[-1] > model.table_length:
-        reason = f"{model.name} has positions up to {model.table_length} and no RoPE"
-        raise UserError(f"lengths={lengths[-1]}: {reason}; allowed: at most {model.table_length}")
+    trained_length = options.length or lengths[-1]
+    used_lengths = {"lengths": lengths[-1], "finetune.length": trained_length if digests else 0}
+    for option, length in used_lengths.items():
+        if model.table_length and length > model.table_length:
+            reason = f"{model.name} has positions up to {model.table_length} and no RoPE"
+            raise UserError(f"{option}={length}: {reason}; allowed: at most {model.table_length}")
     if "truncated" in settings.rope and (not original or original < shortest):
         allowed = f"a model whose original length is {expected}"
         raise UserError(f"rope=truncated: {model.name} has {original or 'none'}; allowed: {allowed}")
     cells = []
+    folder_names: dict[str, str] = {}
     for length in reversed(lengths):
         factor = settings.factor
         if factor is None:
-            longest = length
-            if settings.finetune.steps:  # a model has one factor, whatever it is evaluated on
-                longest = settings.finetune.length or lengths[-1]
+            longest = trained_length if digests else length  # a model has one factor, wherever evaluated
             factor = max(1.0, longest / original) if original else 1.0
         for rope in dict.fromkeys(settings.rope):
-            tokens = min(length, original) if rope == "truncated" and original else length
-            cells.append(Cell(rope, length, factor, model.block(rope, factor), tokens))
+            most = original if rope == "truncated" and original else max(length, trained_length)
+            cell = Cell(rope, length, factor, model.block(rope, factor), min(length, most))
+            cells.append(cell)
+            if digests:
+                window = min(trained_length, most)
+                options_hashed = options.model_dump(exclude={"text", "length"})
+                identity = short_hash(
+                    {"files": digests, "options": options_hashed, "block": cell.block, "window": window}
+                )
+                name = folder_names.setdefault(identity, f"{rope}-{identity}")
+                cells.append(cell._replace(finetuned=folder / "finetuned" / name, window=window))
     return cells
-
-
-def _finetuned_cells(
-    model: PretrainedModel, cells: list[Cell], settings: PretrainedSettings, digests: Any, folder: Path
-) -> list[Cell]:
-    """Return the cells once more, after fine-tuning; equal models have one folder.
-
-    ``truncated`` is fine-tuned on windows of the original length, as it reads no longer ones.
-    """
-    length = settings.finetune.length or cells[0].length
-    if model.table_length and length > model.table_length:
-        reason = f"{model.name} has no RoPE; allowed: at most {model.table_length}"
-        raise UserError(f"finetune.length={length}: {reason}")
-    options = settings.finetune.model_dump(exclude={"text", "length"})
-    folder_names: dict[str, str] = {}
-    finetuned_cells = []
-    for cell in cells:
-        window = length
-        if cell.rope == "truncated" and model.original_length:
-            window = min(length, model.original_length)
-        identity = short_hash({"files": digests, "options": options, "block": cell.block, "window": window})
-        folder_name = folder_names.setdefault(identity, f"{cell.rope}-{identity}")
-        finetuned_cells.append(cell._replace(finetuned=folder / "finetuned" / folder_name, window=window))
-    return finetuned_cells
 
 
 @torch.no_grad()
