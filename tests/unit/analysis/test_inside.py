@@ -12,8 +12,8 @@ from pe_experiments.analysis.inside import AVERAGED, look_inside
 from pe_experiments.analysis.probe import INSIDE, POSITION, probe_positions
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.configuration.choices import shipped
-from pe_experiments.configuration.experiment import Experiment
-from pe_experiments.evaluation.curve import tally
+from pe_experiments.evaluation.curve import extrapolation_curve
+from pe_experiments.evaluation.tables import Details
 from pe_experiments.run import run_experiment
 from pe_experiments.tasks import IGNORE
 from tests.conftest import Script, Tiny, assert_one_sentence
@@ -49,32 +49,22 @@ def test_accuracies_agree_with_the_evaluation(tiny: Tiny, options: tuple[str, ..
     experiment = tiny(*options)
     trained = TrainedModel(experiment, experiment.untrained_model().eval())
     inside = look_inside(trained, 6, examples=130)
-    source = experiment.source
-    batches = [source.evaluation_block(6, 0), source.evaluation_block(6, 1).rows(slice(30))]
-    counts = tally(trained.model, batches, experiment.format.eos, experiment.decoding)
-    assert inside.exact_match == counts.exact_match
-    scored_M = sum(_scored_by_index(experiment, batch) for batch in batches)
-    right = np.nansum(inside.accuracy_M * scored_M)
-    assert right / scored_M.sum() == pytest.approx(counts.token_accuracy)
+    details = Details(experiment.source, indexed=[6])
+    arguments = (trained.model, experiment.source, [6], 130, 6, experiment.decoding)
+    (row,) = extrapolation_curve(*arguments, details=details)
+    assert inside.exact_match == row["exact_match"]
+    by_index = [point["token_accuracy"] for point in details.tables["index"]]
+    assert inside.accuracy_M[~np.isnan(inside.accuracy_M)].tolist() == by_index
     if inside.needed_D is None:
         assert "deduplicate" in options[0] or "text" in options[0]
     else:
-        assert inside.needed_accuracy_D.min() <= counts.token_accuracy <= inside.needed_accuracy_D.max()
+        assert inside.needed_accuracy_D.min() <= row["token_accuracy"] <= inside.needed_accuracy_D.max()
     if "task=reverse" in options:  # target m repeats symbol N - 1 - m, 2m + 1 tokens before it
         assert inside.needed_D.tolist() == [1, 3, 5, 7, 9, 11]
         assert np.array_equal(inside.needed_accuracy_D, inside.accuracy_M)
     for mistake in inside.mistakes:
         assert mistake.answers[: mistake.index] == mistake.targets[: mistake.index]
         assert mistake.answers[mistake.index] != mistake.targets[mistake.index]
-
-
-def _scored_by_index(experiment: Experiment, batch) -> np.ndarray:
-    """Return the number of scored targets by index, [M]."""
-    first = experiment.format.first_target(experiment.task.input_length(6))
-    scored_BT = (batch.labels_BT != IGNORE) & (batch.labels_BT != experiment.format.eos)
-    assert not scored_BT[:, :first].any()
-    count = experiment.task.target_length(6)
-    return np.pad(scored_BT.sum(0).numpy(), (0, count))[first : first + count]
 
 
 @pytest.mark.parametrize("options", [("pe=t5",), ("model=encoder", "pe=rope")])

@@ -48,29 +48,24 @@ def test_all_numbers_agree_with_single_examples(tiny: Tiny, options: tuple[str, 
         INSIDE: single_tokens(trained, train_lengths, rows, 1),
         BEYOND: single_tokens(trained, [12], 18, 0),
     }
-    compared = 0
-    for column, quantity in enumerate((POSITION, DISTANCE)):
+    for column, quantity in ((1, POSITION), (2, DISTANCE)):
         for layer, name in enumerate(("embedding", "layer 0", "layer 1")):
-            fitted = [(states[layer], target[column]) for states, *target in parts["fit"]]
-            fitted = [(states, target) for states, target in fitted if target is not None]
-            weights = least_squares(
-                np.array([row for row, _ in fitted]), np.array([target for _, target in fitted])
-            )
-            for where in (INSIDE, BEYOND):
-                tested = [(states[layer], target[column]) for states, *target in parts[where]]
-                largest = max(target for _, target in fitted) if where == BEYOND else -1
-                tested = [(row, target) for row, target in tested if target is not None and target > largest]
-                true = np.array([target for _, target in tested])
-                read = np.array([np.append(row, 1.0) @ weights for row, _ in tested])
-                assert value(table, quantity, name, where, "tokens") == len(tested)
-                expected = {
-                    "r2": 1 - ((true - read) ** 2).sum() / ((true - true.mean()) ** 2).sum(),
-                    "error": np.abs(true - read).mean(),
-                }
-                for key, number in expected.items():
-                    assert value(table, quantity, name, where, key) == pytest.approx(number, rel=1e-4)
-                    compared += 1
-    assert compared == 24
+            states, values = known(parts["fit"], column, layer)
+            weights = least_squares(states, values)
+            for where, above in ((INSIDE, -1), (BEYOND, max(values))):
+                states, true = known(parts[where], column, layer, above)
+                read = states @ weights[:-1] + weights[-1]
+                assert value(table, quantity, name, where, "tokens") == len(true) > 0
+                r2 = 1 - ((true - read) ** 2).sum() / ((true - true.mean()) ** 2).sum()
+                assert value(table, quantity, name, where, "r2") == pytest.approx(r2, rel=1e-4)
+                error = np.abs(true - read).mean()
+                assert value(table, quantity, name, where, "error") == pytest.approx(error, rel=1e-4)
+
+
+def known(tokens: list[tuple], column: int, layer: int, above: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    """Return the states of the tokens whose value in a column is above a number, and these values."""
+    chosen = [token for token in tokens if token[column] is not None and token[column] > above]
+    return np.array([token[0][layer] for token in chosen]), np.array([token[column] for token in chosen])
 
 
 def single_tokens(trained: TrainedModel, lengths, rows: int, block: int) -> list[tuple]:
