@@ -60,7 +60,7 @@ class TrainingModule(pl.LightningModule):
         self.first_step = first_step
         self.run_hash = run_hash
         self.finished = False  # whether training is complete; saved in every checkpoint
-        self.gradient_norm: Tensor | None = None  # of the latest recorded step, before clipping
+        self.gradient_norm: Tensor | None = None  # of the latest step, before clipping
 
     def train_dataloader(self) -> Iterator[MicroBatch]:
         """Yield the parts of all steps that are left, for this device."""
@@ -93,17 +93,7 @@ class TrainingModule(pl.LightningModule):
             torch.cuda.manual_seed(seed)
         elif self.device.type == "mps":
             torch.mps.manual_seed(seed)
-        if parts == 1:
-            loss = batch_loss(self.model, rows)
-        else:
-            loss = batch_loss(self.model, rows, scored) * parts
-        if self.experiment.callbacks and self.step_is_recorded:
-            self.log("loss", loss, logger=False, sync_dist=self.trainer.world_size > 1)
-        return loss
-
-    @property
-    def step_is_recorded(self) -> bool:
-        return is_recorded(self.global_step + 1, self.training_config)
+        return batch_loss(self.model, rows, scored) * parts
 
     def configure_optimizers(self) -> Any:
         flat = not isinstance(self.trainer.strategy, FSDPStrategy)
@@ -124,10 +114,7 @@ class TrainingModule(pl.LightningModule):
             norm = strategy.model.clip_grad_norm_(gradient_clip_val or math.inf)  # type: ignore[operator, union-attr]
         else:
             norm = optimizer.clip_gradients(gradient_clip_val)
-        if self.step_is_recorded:
-            self.gradient_norm = norm
-            if self.experiment.callbacks:
-                self.log("gradient_norm", norm, logger=False)
+        self.gradient_norm = norm
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["finished"] = self.finished
@@ -135,16 +122,14 @@ class TrainingModule(pl.LightningModule):
 
 
 def batch_loss(model: Backbone, batch: Batch, scored: int | None = None) -> Tensor:
-    """Return the mean cross entropy of a batch in nats, or its sum divided by ``scored`` tokens."""
-    if batch.tokens_BT.device.type == "cpu":
-        count = (batch.labels_BT != IGNORE).sum() if scored is None else scored
-        return cpu.loss_sum(model, batch) / count
-    # Constant shapes, without synchronising with the host.
-    logits_BTV = model(*batch.inputs)
-    logits_NV = at_least_float32(logits_BTV.flatten(0, 1))
-    labels_N = batch.labels_BT.flatten()
+    """Return the summed cross entropy of a batch in nats by ``scored`` tokens, or else by those it scores."""
     if scored is None:
-        return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE)
+        scored = int((batch.labels_BT != IGNORE).sum())
+    if batch.tokens_BT.device.type == "cpu":
+        return cpu.loss_sum(model, batch) / scored
+    # Constant shapes, without synchronising with the host.
+    logits_NV = at_least_float32(model(*batch.inputs).flatten(0, 1))
+    labels_N = batch.labels_BT.flatten()
     return F.cross_entropy(logits_NV, labels_N, ignore_index=IGNORE, reduction="sum") / scored
 
 

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,15 +26,6 @@ class Best(pl.Callback):
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": np.float64(1.0)}
-
-
-class Reader(pl.Callback):
-    """A user's callback that keeps the names of the metrics it can read after each step."""
-
-    names: ClassVar[list[str]] = []
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        self.names.extend(sorted(trainer.callback_metrics))
 
 
 OF_LIGHTNING = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
@@ -95,12 +86,6 @@ def test_the_loss_of_accumulated_batches_is_the_mean_over_their_tokens(tiny: Tin
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     assert float(row["loss"]) == pytest.approx(loss.item())
     assert float(row["gradient_norm"]) == pytest.approx(torch.nn.utils.get_total_norm(gradients).item())
-
-
-def test_a_callback_reads_the_loss_and_the_gradient_norm(tiny: Tiny) -> None:
-    experiment = tiny("training.steps=1", f"trainer.callbacks=[{{_target_: {__name__}.Reader}}]")
-    assert run_experiment(experiment.config).status == "completed"
-    assert Reader.names == ["gradient_norm", "loss"]
 
 
 def test_callbacks_run_and_are_part_of_the_identity(tiny: Tiny) -> None:
