@@ -57,16 +57,12 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
 
 
 def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding]) -> None:
-    """Register encodings as an attention function of transformers.
+    """Register encodings, one per layer and causal for a decoder, as an attention function of transformers.
 
     Select it with ``model.set_attn_implementation(name)``. The model must have no other positional encoding,
     or have it switched off (GPT-2 with ``wpe`` set to 0). Padding can be on either side. Positions count the
     tokens of a row without padding. For an encoding that scales by length, the length is the number of keys
     so far.
-
-    Args:
-        name: name of the attention function in transformers.
-        encodings: one encoding per layer, causal for a decoder.
 
     Raises:
         UserError: transformers is missing, or an encoding acts at the embedding or reads hidden states.

@@ -41,13 +41,8 @@ def probe_positions(trained: TrainedModel, length: int | None = None, examples: 
     the last `Task.mark`. Tokens before the first mark have none.
 
     Each map is a ridge regression in float64, fitted on examples of up to ten training lengths. It is tested
-    on other examples of these lengths (``inside``), and on the positions or distances in a longer input that
-    exceed all fitted ones (``beyond``).
-
-    Args:
-        trained: the model, from `load_model`.
-        length: of the longer input; None means twice the longest training length.
-        examples: number of examples to fit and of each test, at most 100 at a length.
+    on other examples of these lengths (``inside``), and on the positions or distances in a longer input, by
+    default twice as long, that exceed all fitted ones (``beyond``), on at most 100 examples of a length.
 
     Returns:
         A row per ``quantity``, ``layer`` (``embedding``, ``layer 0``, ...) and ``range``: ``r2`` (1 is exact,

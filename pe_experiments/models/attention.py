@@ -18,14 +18,7 @@ from pe_experiments.encodings.base import PositionBias
 from pe_experiments.encodings.softmax import MASKED, Softmax, biased_mask
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models.attention_parts import AttentionPart, QkNorm
-from pe_experiments.models.cpu import (
-    UNPACKED,
-    Linear,
-    Unpacked,
-    fused_kernel_is_faster,
-    has_fixed_bias,
-    rounded_up,
-)
+from pe_experiments.models.cpu import UNPACKED, Linear, Unpacked, fused_kernel_is_faster, rounded_up
 
 BLOCK_LOGITS = 1 << 21  # logits or biases computed at a time by `blocked`: 8 MB in float32
 FEWEST_QUERIES = 16  # of a block, because each block costs time of its own
@@ -151,11 +144,6 @@ def needs_weights(encoding: PositionalEncoding) -> bool:
     return makes_weights(encoding) or encoding.reads_weights
 
 
-def can_use_fused_kernel(encoding: PositionalEncoding) -> bool:
-    """Return whether training with this encoding may be faster with PyTorch's fused kernel."""
-    return has_fixed_bias(encoding) and not needs_weights(encoding)
-
-
 def choose_implementation(implementation: str, q_BHTK: Tensor, weighting: Weighting) -> Implementation:
     """Return the function to call; ``auto`` saves memory on long rows and otherwise takes the fastest."""
     tokens = q_BHTK.shape[2]
@@ -194,11 +182,7 @@ class Attention(nn.Module):
         return x_ND
 
     def forward(
-        self,
-        x_ND: Tensor,
-        encoding: PositionalEncoding,
-        at: AttentionContext,
-        packing: Unpacked = UNPACKED,
+        self, x_ND: Tensor, encoding: PositionalEncoding, at: AttentionContext, packing: Unpacked = UNPACKED
     ) -> Tensor:
         q_BHTK, k_BHTK, v_BHTK = self._heads(packing.pad(self.qkv(x_ND)))
         weighting = self._weighting(encoding, at)

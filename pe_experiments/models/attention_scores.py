@@ -13,20 +13,13 @@ from pe_experiments.models.attention import makes_weights
 
 @dataclass(frozen=True)
 class Inputs:
-    """The inputs of attention. Shapes as in `encodings.base`.
-
-    Args:
-        q_BHTK, k_BHTK: queries and keys.
-        x_BTD: hidden states.
-        positions_BT: position ids.
-        declared_B: declared length of the row, as in `AttentionContext`; None means T.
-    """
+    """The queries, keys, hidden states and position ids of attention. Shapes as in `encodings.base`."""
 
     q_BHTK: Tensor
     k_BHTK: Tensor
     x_BTD: Tensor
     positions_BT: Tensor
-    declared_B: Tensor | None = None
+    declared_B: Tensor | None = None  # declared length of the row, as in `AttentionContext`; None means T
 
     def context(self, causal: bool, layer: int = 0) -> AttentionContext:
         """Return the context of attention within each row, without padding."""

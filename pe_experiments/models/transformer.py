@@ -101,10 +101,7 @@ class Transformer(Backbone):
         attention_implementation: ``auto``, ``eager``, ``sdpa`` or ``blocked``, with the same result.
 
     Raises:
-        ValueError: an unknown choice, a dropout outside [0, 1), a tied head with an encoding that is
-            concatenated, a token shift in an encoder, sinks and an own softmax together, one of both or a
-            norm after the rotation with an encoding that computes its own weights, or the fused kernel
-            (``sdpa``) with an encoding that reads the attention weights.
+        ValueError: an unknown choice, or one that does not fit the encoding or another choice.
     """
 
     def __init__(

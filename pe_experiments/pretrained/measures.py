@@ -74,11 +74,7 @@ class Loss:
     def summary(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         total_bits = sum(float(row["bits"]) for row in rows)
         total_bytes = sum(float(row["bytes"]) for row in rows)
-        return {
-            "stretches": len(rows),
-            "bytes": int(total_bytes),
-            "bits_per_byte": total_bits / total_bytes,
-        }
+        return {"stretches": len(rows), "bytes": int(total_bytes), "bits_per_byte": total_bits / total_bytes}
 
 
 def cut_stretches(

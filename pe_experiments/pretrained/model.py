@@ -24,13 +24,10 @@ LLAMA_3_1 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 class PretrainedModel:
-    """The files of a model, its configuration and its tokenizer.
-
-    `read` reads the configuration and the tokenizer, and `load` the weights.
+    """The files of a model, its configuration and its tokenizer (`read`), and its weights (`load`).
 
     Args:
         path: a folder with ``config.json`` and safetensors, a GGUF file, or a folder with one GGUF file.
-        dtype: type of the weights.
         trust: also read weights that are pickles.
 
     Raises:

@@ -40,8 +40,8 @@ from pe_experiments.data.batches import Batch
 from pe_experiments.encodings.tensors import at_least_float32
 from pe_experiments.models import Backbone, Transformer
 from pe_experiments.models import cpu as models_cpu
-from pe_experiments.models.attention import Attention, can_use_fused_kernel
-from pe_experiments.models.cpu import rounded_up
+from pe_experiments.models.attention import Attention, needs_weights
+from pe_experiments.models.cpu import has_fixed_bias, rounded_up
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal import process
 from pe_experiments.terminal.errors import UserError
@@ -53,15 +53,10 @@ Timings = dict[str, dict[str, tuple[float, float]]]
 
 
 class Route(NamedTuple):
-    """How a process trains on a CPU.
+    """How a process trains on a CPU."""
 
-    Attributes:
-        matmul: library of float32 matrix products; ``default`` is PyTorch's, which is MKL on x86.
-        fused_from: tokens of a row from which attention uses PyTorch's fused kernel.
-    """
-
-    matmul: Backend
-    fused_from: int
+    matmul: Backend  # library of float32 matrix products; ``default`` is PyTorch's, which is MKL on x86
+    fused_from: int  # tokens of a row from which attention uses PyTorch's fused kernel
 
 
 class Shape(NamedTuple):
@@ -124,8 +119,7 @@ def micro_batches(batch: Batch, train_length: int) -> list[Batch]:
     """Split a batch into parts with rows of similar length to save padding.
 
     Rows are sorted by length. Each part is as wide as its longest row, rounded up to a multiple of 8. The
-    summed losses of the parts add up to the summed loss of the batch. A batch with a single length is not
-    split.
+    summed losses of the parts add up to the summed loss of the batch.
     """
     rows = rounded_up(MICRO_BATCH_TOKENS // train_length + 1, WIDTH_STEP)
     if rows >= len(batch.lengths_B) or batch.lengths_B.min() == batch.lengths_B.max():
@@ -219,7 +213,9 @@ def fastest_route(model: Backbone, symbols: int, default: Route, timings: Timing
     if faster:
         attention: Attention = model.layers[0].attention  # type: ignore[assignment]
         encodings: Iterable[Any] = model.encodings
-        can_fuse = attention.softmax is None and all(map(can_use_fused_kernel, encodings))
+        can_fuse = attention.softmax is None and all(
+            has_fixed_bias(encoding) and not needs_weights(encoding) for encoding in encodings
+        )
         kernels = {"eager": ("written",), "auto": ("written", "fused") if can_fuse else ("written",)}
         allowed = kernels.get(attention.implementation, ("fused",))
         faster = {total: case for total, case in faster.items() if case[1] in allowed}
