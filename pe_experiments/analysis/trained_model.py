@@ -45,9 +45,8 @@ class TrainedModel:
             inputs_BN = torch.atleast_2d(torch.as_tensor(inputs))
         except (TypeError, ValueError) as error:
             raise UserError(f"{expected}, in rows of equal length") from error
-        if inputs_BN.numel() == 0 or inputs_BN.is_floating_point():
-            raise UserError(expected)
-        if not 0 <= int(inputs_BN.min()) <= int(inputs_BN.max()) < task.vocab_size:
+        is_valid = inputs_BN.numel() > 0 and not inputs_BN.is_floating_point()
+        if not is_valid or inputs_BN.min() < 0 or inputs_BN.max() >= task.vocab_size:
             raise UserError(expected)
         targets_BM = task.solve(inputs_BN)
         longest = max(targets_BM.shape[1], task.target_length(inputs_BN.shape[1]))

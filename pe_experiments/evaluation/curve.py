@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from pe_experiments.data.batches import Batch, Source, TrainingStream
 from pe_experiments.encodings.tensors import at_least_float32, in_float64
-from pe_experiments.evaluation.metrics import EXACT_MATCH, all_correct, wilson_interval
+from pe_experiments.evaluation.metrics import EXACT_MATCH, exact_match, wilson_interval
 from pe_experiments.evaluation.tables import Details
 from pe_experiments.models import Backbone
 from pe_experiments.tasks import IGNORE
@@ -99,10 +99,11 @@ def tally(
                 answers_BT = answers_BT.cpu()
             scored_BT = part.labels_BT != IGNORE
             content_BT = scored_BT & (part.labels_BT != eos)
+            without_end = part._replace(labels_BT=part.labels_BT.where(content_BT, IGNORE))
             total += Tally(
                 examples=len(scored_BT),
-                exact=int(all_correct(part.labels_BT, answers_BT).sum()),
-                without_end=int(all_correct(part.labels_BT.where(content_BT, IGNORE), answers_BT).sum()),
+                exact=int(exact_match(part, answers_BT).sum()),
+                without_end=int(exact_match(without_end, answers_BT).sum()),
                 tokens=int(content_BT.sum()),
                 right_tokens=int((content_BT & (answers_BT == part.labels_BT)).sum()),
                 scored=int(scored_BT.sum()),

@@ -107,11 +107,7 @@ DESCRIBED = ("label", "bounds", "higher_is_better", "unit", "binary")
 
 def exact_match(batch: Batch, answers_BT: Tensor) -> Tensor:
     """Return for each row [B] whether the answer equals the label at every scored token."""
-    return all_correct(batch.labels_BT, answers_BT)
-
-
-def all_correct(labels_BT: Tensor, answers_BT: Tensor) -> Tensor:
-    return ((answers_BT == labels_BT) | (labels_BT == IGNORE)).all(dim=1)
+    return ((answers_BT == batch.labels_BT) | (batch.labels_BT == IGNORE)).all(dim=1)
 
 
 def _chance(row: Row) -> float:
