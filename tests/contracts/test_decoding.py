@@ -3,7 +3,7 @@
 Encodings of each kind are tested with whole ids and with fractional ones. (That no logit depends on later
 tokens is part of every encoding's contract.) Inputs are longer than in training, and answers differ in
 length. The models are untrained with large weights, so that their answers depend on everything they read.
-With a window, `test_window` compares teacher forcing with a loop.
+With a window, `test_text` compares teacher forcing with a loop.
 """
 
 from __future__ import annotations
