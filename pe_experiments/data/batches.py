@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -121,14 +120,16 @@ class TrainingStream:
         self.batching = batching
         self.split: Split = split
         self.first_draw = -(-first // BATCHES_PER_DRAW)
-        self._latest_sequences = lru_cache(maxsize=1)(self._sequences)
+        self._latest_draw: tuple[int, Sequences] | None = None  # its number and its rows
 
     def batch(self, index: int) -> Batch:
         """Return batch ``index``, trimmed to its longest row."""
         draw, within = divmod(index, BATCHES_PER_DRAW)
+        if self._latest_draw is None or self._latest_draw[0] != draw:
+            self._latest_draw = draw, self._sequences(draw)
         source = self.source
         rows = slice(within * self.batch_size, (within + 1) * self.batch_size)
-        tensors = self._latest_sequences(draw)._asdict().items()
+        tensors = self._latest_draw[1]._asdict().items()
         batch = Sequences(**{name: tensor[rows] for name, tensor in tensors if tensor is not None})
         stream_index = self.first_draw * BATCHES_PER_DRAW + index
         generator = stream(source.seed, f"{self.split} positions", stream_index)

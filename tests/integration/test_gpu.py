@@ -1,4 +1,4 @@
-"""On a CUDA device models compute what they compute on the CPU; without one these tests are skipped.
+"""On a CUDA device models compute what they compute on the CPU. `tests/cluster/gpu.sh` runs this file.
 
 ``DRY_RUN=1`` compares the CPU with itself, to test the tests.
 """
