@@ -159,7 +159,7 @@ def _identify(component: SizedComponent, forms: list[bool]) -> Verdict:
     say(UNKNOWN)
     if explanation is not None:
         say(explanation.text)
-    elif comparisons:
+    elif comparisons and comparisons[0].shares_parameters:
         say(f"Most similar is {comparisons[0].label}.")
     return Verdict.UNKNOWN
 

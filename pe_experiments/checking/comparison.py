@@ -12,12 +12,10 @@ import torch
 from pe_experiments.checking.known_mistakes import Change
 from pe_experiments.checking.pair import (
     MODEL_SIZES,
-    NEAR,
     SMALL,
     Pair,
     Pairs,
     ParametersDiffer,
-    Sizes,
     model_shape,
 )
 from pe_experiments.checking.scenarios import SCENARIOS
@@ -27,9 +25,8 @@ from pe_experiments.checking.stages import (
     READ,
     Outcome,
     outcomes,
-    place_in_pair,
 )
-from pe_experiments.checking.subject import SizedComponent, build
+from pe_experiments.checking.subject import SizedComponent, build, trainable
 from pe_experiments.configuration.component import Component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
@@ -53,7 +50,6 @@ class Comparison:
         component: the implementation with its arguments, if they are known.
         user_arguments: names of arguments of our encoding that the user set.
         named: whether the user says that it should be this encoding.
-        same_effect: whether both act in the same places, see `references.Effect`.
     """
 
     candidate: MakeEncoding
@@ -64,7 +60,6 @@ class Comparison:
     component: SizedComponent | None = None
     user_arguments: Sequence[str] = ()
     named: bool = False
-    same_effect: bool = True
 
     def make_reference(self, shape: ModelShape) -> PositionalEncoding:
         """Build our encoding for a model of this shape, with the change."""
@@ -126,11 +121,6 @@ class Comparison:
             return self.pairs.pair(SMALL, self.forms[0])
         return None
 
-    @property
-    def remarks(self) -> list[str]:
-        """Why far positions were not compared."""
-        return [outcome.remark for outcome in self.outcomes if outcome.remark]
-
     def changed(self, change: Change) -> Comparison:
         """Return the comparison with our encoding changed once more."""
         if self.change is not None:
@@ -191,8 +181,9 @@ class Comparison:
         tables = [pair.table for pair in pairs if pair.table]
         if tables:
             lines.append(f"That is no mistake: {tables[0]}.")
-        if self.remarks:
-            lines.append(f"Far positions were not compared in every model: {self.remarks[0]}.")
+        remarks = [outcome.remark for outcome in results if outcome.remark]
+        if remarks:
+            lines.append(f"Far positions were not compared in every model: {remarks[0]}.")
         far_difference = max((outcome.difference for outcome in far), default=0.0)
         if far_difference > EXACT:
             reason = "as a rule, angles or distances in float32"
@@ -218,36 +209,20 @@ class Comparison:
         return f"{text}\n  {in_form}{first.place}"
 
     def _describe_parameters(self) -> str:
-        """Describe how the two differ with initial parameters, if their parameters cannot be shared."""
-        parameters = "trainable parameters differ in number or shape"
-        difference, place = self.untrained_difference()
-        if place:
-            lines = [f"It cannot be {self.label}: their {parameters}.", f"  at first, {place}"]
-        else:
-            size = f"{difference:.1e} of the largest"
-            lines = [
-                f"At initialisation it equals {self.label} at positions below 64 (to {size}).",
-                f"Trained, it may leave {self.label}: their {parameters}.",
-            ]
+        """Say that the parameters cannot be shared, and which arguments of ours may change theirs."""
+        shape = model_shape(SMALL, self.forms[0])
+        theirs, ours = (
+            ", ".join(str(list(parameter.shape)) for parameter in trainable(build(make, shape)).values())
+            for make in (self.candidate, self.make_reference)
+        )
+        text = (
+            f"It cannot be {self.label}: its trainable parameters have the shapes {theirs or 'of none'}, "
+            f"ours {ours or 'none'}."
+        )
         if self.reference.arguments:
             names = ", ".join(self.reference.arguments)
-            lines.append(
-                f"{self.reference.choice} with other arguments ({names}): +against_arguments.NAME=VALUE."
-            )
-        return "\n".join(lines)
-
-    @torch.no_grad()
-    def untrained_difference(self, sizes: Sequence[Sizes] = MODEL_SIZES) -> tuple[float, str]:
-        """Return the difference below position 64 if both keep their initial parameters, and its place."""
-        worst = 0.0
-        for causal in self.forms:
-            for size in sizes:
-                shape = model_shape(size, causal)
-                pair = Pair(build(self.candidate, shape), build(self.make_reference, shape), self.layout)
-                worst = max(worst, pair.difference_below(NEAR))
-                if place := place_in_pair(pair):
-                    return worst, place
-        return worst, ""
+            text += f"\nOther arguments of ours ({names}): +against_arguments.NAME=VALUE."
+        return text
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:

@@ -6,20 +6,16 @@ verifies by comparing once more with the encoding so changed, or it returns None
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
 
 import torch
-from torch import Tensor
 
 from pe_experiments.checking import relations
 from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
 from pe_experiments.checking.known_mistakes import REPORTED, Change, generic_mistakes
 from pe_experiments.checking.pair import (
-    DENSE,
     LARGE,
     LAYOUTS,
     OF_NEIGHBOURS,
@@ -49,7 +45,7 @@ from pe_experiments.checking.stages import (
     differs_in,
 )
 from pe_experiments.checking.subject import build, perturbed, reference_of
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -57,7 +53,6 @@ from pe_experiments.terminal.errors import shown
 
 # Models in which a relation shows if there is one: of two layers or more, of several numbers of heads.
 MEASURED = ((SMALL, 2), (LARGE, 2), (SMALL, LAYERS), ((96, 12, 12), 2))
-GRID = 40  # positions at which rotations are compared; at least two rows of a grid
 
 
 class Kind(Enum):
@@ -106,37 +101,28 @@ def other_arguments(comparison: Comparison) -> Explanation | None:
     """It is our encoding with other arguments: those of released models, or some that it ignores."""
     if comparison.same_nearby and [outcome.stage for outcome in comparison.differences] == [OTHER_ARGUMENTS]:
         return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
-    first = None
-    for explanation in _with_other_arguments(comparison):
-        if not explanation.comparison.remarks:
-            return explanation
-        first = first or explanation  # another may agree at far positions, too
-    return first
-
-
-def _with_other_arguments(comparison: Comparison) -> Iterator[Explanation]:
     reference = comparison.reference
     for variant, ignored in ignored_variants(reference):
-        same = equal(comparison.against(variant))
-        if same is not None:
+        other = comparison.against(variant)
+        same = equal(other)
+        # Where ours refuses far positions, an encoding with other arguments may explain them, too.
+        if same is not None and not any(outcome.remark for outcome in other.outcomes):
             values = ", ".join(f"{name}={shown(value)}" for name, value in ignored.items())
-            yield replace(same, kind=Kind.MISTAKE, text=f"It ignores {values}: it is {variant.label}.")
-    if comparison.named and issubclass(reference.cls, ExtendedRope):
+            return replace(same, kind=Kind.MISTAKE, text=f"It ignores {values}: it is {variant.label}.")
+    is_extension = issubclass(reference.cls, ExtendedRope)
+    if comparison.named and is_extension:
         plain = reference_of("rope", reference.sizes).with_arguments_of(reference)
         # An extension of a very long original length would equal it, too.
         if equal(comparison.against(plain)) is not None:
-            return
+            return None
     for variant in published_variants(reference, comparison.component):
         other = comparison.against(variant)
-        if issubclass(reference.cls, ExtendedRope) and not rotates_equally(other):
-            continue
-        same = _equal_in_usual_layout(other)
+        same = _equal_in_usual_layout(other) if not is_extension or rotates_equally(other) else None
         if same is not None:
-            yield _as_other_encoding(comparison, same, convention=_is_convention(comparison, other))
+            return _as_other_encoding(comparison, same, convention=_is_convention(comparison, other))
     base = fitted_base(comparison)
     same = _equal_in_usual_layout(comparison.against(base)) if base else None
-    if same is not None:
-        yield _as_other_encoding(comparison, same)
+    return _as_other_encoding(comparison, same) if same is not None else None
 
 
 def _equal_in_usual_layout(comparison: Comparison) -> Explanation | None:
@@ -179,11 +165,10 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
         for variant in published_variants(reference):
             with_arguments = comparison.against(variant)
             mistakes += [(with_arguments, *mistake) for mistake in REPORTED.get(variant.choice, {}).items()]
-    if comparison.same_effect:
-        first = comparison.first_difference
-        is_far = first is not None and first.stage in (FAR_STAGE, DISTANCES, FAR_IDS)
-        generic = generic_mistakes(reference, comparison.forms[0], at_table_ends=is_far)
-        mistakes += [(comparison, *mistake) for mistake in generic]
+    first = comparison.first_difference
+    is_far = first is not None and first.stage in (FAR_STAGE, DISTANCES, FAR_IDS)
+    generic = generic_mistakes(reference, comparison.forms[0], at_table_ends=is_far)
+    mistakes += [(comparison, *mistake) for mistake in generic]
     layouts = _plausible_layouts(comparison)
     for ours, name, change in mistakes:
         for layout in layouts:
@@ -320,70 +305,6 @@ def decoder_alone(comparison: Comparison) -> Explanation | None:
     return Explanation(Kind.MISTAKE, "\n".join(lines), same.comparison)
 
 
-# Encodings of which we have no reference.
-
-
-def no_reference(comparison: Comparison) -> Explanation | None:
-    """It is a design that no encoding here has: positions in two dimensions, normalised queries, sinks."""
-    encoding = build(comparison.candidate, model_shape(SMALL, comparison.forms[0]))
-    for recognises, text in (
-        (_rotates_by_coordinates, "It rotates by two coordinates, as in a grid or in M-RoPE"),
-        (_normalises, "It normalises queries or keys (their lengths have no effect)"),
-        (_has_sinks, "Its attention weights do not sum to 1, as with sinks or another softmax"),
-    ):
-        with suppress(Exception):  # raised by the implementation
-            if recognises(encoding):
-                return Explanation(Kind.NEW, f"{text}. There is no reference for that here.", comparison)
-    return None
-
-
-@torch.no_grad()
-def _rotates_by_coordinates(encoding: PositionalEncoding) -> bool:
-    """Return whether a step rotates differently at the end of each row of a grid."""
-    rotations = [relations.rotation_at(encoding, position) for position in range(GRID)]
-    if rotations[0].shape[0] != rotations[0].shape[1] or not _is_orthogonal(rotations[1]):
-        return False
-    steps = [after @ before.T for before, after in pairwise(rotations)]
-    identity = torch.eye(len(rotations[0]), dtype=torch.float64)
-    for width in range(2, GRID // 2 + 1):
-        along = [step for index, step in enumerate(steps, start=1) if index % width]
-        row = rotations[width] @ rotations[0].T
-        # Equal steps are no grid; one that stands still in a row halves ids, one that returns wraps them.
-        no_grid = ((along[0], steps[width - 1]), (along[0], identity), (row, identity))
-        if _all_equal(along) and not any(map(_all_equal, no_grid)):
-            return True
-    return False
-
-
-def _is_orthogonal(rotation: Tensor) -> bool:
-    identity = torch.eye(len(rotation), dtype=torch.float64)
-    return torch.allclose(rotation @ rotation.T, identity, atol=1e-3)
-
-
-def _all_equal(matrices: Sequence[Tensor]) -> bool:
-    return all(torch.allclose(matrix, matrices[0], atol=1e-3) for matrix in matrices)
-
-
-@torch.no_grad()
-def _normalises(encoding: PositionalEncoding) -> bool:
-    """Return whether queries or keys three times as long are rotated to the same."""
-    q, k, at = _queries_and_keys(encoding)
-    once, thrice = (encoding.for_layer(0).rotate(by * q, by * k, at) for by in (1, 3))
-    return any(torch.allclose(a, b, atol=1e-3) for a, b in zip(once, thrice, strict=True))
-
-
-@torch.no_grad()
-def _has_sinks(encoding: PositionalEncoding) -> bool:
-    """Return whether attention weights are positive and those of some query sum to less than 1."""
-    weights = encoding.for_layer(0).weights(*_queries_and_keys(encoding))
-    return bool((weights.sum(-1) < 1 - 1e-3).any() and (weights >= 0).all())
-
-
-def _queries_and_keys(encoding: PositionalEncoding) -> tuple[Tensor, Tensor, AttentionContext]:
-    inputs = Pair(encoding, encoding).inputs_below(DENSE)
-    return inputs.q_BHTK, inputs.k_BHTK, inputs.context(encoding.shape.causal)
-
-
 def stage(comparison: Comparison) -> Explanation | None:
     """Single sequences at near positions agree, and some stages differ."""
     if not comparison.shares_parameters or not comparison.same_nearby:
@@ -403,7 +324,6 @@ EXPLANATIONS: tuple[Rule, ...] = (
     *IDENTITIES,
     other_encoding,
     decoder_alone,
-    no_reference,
     relation(relations.layers),
     relation(relations.factor),
     relation(relations.heads),

@@ -88,7 +88,7 @@ def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:
     return context
 
 
-# Mistakes that any encoding can have: wrong position ids, numbers off by one, half precision, no effect.
+# Mistakes that any encoding can have: wrong position ids, half precision, no effect.
 
 
 def at_every_hook(change_ids: ChangeIds) -> Change:
@@ -153,16 +153,13 @@ WRONG_IDS: dict[str, ChangeIds] = {
         torch.arange(j.shape[1])[None],
     ),
     "every token has the position of the last one": _last_id,
-    "every token has position 0": lambda i, j: (0 * i, 0 * j),
     "positions from 1": lambda i, j: (i + 1, j + 1),
     "ids are counted from the first one of each row (an offset is lost)": lambda i, j: (
         i - j.amin(1, keepdim=True),
         j - j.amin(1, keepdim=True),
     ),
     "the sign of distances": lambda i, j: (-i, -j),
-    "positions run backwards": lambda i, j: (j.amax(1, keepdim=True) - i, j.amax(1, keepdim=True) - j),
     "positions are doubled": lambda i, j: (2 * i, 2 * j),
-    "positions are halved and rounded down": lambda i, j: (i // 2, j // 2),
     "the ids of the first row serve all rows": lambda i, j: (i[:1], j[:1]),
     "queries are one position ahead": lambda i, j: (i + 1, j),
     "keys are one position ahead": lambda i, j: (i, j + 1),
@@ -175,14 +172,11 @@ WRONG_IDS: dict[str, ChangeIds] = {
 # The ids of the queries of a cached step, from the correct ids and the index of the first query.
 WRONG_CACHED_IDS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "it is counted from 0": lambda i, j, first: torch.arange(i.shape[1])[None],
-    "it has the id of the first key": lambda i, j, first: j[:, : i.shape[1]],
     "it is one position behind": lambda i, j, first: i - 1,
     "it is one position ahead": lambda i, j, first: i + 1,
     "it has its index in memory as its id (padding counts)": lambda i, j, first: torch.arange(
         first, first + i.shape[1]
     )[None],
-    "it has the id of the last key in memory": lambda i, j, first: j[:, -i.shape[1] :],
-    "it has the id of the longest row": lambda i, j, first: i.amax(0, keepdim=True).expand_as(i),
     "the offset of the first row serves all rows": lambda i, j, first: i[:1],
 }
 REPORTED_CACHED_IDS = {
@@ -298,9 +292,10 @@ def _round_bias(dtype: torch.dtype) -> Change:
     return change_hooks(lambda part, original, q, k, at: original(q, k, at).to(dtype).float(), "bias")
 
 
+NO_EFFECT = "it has no effect (never applied, or all tokens at one position)"
 # Without any effect it may also read equal ids everywhere, so that comes first.
 GENERIC: dict[str, Change] = {
-    "it has no effect (never applied, or all tokens at one position)": Change(_never_applied),
+    NO_EFFECT: Change(_never_applied),
     **{description: at_every_hook(change_ids) for description, change_ids in WRONG_IDS.items()},
     "position ids are ignored, indices in memory read": (
         _at_embedding(_count_tokens).then(change_hooks(_indices_as_ids))
@@ -341,22 +336,6 @@ ROUNDED_VECTORS: dict[str, Change] = {
     "vectors in float16": change_result("vectors", lambda vectors: vectors.half().float()),
 }
 
-# In an encoding that changes what is read, such as o_i = R(-i) sum_j w_ij R(j) v_j.
-UNCHANGED_VALUES = change_method("values", lambda encoding, original, v, at: v)
-UNCHANGED_OUTPUTS = change_method("outputs", lambda encoding, original, o, at: o)
-OUTPUTS: dict[str, Change] = {
-    "outputs() has the sign of values()": change_method(
-        "outputs", lambda encoding, original, o, at: original(o, with_ids(at, lambda i, j: (-i, j)))
-    ),
-    "values() is never called": UNCHANGED_VALUES,
-    "outputs() is never called": UNCHANGED_OUTPUTS,
-    "values() and outputs() are never called": UNCHANGED_VALUES.then(UNCHANGED_OUTPUTS),
-}
-
-
-def _add(name: str, by: int, encoding: PositionalEncoding) -> None:
-    setattr(encoding, name, getattr(encoding, name) + by)
-
 
 def generic_mistakes(
     component: SizedComponent, causal: bool, at_table_ends: bool
@@ -374,13 +353,6 @@ def generic_mistakes(
         changes |= ROUNDED_VECTORS
     if "bias" in hooks:
         changes |= ROUNDED_BIASES
-    if type(encoding).outputs is not PositionalEncoding.outputs:
-        changes |= OUTPUTS
-    for name, value in vars(encoding).items():
-        is_number = type(value) is int and value > 0  # at 0, an option is off
-        if is_number and not name.startswith("_") and name not in ("pairs", "rotated_pairs"):
-            changes[f"{name} is one too large"] = Change(partial(_add, name, 1))
-            changes[f"{name} is one too small"] = Change(partial(_add, name, -1))
     mistakes = [*changes.items()]
     if hooks:
         mistakes += mistakes_while_decoding()

@@ -6,8 +6,9 @@ The candidate is the implementation under test. Its channels may lie in another 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations, islice, permutations, product
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from pe_experiments.checking.subject import (
     perturbed,
     trainable,
 )
-from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
+from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
@@ -94,24 +95,18 @@ class ParametersDiffer(Exception):
     """The trainable parameters of candidate and reference differ in number or shape."""
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """A parameter of the candidate and the parameter of the reference from which its values come.
+class Pairing(NamedTuple):
+    """The values that a parameter of the candidate gets from one of the reference's.
 
     Args:
-        convert: function from values of the reference's parameter to values of the candidate's.
+        parameter: the parameter of the candidate.
+        values: its values.
         table: description of how the candidate reads a longer table, or an empty string.
     """
 
-    candidate: nn.Parameter
-    reference: nn.Parameter
-    convert: Callable[[Tensor], Tensor]
+    parameter: nn.Parameter
+    values: Tensor
     table: str = ""
-
-    @torch.no_grad()
-    def copy(self) -> None:
-        """Copy the values of the reference's parameter to the candidate's."""
-        self.candidate.copy_(self.convert(self.reference))
 
 
 @dataclass
@@ -240,41 +235,37 @@ def assignments(source: PositionalEncoding, target: PositionalEncoding) -> Itera
         pairings for order in orders for pairings in product(*map(_pairings, candidate.values(), order))
     )
     for pairings in islice(all_pairings, MOST_ASSIGNMENTS):
-        for pairing in pairings:
-            pairing.copy()
+        _copy_values(pairings)
         yield list(pairings)
+
+
+@torch.no_grad()
+def _copy_values(pairings: Iterable[Pairing]) -> None:
+    for pairing in pairings:
+        pairing.parameter.copy_(pairing.values)
 
 
 def _pairings(candidate: nn.Parameter, reference: nn.Parameter) -> list[Pairing]:
     """Return the ways in which values fit: unchanged, transposed, or as rows of a longer table."""
-    target = candidate.squeeze().shape
-    source = reference.squeeze().shape
+    table, values = candidate.detach().squeeze(), reference.detach().squeeze()
     pairings = []
-    if target == source:
-        pairings.append(Pairing(candidate, reference, lambda value: value.squeeze().reshape(candidate.shape)))
-    if len(source) == 2 and target == source[::-1]:
-        pairings.append(
-            Pairing(candidate, reference, lambda value: value.squeeze().T.reshape(candidate.shape))
-        )
-    if len(source) == len(target) == 2 and target[1] == source[1] and target[0] > source[0]:
-        extra_rows = target[0] - source[0]
-        for first_row in range(min(extra_rows, MOST_EXTRA_ROWS) + 1):
-            convert = partial(_fill_rows, candidate.detach().clone(), first_row)
-            description = f"its table has {target[0]} rows instead of {source[0]}"
+    if table.shape == values.shape:
+        pairings.append(Pairing(candidate, values.reshape(candidate.shape)))
+    if values.ndim == 2 and table.shape == values.T.shape:
+        pairings.append(Pairing(candidate, values.T.reshape(candidate.shape)))
+    if table.ndim == values.ndim == 2 and table.shape[1] == values.shape[1]:
+        rows, our_rows = len(table), len(values)
+        for first_row in range(min(rows - our_rows, MOST_EXTRA_ROWS) + 1 if rows > our_rows else 0):
+            filled = table.clone()
+            filled[first_row : first_row + our_rows] = values
+            description = f"its table has {rows} rows instead of {our_rows}"
             if first_row:
                 description += f", equal with ids shifted by {first_row}"
-            elif target[0] == 2 * source[0] - 1:
+            elif rows == 2 * our_rows - 1:
                 # A decoder's table of distances may have rows for later keys, which are never read.
                 description = ""
-            pairings.append(Pairing(candidate, reference, convert, description))
+            pairings.append(Pairing(candidate, filled.reshape(candidate.shape), description))
     return pairings
-
-
-def _fill_rows(table: Tensor, first_row: int, values: Tensor) -> Tensor:
-    """Return the table with the values in its rows from ``first_row`` on."""
-    filled = table.squeeze().clone()
-    filled[first_row : first_row + len(values.squeeze())] = values.squeeze()
-    return filled.reshape(table.shape)
 
 
 def share_parameters(
@@ -294,8 +285,7 @@ def share_parameters(
             best = pair
     if best is None:
         raise ParametersDiffer
-    for pairing in best.pairings:
-        pairing.copy()
+    _copy_values(best.pairings)
     return best
 
 
@@ -326,17 +316,10 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
 
     Masked logits are minus infinity.
     """
-    shape = encoding.shape
-    generator = torch.Generator().manual_seed(0)
-    q_BHTK = torch.randn(1, shape.num_heads, 1, shape.head_dim, generator=generator)
-    k_B1SK = torch.randn(1, 1, len(ids_S), shape.head_dim, generator=generator)
-    k_BHSK = k_B1SK.repeat(1, shape.num_heads, 1, 1)
-    x_BSD = torch.randn(1, len(ids_S), shape.d_model, generator=generator)
-    ids_BS = ids_S[None]
-    visible_BTS = torch.ones(1, 1, len(ids_S), dtype=torch.bool)
-    at = AttentionContext(ids_BS[:, [query]], ids_BS, visible_BTS, None, x_BSD, first_query=query)
+    inputs = draw_content(encoding.shape, ids_S[None], key_heads=1)
+    at = inputs.context(encoding.shape.causal).query_rows(query, query + 1)
     layer_encoding = encoding.for_layer(0)
-    q_BHTK, k_BHSK = layer_encoding.rotate(q_BHTK, k_BHSK, at)
+    q_BHTK, k_BHSK = layer_encoding.rotate(inputs.q_BHTK[:, :, [query]], inputs.k_BHTK, at)
     logits_BHTS = layer_encoding.scaled_logits(q_BHTK, k_BHSK)
     bias = layer_encoding.bias(q_BHTK, k_BHSK, at)
     if bias is not None:

@@ -5,7 +5,8 @@ released models, or fitted to its rotation.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -19,7 +20,6 @@ from pe_experiments.checking.pair import (
     Pair,
     ParametersDiffer,
     model_shape,
-    scores_of,
 )
 from pe_experiments.checking.relations import geometric_base, step_angles
 from pe_experiments.checking.subject import (
@@ -27,11 +27,10 @@ from pe_experiments.checking.subject import (
     build,
     perturbed,
     reference_of,
-    relative_difference,
 )
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.mixtures import ByHead, ByLayer
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -59,26 +58,15 @@ ORIGINAL_LENGTHS = tuple(2**power for power in range(9, 18))
 # Encodings by their similarity to the implementation.
 
 
-class Effect(NamedTuple):
-    """The effect of an encoding; encodings with different effects need not be compared."""
-
-    embeddings: bool
-    logits: int  # 0: unchanged, 1: changed by positions only, 2: changed depending on content
-
-    def within(self, effect: "Effect") -> bool:
-        """Return whether the given effect includes this one."""
-        return self.embeddings <= effect.embeddings and self.logits <= effect.logits
-
-
 @torch.no_grad()
-def effect_of(make: MakeEncoding, causal: bool) -> Effect:
-    """Measure the effect of an encoding on embeddings and logits.
+def effect_of(make: MakeEncoding, causal: bool) -> tuple[bool, int]:
+    """Return whether an encoding, with perturbed parameters, changes embeddings, and how it changes logits.
 
-    Its parameters are perturbed, since initial ones may be 0.
+    Logits are unchanged (0), changed by positions alone (1), or changed depending on content (2).
     """
     encoding = perturbed(build(make, model_shape(SMALL, causal)))
     if encoding.position_width:
-        return Effect(True, 2)
+        return True, 2
     pair = Pair(encoding, PositionalEncoding(encoding.shape))
     changes = []
     embeddings = False
@@ -86,13 +74,13 @@ def effect_of(make: MakeEncoding, causal: bool) -> Effect:
         inputs = pair.inputs_at(torch.arange(DENSE)[None], seed)  # longer than in training
         embeddings |= not torch.equal(*pair.embeddings(inputs))
         if pair.compares_weights:
-            return Effect(embeddings, 2)
+            return embeddings, 2
         layer_scores = [pair.scores(inputs, layer) for layer in pair.first_layers]
         change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
         changes.append(change.nan_to_num(0.0, neginf=-100.0))
     if not any(change.abs().max() > TOLERANCE for change in changes):
-        return Effect(embeddings, 0)
-    return Effect(embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2)
+        return embeddings, 0
+    return embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2
 
 
 def all_encodings(component: SizedComponent, named: SizedComponent | None = None) -> list[SizedComponent]:
@@ -114,61 +102,24 @@ def all_encodings(component: SizedComponent, named: SizedComponent | None = None
 
 @torch.no_grad()
 def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparison]:
-    """Return the comparisons with all encodings whose effect includes the implementation's, nearest first.
+    """Return the comparisons with all encodings of the same effect, nearest first.
 
-    Encodings with the same effect come first, and among them those whose parameters fit.
+    The nearness is the smallest difference in the usual layouts; it is infinite if the parameters do not fit.
     """
     effect = effect_of(component.build, forms[0])
-    comparisons: list[tuple[bool, bool, float, Comparison]] = []
+    comparisons: list[tuple[float, Comparison]] = []
     for reference in all_encodings(component):
         common = common_forms(reference, forms)
-        if not common:
+        if not common or effect != effect_of(reference.build, common[0]):
             continue
-        reference_effect = effect_of(reference.build, common[0])
-        if not effect.within(reference_effect):
-            continue
-        same_effect = effect == reference_effect
-        comparison = Comparison(
-            component.build, reference, common, component=component, same_effect=same_effect
-        )
-        difference = _near_difference(comparison)
-        fits = difference is not None
-        if difference is None:
-            difference = comparison.untrained_difference(MODEL_SIZES[:1])[0]
-        comparisons.append((not same_effect, not fits, max(difference, TOLERANCE), comparison))
-    comparisons.sort(key=lambda entry: entry[:3])
-    return [comparison for *_, comparison in comparisons]
-
-
-def _near_difference(comparison: Comparison) -> float | None:
-    """Return the smallest difference below position 64 in the usual layouts; None: other parameters."""
-    differences = []
-    for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
-        try:
-            pair = ours.pairs.pair(SMALL, ours.forms[0])
-        except ParametersDiffer:
-            return None
-        difference = pair.difference
-        if difference == torch.inf and not acts_at_embedding(pair.reference):  # the masks differ
-            difference = _difference_without_masks(pair)
-        differences.append(difference)
-    return min(differences)
-
-
-def _difference_without_masks(pair: Pair) -> float:
-    """Return the difference of logits that both see, and the share of those that only one sees.
-
-    It is infinite if the implementation itself hides no key.
-    """
-    inputs = pair.inputs_below(DENSE)
-    result, expected = pair.scores(inputs)
-    content = scores_of(PositionalEncoding(pair.shape), inputs, pair.compares_weights, 0)
-    if torch.equal(result.isinf(), content.isinf()):
-        return torch.inf
-    masked = result.isinf() | expected.isinf()
-    seen, our_seen = (scores.masked_fill(masked, 0.0) for scores in (result, expected))
-    only_one_sees = float((result.isinf() != expected.isinf()).float().mean())
-    return only_one_sees + relative_difference(seen, our_seen)
+        comparison = Comparison(component.build, reference, common, component=component)
+        difference = torch.inf
+        with suppress(ParametersDiffer):
+            for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
+                difference = min(difference, ours.pairs.pair(SMALL, ours.forms[0]).difference)
+        comparisons.append((max(difference, TOLERANCE), comparison))
+    comparisons.sort(key=lambda entry: entry[0])
+    return [comparison for _, comparison in comparisons]
 
 
 # Arguments: published, ignored, or fitted.

@@ -33,8 +33,6 @@ from pe_experiments.checking.scenarios import (
     worst_difference,
 )
 from pe_experiments.checking.subject import masked_difference, relative_difference, trainable, unmasked
-from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import join_names, sentence
@@ -130,8 +128,6 @@ def _far(pairs: Pairs, pair: Pair) -> Outcome:
     causal = pair.shape.causal
     if not pairs.defined_far(pair):
         return Outcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
-    if not pair.layout and _only_adds_distance_bias(pair.reference):
-        return Outcome(FAR_STAGE, causal)  # `_difference_at_distances` compares every distance
     try:
         difference = pair.difference_below(FAR)
     except Exception as error:  # raised by one of both, e.g. for the end of a table
@@ -144,16 +140,6 @@ def _far(pairs: Pairs, pair: Pair) -> Outcome:
     # Angles in float32 are off by less than 2 * TOLERANCE, angles in half precision by more.
     place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * TOLERANCE else ""
     return Outcome(FAR_STAGE, causal, difference, place)
-
-
-def _only_adds_distance_bias(encoding: PositionalEncoding) -> bool:
-    """Return whether the encoding does nothing but add a bias that depends on distances."""
-    cls = type(encoding)
-    overrides_other_hooks = acts_at_embedding(encoding) or any(
-        getattr(cls, hook) is not getattr(PositionalEncoding, hook)
-        for hook in ("rotate", "weights", "for_layer")
-    )
-    return encoding.invariant_to == "shift" and not overrides_other_hooks
 
 
 def place_in_pair(pair: Pair, span: int = DENSE) -> str:
@@ -171,16 +157,14 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
     )
 
 
-def _place_in_embeddings(
-    result: Tensor, expected: Tensor, ids_T: Tensor, tolerance: float = TOLERANCE
-) -> str:
+def _place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor) -> str:
     """Describe the first position and the column of a difference; return "" if there is none."""
     if result.shape != expected.shape:
         return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
-    if relative_difference(result, expected) <= tolerance:
+    if relative_difference(result, expected) <= TOLERANCE:
         return ""
     difference_TD = (result - expected).abs().nan_to_num(torch.inf).amax(dim=0)
-    differs_T = (difference_TD > tolerance * expected.abs().max()).any(dim=-1)
+    differs_T = (difference_TD > TOLERANCE * expected.abs().max()).any(dim=-1)
     column = int(difference_TD.amax(0).argmax())
     return f"embeddings differ from position {int(ids_T[differs_T].min()):,} on, most in column {column}"
 
@@ -348,12 +332,10 @@ def _difference_at_far_ids(pairs: Pairs, causal: bool) -> str:
         return ""
     ends = torch.tensor(TABLE_ENDS)
     around_ends = torch.cat([ends - 1, ends, ends + 1]).unique()
-    for ids_T in (around_ends, spread_ids(DENSE)):
-        embeddings, scores = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
-        place = "" if pair.layout else _place_in_embeddings(*embeddings, ids_T, FAR_TOLERANCE)
-        if place:
-            return place
-        if max(masked_difference(*embeddings), masked_difference(*scores)) > FAR_TOLERANCE:
+    spread = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:DENSE].sort().values
+    for ids_T in (around_ends, spread):
+        results = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
+        if max(masked_difference(*both) for both in results) > FAR_TOLERANCE:
             return f"{DIFFER} at ids from {TABLE_ENDS[0]:,} on"
     return ""
 
@@ -369,18 +351,10 @@ def _difference_in_half_precision(pairs: Pairs, causal: bool) -> str:
 
 def _difference_of_sharing(pairs: Pairs, causal: bool) -> str:
     """Describe layers that have parameters of their own although those of the reference share them."""
-    growths: list[list[float]] = [[], []]
-    for layers in (1, 3):
-        pair = pairs.pair(SMALL, causal, layers)
-        if pair.shape.num_layers != layers:  # the user gives the number of layers
-            return ""
-        for growth, encoding in zip(growths, (pair.candidate, pair.reference), strict=True):
-            copies = layers if encoding.per_layer else 1
-            growth.append(copies * sum(parameter.numel() for parameter in trainable(encoding).values()))
-    candidate, reference = (bool(three > one) for one, three in growths)
-    if candidate == reference:
+    pair = pairs.pair(SMALL, causal)
+    if not trainable(pair.candidate) or pair.candidate.per_layer == pair.reference.per_layer:
         return ""
-    if candidate:
+    if pair.candidate.per_layer:
         return "every layer has parameters of its own (per_layer = True), where ours share one set"
     return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
@@ -404,12 +378,6 @@ def differs_in(outcome: Outcome, pairs: Pairs) -> bool:
     if outcome.stage == FAR_STAGE:
         return bool(_far(pairs, pairs.pair(SMALL, outcome.causal)).place)
     return outcome.stage in OTHER_STAGES and bool(OTHER_STAGES[outcome.stage](pairs, outcome.causal))
-
-
-def spread_ids(number: int) -> Tensor:
-    """Return random ids below `FARTHEST`, sorted."""
-    ids = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:number]
-    return ids.sort().values
 
 
 def format_numbers(word: str, numbers: Sequence[int]) -> str:

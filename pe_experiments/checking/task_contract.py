@@ -18,7 +18,7 @@ from pe_experiments.configuration.schema import Section
 from pe_experiments.data.formats import FORMATS, format_for
 from pe_experiments.tasks import IGNORE, Task
 from pe_experiments.terminal.console import say
-from pe_experiments.terminal.errors import UserError, allowed, error_place, sentence
+from pe_experiments.terminal.errors import UserError, allowed
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
@@ -433,28 +433,6 @@ def predictive_accuracy(feature: Tensor, answers: Tensor) -> float:
     return float((predictions == answers[test]).float().mean())
 
 
-def remarks_on(task: Task) -> list[str]:
-    """Return remarks on shortcuts that may be intended, and on a small effect of order."""
-    length = lengths_to_check(task, (9, 12))[-1]
-    if length > max(LENGTHS):
-        shortest = lengths_to_check(task)[0]
-        return [f"The shortest input has {shortest:,} symbols; checks of short inputs do not apply."]
-    remarks = []
-    inputs, targets = draw_examples(task, length, SPLITS, 31)
-    first_symbols: dict[int, int] = {}  # for each target, the first input symbol that determines it
-    for symbol, target in deciding_symbols(inputs, targets):
-        first_symbols.setdefault(target, symbol)
-    if len(first_symbols) == targets.shape[1]:
-        remarks.append(
-            f"Each target follows from one input symbol (target 0 from symbol {first_symbols[0]})."
-        )
-    changed = changed_targets(task, inputs[:400], targets[:400])[(targets != IGNORE)[:400]]
-    changed_share = float(changed.float().mean())
-    if task.order_sensitive and changed_share < 0.1:
-        remarks.append(f"The order of the input decides {changed_share:.1%} of the targets only.")
-    return remarks
-
-
 # The command.
 
 
@@ -480,10 +458,5 @@ def check_task(settings: TaskSettings) -> bool:
     if difference:
         say(f"\nFAILS: a run can be repeated\n  measured: {difference}")
     say("")
-    try:
-        for remark in remarks_on(task):
-            say(remark)
-    except Exception as error:  # raised by the task, usually in a check, too
-        say(f"It cannot be looked at further: it raises {sentence(error)}{error_place(error)}")
     say(AGREEING)
     return not failed and not difference

@@ -129,21 +129,10 @@ class Grid(RightRope):
         return torch.cat(parts, -1).to(x.dtype)
 
 
-class WideGrid(Grid):
-    columns = 16
-
-
 class BiasAfterSoftmax(RightAlibi):
     def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         weights = PositionalEncoding(self.shape).weights(q, k, at)
         return (weights + RightAlibi.bias(self, q, k, at)).masked_fill(~at.visible_BTS[:, None], 0)
-
-
-class NormalisedQueries(RightRope):
-    """Queries and keys are normalised before they rotate."""
-
-    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
-        return super().rotated(nn.functional.rms_norm(x.float(), x.shape[-1:]), positions, at).to(x.dtype)
 
 
 # Decoding from a cache.
@@ -526,19 +515,9 @@ class Chunks(Window):
 class WindowAndSinks(PositionalEncoding):
     """The last four keys and the first two are seen."""
 
-    def seen(self, distances: Tensor, keys: Tensor) -> Tensor:
-        return (distances < 4) | (keys < 2)
-
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        seen = self.seen(at.relative_positions_BTS.abs()[:, None], at.k_positions_BS[:, None, None])
+        seen = (at.relative_positions_BTS.abs()[:, None] < 4) | (at.k_positions_BS[:, None, None] < 2)
         return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
-
-
-class DilatedWindow(WindowAndSinks):
-    """Every third of the last twelve keys is seen."""
-
-    def seen(self, distances: Tensor, keys: Tensor) -> Tensor:
-        return (distances < 12) & (distances % 3 == 0)
 
 
 class RopeInChunks(RightRope):
