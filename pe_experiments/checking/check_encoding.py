@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from pe_experiments.checking.checks import run_checks, say_failure
+from pe_experiments.checking.checks import run_checks
 from pe_experiments.checking.comparison import Comparison, common_forms, format_forms
 from pe_experiments.checking.encoding_contract import CHECKS
 from pe_experiments.checking.explanations import Kind, explain
@@ -21,7 +21,6 @@ from pe_experiments.terminal.errors import UserError, error_place, sentence
 HEADS, CHANNELS = 4, 16  # of checked models, if one of the two is given
 FORMS = {True: "decoder", False: "encoder"}  # by `causal`
 NEW = "new"  # in place of a reference
-GATES = ("shapes", "finite", "repeatable")  # checks on which all others depend
 UNKNOWN = """It equals none of our encodings (with the same arguments or the default ones)
 and none of the known mistakes."""
 BROKEN = "It breaks the contract, as shown above."
@@ -77,14 +76,16 @@ def check_encoding(settings: CheckSettings) -> Verdict:
     against = _load_reference(component, settings)
     forms = _possible_forms(component)
     say(f"{component.target} in {format_forms(forms)}\n")
-    failed = _check_contract(component, forms)
-    if len(failed) == 1 and failed[0] in GATES:
+    subjects = {
+        FORMS[causal]: Subject(component.build, causal, sizes=component.sizes).with_long_table()
+        for causal in forms
+    }
+    failed = run_checks(CHECKS, subjects)
+    if any(CHECKS[name].gate for name in failed):
         return Verdict.WRONG
+    say("" if failed else "\nIt keeps the contract: no check fails (-: does not apply).\n")
     try:
-        if against is None:
-            verdict = _identify(component, forms)
-        else:
-            verdict = _compare(component, against, forms, list(settings.against_arguments))
+        verdict = _compare(component, against, forms, list(settings.against_arguments))
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # raised by the tested encoding
@@ -120,50 +121,6 @@ def _sized_component(settings: CheckSettings) -> SizedComponent:
     return component
 
 
-def _compare(
-    component: SizedComponent, against: SizedComponent, forms: list[bool], user_arguments: list[str]
-) -> Verdict:
-    """Print whether it equals the named encoding, or how it differs.
-
-    Args:
-        component: the tested encoding.
-        against: the reference.
-        forms: the forms in which the tested encoding can be built.
-        user_arguments: names of the reference's arguments that the user set.
-    """
-    common = common_forms(against, forms)
-    if not common:
-        say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
-        return Verdict.WRONG
-    comparison = Comparison(
-        component.build, against, common, component=component, user_arguments=user_arguments, named=True
-    )
-    explanation = explain([comparison, *with_equal_frequencies(comparison)])
-    if explanation is not None:
-        say(explanation.text)
-        return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
-    say(comparison.describe_difference())
-    if comparison.shares_parameters:
-        say("The difference is none that the checker knows.")
-    return Verdict.WRONG
-
-
-def _identify(component: SizedComponent, forms: list[bool]) -> Verdict:
-    """Print what it equals or is most similar to."""
-    say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
-    comparisons = by_similarity(component, forms)
-    explanation = explain(comparisons)
-    if explanation is not None and explanation.kind is not Kind.NEW:
-        say(explanation.text)
-        return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
-    say(UNKNOWN)
-    if explanation is not None:
-        say(explanation.text)
-    elif comparisons and comparisons[0].shares_parameters:
-        say(f"Most similar is {comparisons[0].label}.")
-    return Verdict.UNKNOWN
-
-
 def _load_reference(component: SizedComponent, settings: CheckSettings) -> SizedComponent | None:
     """Return the encoding named by ``against``; it takes over arguments that the tested encoding also has."""
     if settings.against in (None, NEW):
@@ -194,24 +151,41 @@ def _possible_forms(component: SizedComponent) -> list[bool]:
     return [causal for causal in FORMS if causal not in refusals]
 
 
-def _check_contract(component: SizedComponent, forms: list[bool]) -> list[str]:
-    """Run all checks and print their results; return the names of those that fail.
+def _compare(
+    component: SizedComponent, against: SizedComponent | None, forms: list[bool], user_arguments: list[str]
+) -> Verdict:
+    """Print what the tested encoding equals, or how it differs.
 
-    If a check of `GATES` fails, the other checks do not run.
+    Args:
+        component: the tested encoding.
+        against: the reference that the user names; None: all encodings.
+        forms: the forms in which the tested encoding can be built.
+        user_arguments: names of the reference's arguments that the user set.
     """
-    subjects = {
-        FORMS[causal]: Subject(component.build, causal, sizes=component.sizes).with_long_table()
-        for causal in forms
-    }
-    for gate in GATES:
-        for form, subject in subjects.items():
-            result = CHECKS[gate](subject)
-            if result.holds is False and result.error is None:
-                say_failure(CHECKS[gate], form, result)
-                say("\nAll other checks depend on this one; none was run.")
-                return [gate]
-    failed = run_checks(CHECKS, subjects)
-    if not failed:
-        say("\nIt keeps the contract: no check fails (-: does not apply).")
-    say("")
-    return failed
+    if against is None:
+        say(f"Compared with {len(shipped('pe'))} encodings and the known mistakes (seconds) ...")
+        comparisons = by_similarity(component, forms)
+    else:
+        common = common_forms(against, forms)
+        if not common:
+            say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
+            return Verdict.WRONG
+        named = Comparison(
+            component.build, against, common, component=component, user_arguments=user_arguments, named=True
+        )
+        comparisons = [named, *with_equal_frequencies(named)]
+    explanation = explain(comparisons)
+    if explanation is not None and (against is not None or explanation.kind is not Kind.NEW):
+        say(explanation.text)
+        return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
+    if against is not None:
+        say(comparisons[0].describe_difference())
+        if comparisons[0].shares_parameters:
+            say("The difference is none that the checker knows.")
+        return Verdict.WRONG
+    say(UNKNOWN)
+    if explanation is not None:
+        say(explanation.text)
+    elif comparisons and comparisons[0].shares_parameters:
+        say(f"Most similar is {comparisons[0].label}.")
+    return Verdict.UNKNOWN

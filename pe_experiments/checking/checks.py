@@ -47,12 +47,14 @@ class Check(NamedTuple):
         promise: what is promised, as it is printed.
         measure: function of a subject.
         usual_cause: the usual cause of a failure.
+        gate: whether all later checks depend on this one.
     """
 
     name: str
     promise: str
     measure: Measure
     usual_cause: str
+    gate: bool = False
 
     def __call__(self, subject: Any) -> Result:
         try:
@@ -67,18 +69,20 @@ class Check(NamedTuple):
 class Checks(dict[str, Check]):
     """Checks by their short names, in the order in which they run."""
 
-    def add(self, name: str, promise: str, usual_cause: str) -> Callable[[Measure], Measure]:
+    def add(
+        self, name: str, promise: str, usual_cause: str, gate: bool = False
+    ) -> Callable[[Measure], Measure]:
         """Return a decorator that adds a function as the check of a promise."""
 
         def register(measure: Measure) -> Measure:
-            self[name] = Check(name, promise, measure, usual_cause)
+            self[name] = Check(name, promise, measure, usual_cause, gate)
             return measure
 
         return register
 
 
 def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list[str]:
-    """Run the checks on every subject and print the results.
+    """Run the checks on every subject, up to a gate that fails, and print the results.
 
     Args:
         checks: checks by name.
@@ -94,35 +98,30 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
         words = "".join(f"{OUTCOMES[result.holds]:10}" for result in results.values())
         say(f"{check.promise:52}{words}".rstrip())
         failures += [(check, name, result) for name, result in results.items() if result.holds is False]
-    _say_errors(failures)
+        if failures and check.gate:
+            break
+    promises_by_error: dict[tuple[str, str], list[str]] = {}  # an exception is printed once
+    errors: dict[tuple[str, str], BaseException] = {}
     for check, name, result in failures:
         if result.error is None:
-            say_failure(check, name, result)
-    return list(dict.fromkeys(check.name for check, *_ in failures))
-
-
-def _say_errors(failures: list[tuple[Check, str, Result]]) -> None:
-    """Print every exception once, with the checks that raised it."""
-    failed_checks: dict[tuple[str, str], list[tuple[str, BaseException]]] = {}  # by kind and place of error
-    for check, _, result in failures:
-        if result.error is not None:
-            place = error_place(result.error)
-            # An error raised in this package has no place; its message may name sizes, which checks vary.
-            kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
-            failed_checks.setdefault((kind, place), []).append((check.promise, result.error))
-    for (_, place), promises_and_errors in failed_checks.items():
-        promises = dict.fromkeys(promise for promise, _ in promises_and_errors)
-        error = promises_and_errors[0][1]
-        say(f"\nFAILS with {sentence(error)}{place}\n  in: {'; '.join(promises)}")
+            where = f" in the {name}" if name else ""
+            say(f"\nFAILS{where}: {check.promise}")
+            say(f"  measured: {result.measured}\n  usually: {check.usual_cause}")
+            continue
+        place = error_place(result.error)
+        # An error raised in this package has no place; its message may name sizes, which checks vary.
+        kind = type(result.error).__name__ if place else re.sub(r"\d+", "n", result.measured)
+        promises_by_error.setdefault((kind, place), []).append(check.promise)
+        errors.setdefault((kind, place), result.error)
+    for (kind, place), promises in promises_by_error.items():
+        error = errors[kind, place]
+        say(f"\nFAILS with {sentence(error)}{place}\n  in: {'; '.join(dict.fromkeys(promises))}")
         if os.environ.get(process.FULL_ERROR) == "1":
             traceback.print_exception(error, file=sys.stderr)
-
-
-def say_failure(check: Check, name: str, result: Result) -> None:
-    """Print a failed check with its measurement and usual cause; ``name`` is the subject, if it has one."""
-    where = f" in the {name}" if name else ""
-    say(f"\nFAILS{where}: {check.promise}")
-    say(f"  measured: {result.measured}\n  usually: {check.usual_cause}")
+    failed = dict.fromkeys(check.name for check, *_ in failures)
+    if any(checks[name].gate for name in failed):
+        say("\nAll other checks depend on this one; none was run.")
+    return list(failed)
 
 
 @contextmanager

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECKS
 from pe_experiments.checking.checks import Checks, Measurement, watch_global_generators
 from pe_experiments.checking.subject import (
-    CAST,
     FLOAT32_TOLERANCE,
-    LATE,
     LENGTH,
     VOCABULARY,
     Subject,
@@ -54,6 +52,7 @@ check = MODEL_CHECKS.add
     "shapes",
     "hooks return tensors of the right shape",
     "a dimension is missing (B, H, T, S), or the sizes of one call are kept for the next",
+    gate=True,
 )
 @torch.no_grad()
 def hooks_return_right_shapes(subject: Subject) -> Measurement:
@@ -93,6 +92,7 @@ def hooks_return_right_shapes(subject: Subject) -> Measurement:
     "finite",
     "finite at every length",
     "a square root or logarithm of a negative distance or of 0; a table that ends with training",
+    gate=True,
 )
 def finite_at_every_length(subject: Subject) -> Measurement:
     model = subject.model()
@@ -107,6 +107,7 @@ def finite_at_every_length(subject: Subject) -> Measurement:
     "repeatable",
     "equal calls give equal results",
     "dropout that evaluation does not end, or another random draw",
+    gate=True,
 )
 def equal_calls(subject: Subject) -> Measurement:
     tokens = random_tokens(2, LENGTH)
@@ -238,20 +239,6 @@ def _changes_at_most_steps(model: Transformer, tokens: Tensor, ids: Tensor) -> b
     return sum(changes) > len(changes) / 2
 
 
-@check("order", "in an encoder only the ids tell order", "indices in memory are read instead of position ids")
-def only_ids_tell_order(subject: Subject) -> Measurement:
-    if subject.causal:
-        return None, "in a decoder the mask follows the order in memory"
-    model = subject.model()
-    tokens = random_tokens(2, LENGTH)
-    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
-    permuted = model(tokens[:, order], torch.arange(LENGTH)[None, order])
-    holds, measured = compare_outputs(permuted, model(tokens)[:, order])
-    if holds is False and any(encoding.reads_row for encoding in model.encodings):
-        return None, f"{measured}; the class says so (reads_row)"
-    return holds, measured
-
-
 @check(
     "invariance",
     "invariance as stated",
@@ -339,23 +326,6 @@ def _hidden_keys(subject: Subject, ids_1T: Tensor) -> Tensor:
         weighs = makes_weights(encoding.for_layer(layer))
         masks.append(scores_BHTS == 0 if weighs else is_masked(scores_BHTS))
     return torch.cat(masks)
-
-
-@check("autocast", "autocast loses nothing", "positions or biases are cast to the dtype of q")
-def autocast_loses_nothing(subject: Subject) -> Measurement:
-    """Check that autocast to bfloat16 does not round positions, embeddings or biases."""
-    model = subject.model(train_positions=max(3000, subject.positions))
-    ids = torch.arange(LATE, LATE + LENGTH)[None]
-    tokens = random_tokens(1, LENGTH)
-    exact_embeddings = model.embed(tokens, ids)
-    exact_logits = model(tokens, ids)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        embeddings = model.embed(tokens, ids)
-        logits = model(tokens, ids)
-    lost = relative_difference(embeddings, exact_embeddings)
-    off = relative_difference(logits, exact_logits)
-    measured = f"embeddings differ by {lost:.1e}, outputs by {off:.1e} of the largest"
-    return lost == 0 and embeddings.dtype == torch.float32 and off < CAST, measured
 
 
 @check(
@@ -466,14 +436,6 @@ def _difference_if_longer(model: Transformer, tokens: Tensor, more: int) -> floa
     declared = torch.full((len(tokens),), 3 * LENGTH)
     longer = model(torch.cat([tokens, tokens[:, :more]], dim=1), None, None, declared)[:, :-more]
     return relative_difference(model(tokens, None, None, declared), longer)
-
-
-@check("modes", "training and evaluation mode agree", "dropout or noise in the encoding")
-def modes_agree(subject: Subject) -> Measurement:
-    model = subject.model()
-    tokens = random_tokens(2, LENGTH)
-    with torch.no_grad():
-        return compare_outputs(model.train()(tokens), model.eval()(tokens), 0)
 
 
 @check(

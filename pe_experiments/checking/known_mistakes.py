@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from pe_experiments.checking.pair import SMALL, model_shape
 from pe_experiments.checking.subject import SizedComponent, build
@@ -364,10 +363,6 @@ def generic_mistakes(
 # Reported for public code, or conventions of released models: sinusoids, RoPE and its extensions.
 
 
-def multiply_tokens(encoding, original, x, positions):
-    return original(x * x.shape[-1] ** 0.5, positions)
-
-
 def leave_padded_keys_unset(encoding, original, q, k, at):
     rotated_q, rotated_k = original(q, k, at)
     never_visible = ~at.visible_BTS.any(dim=1)[:, None, :, None]
@@ -382,17 +377,9 @@ def permute_keys(encoding, original, q, k, at):
     return original(q, permuted.transpose(1, 2), at)
 
 
-def rotate_whole_head(encoding, original, q, k, at):
-    return Rope(encoding.shape, base=encoding.base).rotate(q, k, at)
-
-
 def factor_of_tokens_so_far(encoding, original, at):
     tokens_so_far = at.q_positions_BT.max().double() + 1
     return (tokens_so_far / encoding.shape.train_length).clamp(min=1)[None]
-
-
-def fixed_factor(encoding, original, at):
-    return torch.tensor([encoding.factor or 1.0], dtype=torch.float64)
 
 
 def ramp_of_current_length(encoding, original, rotations):
@@ -431,29 +418,6 @@ def leave_later_units(encoding, original, inputs, at):
     return encoding.mlp(inputs.masked_fill(~at.visible_BTS[:, None], 0))
 
 
-def shift_by_one_more(encoding, original, q, at):
-    return original(q, with_ids(at, lambda i, j: (i + 1, j)))
-
-
-def shift_as_in_decoder(encoding, original, q, k, at):
-    """Return scores in which keys right of a query have the distances of the next query.
-
-    This is the result of a decoder's relative shift in an encoder.
-    """
-    bias = original(q, k, at)
-    if encoding.shape.causal:
-        return bias
-    keys = k.shape[2]
-    scale = encoding.shape.head_dim**-0.5
-    last_id = at.k_positions_BS[:, -1:].expand_as(at.q_positions_BT)
-    at_last_id = with_ids(at, lambda i, j: (last_id, j))
-    unshifted = encoding._split((q + encoding.v_HK[:, None]) * scale, at_last_id)
-    rows = F.pad(unshifted, (1, 0)).unflatten(-1, (1, keys + 1)).flatten(-3)[..., keys:]
-    shifted = rows.unflatten(-1, (-1, keys)) + (encoding.u_HK[:, None] * scale) @ k.mT
-    right_of_query = torch.ones(bias.shape[-2:], dtype=torch.bool).triu(1)
-    return torch.where(right_of_query, shifted[..., : bias.shape[2], :], bias)
-
-
 def scaled_beyond_the_original_length(encoding, original, q, k, at):
     is_longer = at.visible_keys_BT[:, None, :, None] > encoding.shape.original_length
     return torch.where(is_longer, original(q, k, at)[0], q), k
@@ -465,7 +429,7 @@ REPORTED: dict[str, dict[str, Change]] = {
             lambda e: e.base ** (e.width / (e.width - 2)), convention=True
         ),
         "tokens are multiplied by sqrt(d_model) too, as in the paper": change_method(
-            "embed", multiply_tokens, convention=True
+            "embed", lambda e, original, x, ids: original(x * x.shape[-1] ** 0.5, ids), convention=True
         ),
         "the exponent is inverted": change_base(lambda e: 1 / e.base, projects="WaveGrad #12"),
         "frequencies are 1 (integer division)": change_base(lambda e: 1.0, projects="BERT-pytorch #18"),
@@ -485,11 +449,17 @@ REPORTED: dict[str, dict[str, Change]] = {
         ),
     },
     "rope_partial": {
-        "the whole head rotates": change_method("rotate", rotate_whole_head, projects="pie #602"),
+        "the whole head rotates": change_method(
+            "rotate",
+            lambda e, original, q, k, at: Rope(e.shape, base=e.base).rotate(q, k, at),
+            projects="pie #602",
+        ),
     },
     "rope_dynamic_ntk": {
         "the factor does not follow the length": change_method(
-            "stretch_B", fixed_factor, projects="vLLM #3488, #41236"
+            "stretch_B",
+            lambda e, original, at: torch.tensor([e.factor or 1.0], dtype=torch.float64),
+            projects="vLLM #3488, #41236",
         ),
         "the factor follows the tokens so far": change_method(
             "times_longer_B", factor_of_tokens_so_far, projects="transformers"
@@ -514,9 +484,10 @@ REPORTED: dict[str, dict[str, Change]] = {
         ),
     },
     "transformer_xl": {
-        "the relative shift is off by one": change_method("_split", shift_by_one_more, projects="labml #185"),
-        "the relative shift of a decoder in encoders": change_method(
-            "bias", shift_as_in_decoder, projects="espnet #2684"
+        "the relative shift is off by one": change_method(
+            "_split",
+            lambda e, original, q, at: original(q, with_ids(at, lambda i, j: (i + 1, j))),
+            projects="labml #185",
         ),
     },
     "deberta": {

@@ -157,17 +157,16 @@ def _reasons_of_factor(
     number: float, shape: ModelShape, encoding: PositionalEncoding | None = None
 ) -> Iterator[str]:
     """Yield the usual reasons for a factor in a model of this shape."""
+    channels, width = shape.head_dim, shape.d_model
     reasons = [
-        (1 / math.log(2), "a logarithm to base 2?"),
-        (math.log(2), "a logarithm to base 2?"),
-        (math.log(10), "a logarithm to base 10?"),
-        (1 / math.log(10), "a logarithm to base 10?"),
         (-1.0, "the sign is wrong"),
-        (shape.head_dim**0.5, "not divided by sqrt(head_dim)?"),
-        (shape.head_dim**-0.5, "divided by sqrt(head_dim) once more?"),
-        (shape.d_model**0.5, "multiplied by sqrt(d_model)?"),
-        (shape.d_model**-0.5, "divided by sqrt(d_model)?"),
-        ((shape.head_dim / shape.d_model) ** 0.5, "divided by sqrt(d_model), not by sqrt(head_dim)?"),
+        *((log, "a logarithm to base 2?") for log in (math.log(2), 1 / math.log(2))),
+        *((log, "a logarithm to base 10?") for log in (math.log(10), 1 / math.log(10))),
+        (channels**0.5, "not divided by sqrt(head_dim)?"),
+        (channels**-0.5, "divided by sqrt(head_dim) once more?"),
+        (width**0.5, "multiplied by sqrt(d_model)?"),
+        (width**-0.5, "divided by sqrt(d_model)?"),
+        ((channels / width) ** 0.5, "divided by sqrt(d_model), not by sqrt(head_dim)?"),
         (3.0**0.5, "not divided by sqrt(3)?"),
         (3.0**-0.5, "divided by sqrt(3)?"),
     ]
@@ -324,33 +323,17 @@ def frequencies(pair: Pair) -> Relation | None:
         return _sinusoid_frequencies(pair)
     if not isinstance(pair.reference, Rope) or acts_at_embedding(pair.candidate):
         return None
-    theirs, ours = (_pair_angles(pair, encoding) for encoding in (pair.candidate, pair.reference))
-    if theirs is None or ours is None:
+    angles_R, our_angles_R = (_pair_angles(pair, encoding) for encoding in (pair.candidate, pair.reference))
+    if angles_R is None or our_angles_R is None:
         return None
-    (angles_R, lengths), (our_angles_R, our_lengths) = theirs, ours
-    ratio = lengths / our_lengths
-
-    def rotate(part, original, q, k, at):
-        rotated_q, rotated_k = original(q, k, at)
-        scaled_q = torch.cat([rotated_q[..., :channels] * ratio, rotated_q[..., channels:]], -1)
-        return scaled_q, torch.cat([rotated_k[..., :channels] * ratio, rotated_k[..., channels:]], -1)
-
-    channels = 2 * pair.reference.pairs
+    if torch.allclose(angles_R, our_angles_R, rtol=TOLERANCE, atol=STILL):
+        return None
     change = change_method("frequencies_BR", lambda part, original, at: angles_R[None])
-    texts = []
-    if not torch.allclose(angles_R, our_angles_R, rtol=TOLERANCE, atol=STILL):
-        texts.append(_describe_frequencies(angles_R, our_angles_R))
-    if abs(ratio - 1) > TOLERANCE:
-        change = change.then(change_method("rotate", rotate))
-        texts.append(f"rotated queries and keys are {ratio:.5g} times as long as ours")
-    return Relation(change, "; ".join(texts), mistake=False) if texts else None
+    return Relation(change, _describe_frequencies(angles_R, our_angles_R), mistake=False)
 
 
-def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> tuple[Tensor, float] | None:
-    """Return the angle of a step for each of our pairs of channels, and the length of rotated unit vectors.
-
-    Returns None if a pair mixes with others, or if pairs have several lengths.
-    """
+def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> Tensor | None:
+    """Return the angle of a step for each of our pairs of channels; None if a pair mixes with others."""
     assert isinstance(pair.reference, Rope)
     pairs, head_dim = pair.reference.pairs, pair.shape.head_dim
     order = pair.channel_order(head_dim) if encoding is pair.candidate else [*range(head_dim)]
@@ -364,11 +347,8 @@ def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> tuple[Tensor, floa
     rotated = rotated[:, torch.tensor(order).argsort()]
     cos, sin = rotated[:, :pairs].diagonal(), rotated[:, pairs : 2 * pairs].diagonal()
     lengths = (cos.square() + sin.square()).sqrt()
-    if not torch.allclose(rotated.norm(dim=-1), lengths, rtol=TOLERANCE):
-        return None
-    if not torch.allclose(lengths, lengths[:1].expand_as(lengths), rtol=TOLERANCE):
-        return None
-    return torch.atan2(sin, cos), float(lengths[0])
+    mixed = not torch.allclose(rotated.norm(dim=-1), lengths, rtol=TOLERANCE)
+    return None if mixed else torch.atan2(sin, cos)
 
 
 def keeps_pairs(pair: Pair) -> bool:
