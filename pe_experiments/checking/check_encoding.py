@@ -8,9 +8,9 @@ import torch
 from pydantic import Field
 
 from pe_experiments.checking.checks import run_checks
-from pe_experiments.checking.comparison import Comparison, common_forms, format_forms
+from pe_experiments.checking.comparison import Comparison, common_forms
 from pe_experiments.checking.encoding_contract import CHECKS
-from pe_experiments.checking.explanations import Kind, explain
+from pe_experiments.checking.explanations import Kind, describe_difference, explain, format_forms
 from pe_experiments.checking.references import by_similarity, with_equal_frequencies
 from pe_experiments.checking.subject import SizedComponent, Subject, reference_of, sized, small_shape
 from pe_experiments.configuration.choices import choices_in_folders, nearest_choice, shipped, spelled
@@ -179,7 +179,7 @@ def _compare(
         say(explanation.text)
         return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
     if against is not None:
-        say(comparisons[0].describe_difference())
+        say(describe_difference(comparisons[0]))
         if comparisons[0].shares_parameters:
             say("The difference is none that the checker knows.")
         return Verdict.WRONG

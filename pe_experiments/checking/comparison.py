@@ -1,43 +1,99 @@
-"""Compare an implementation with one of our encodings, in every stage of `stages`."""
+"""Compare an implementation with one of our encodings in every stage: the ways to call an encoding.
+
+Each stage yields an `Outcome` that says whether the two agree, and where they differ if they do not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from pe_experiments.checking.known_mistakes import Change
+from pe_experiments.checking.known_mistakes import TABLE_ENDS, Change
 from pe_experiments.checking.pair import (
+    DENSE,
+    FAR,
+    LARGE,
     MODEL_SIZES,
+    NEAR,
     SMALL,
+    TOLERANCE,
     Pair,
-    Pairs,
     ParametersDiffer,
+    Sizes,
+    logits_of_one_query,
     model_shape,
+    scores_of,
+    share_parameters,
 )
-from pe_experiments.checking.scenarios import SCENARIOS
-from pe_experiments.checking.stages import (
-    DIFFER,
-    FAR_STAGE,
-    READ,
-    Outcome,
-    outcomes,
+from pe_experiments.checking.scenarios import (
+    Scenario,
+    half_precision_loss,
+    scenario_results,
+    worst_difference,
 )
-from pe_experiments.checking.subject import SizedComponent, build, trainable
+from pe_experiments.checking.subject import (
+    SizedComponent,
+    build,
+    masked_difference,
+    perturbed,
+    relative_difference,
+    trainable,
+    unmasked,
+)
 from pe_experiments.configuration.component import Component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
-from pe_experiments.terminal.errors import join_names, shown
+from pe_experiments.encodings.rope_extension import ExtendedRope
+from pe_experiments.models.attention_scores import Inputs
+from pe_experiments.terminal.errors import join_names, sentence, shown
 
-MOST_STAGES = 4  # in a message
+HEADS = (1, 2, 3, 5, 8, 12, 16, 32)
+LAYERS = 12  # a multiple of 2, 3, 4 and 6
+LONG_TRAINING = 131_072  # tokens
+LONGEST_TRAINING = 2**22
+FARTHEST = 131_072
+FAR_TOLERANCE = 0.1  # angles in float32 are off by 0.01 at the farthest ids, those of wrapped ids by 1
+MOST_NUMBERS = 8  # in a message
+NEAR_STAGE = "single sequences at positions below 64"
+FAR_STAGE = "sequences at positions up to 4,095"
+LENGTHS = "rows of about the original length"
+LONG_TRAINED = "models trained on long sequences"
+DISTANCES = "keys at distances up to 4,095"
+FAR_IDS = "sequences at ids up to 131,072"
+PARAMETERS = "trainable parameters"
+HALF_PRECISION = "inputs in half precision"
+SHARING = "the parameters of layers"
 OTHER_ARGUMENTS = "models with other arguments"
-EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
+WITH_GAPS = "equal at positions 0, 1, 2, ...; with gaps between positions"
+DIFFER = "logits or embeddings differ"
+READ = "the values that are read"
 
 
-@dataclass(frozen=True, eq=False)
+class Outcome(NamedTuple):
+    """The result of one stage.
+
+    Args:
+        stage: name of the stage.
+        causal: whether the models are decoders.
+        difference: relative to the largest value; infinite if shapes or masks differ, or if not measured.
+        place: where the two differ; empty if they are equal within the tolerance of the stage.
+        remark: why something was not compared, if so.
+    """
+
+    stage: str
+    causal: bool
+    difference: float = 0.0
+    place: str = ""
+    remark: str = ""
+
+
+@dataclass(eq=False)
 class Comparison:
     """An implementation under test beside one of our encodings, perhaps changed by a known mistake.
 
@@ -60,6 +116,12 @@ class Comparison:
     component: SizedComponent | None = None
     user_arguments: Sequence[str] = ()
     named: bool = False
+    _pairs: dict[ModelShape, Pair] = field(default_factory=dict, init=False)
+    _computed: list[Outcome] = field(default_factory=list, init=False)
+
+    @property
+    def label(self) -> str:
+        return self.reference.label
 
     def make_reference(self, shape: ModelShape) -> PositionalEncoding:
         """Build our encoding for a model of this shape, with the change."""
@@ -68,28 +130,51 @@ class Comparison:
             self.change.apply(encoding)
         return encoding
 
-    @cached_property
-    def pairs(self) -> Pairs:
-        """Both in models of several sizes."""
-        return Pairs(self.candidate, self.make_reference, self.forms, self.layout)
+    def changed(self, change: Change) -> Comparison:
+        """Return the comparison with our encoding changed once more."""
+        return replace(self, change=change if self.change is None else self.change.then(change))
+
+    def against(self, reference: SizedComponent) -> Comparison:
+        """Return the comparison with another of our encodings, in the forms in which it exists."""
+        return replace(self, reference=reference, forms=common_forms(reference, self.forms))
+
+    def layouts(self, layouts: Sequence[Sequence[str]]) -> Iterator[Comparison]:
+        """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
+        encoding = build(self.reference.build, model_shape(SMALL, self.forms[0]))
+        if type(encoding).rotate is not PositionalEncoding.rotate or acts_at_embedding(encoding):
+            for layout in layouts:
+                yield replace(self, layout=layout)
+
+    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair:
+        """Return the two in a model of these sizes with equal parameters, built once.
+
+        Raises:
+            ParametersDiffer: they cannot have equal parameters.
+        """
+        shape = model_shape(sizes, causal, layers)
+        if shape not in self._pairs:
+            source, target = perturbed(build(self.make_reference, shape)), build(self.candidate, shape)
+            self._pairs[shape] = share_parameters(source, target, self.layout)
+        return self._pairs[shape]
+
+    def defined_far(self, pair: Pair) -> bool:
+        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
+        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
+            return True
+        other = share_parameters(pair.reference, build(self.make_reference, pair.shape, seed=1))
+        return other.difference_below(FAR) <= TOLERANCE
 
     @property
     def outcomes(self) -> Iterator[Outcome]:
         """The outcomes of all stages in their order; a stage is computed once, when it is first asked for."""
-        computed, to_come = self._computed_and_to_come
-        yield from computed
-        for outcome in to_come:
-            computed.append(outcome)
+        yield from self._computed
+        for outcome in self._to_come:
+            self._computed.append(outcome)
             yield outcome
 
     @cached_property
-    def _computed_and_to_come(self) -> tuple[list[Outcome], Iterator[Outcome]]:
-        return [], self._compute_outcomes()
-
-    def _compute_outcomes(self) -> Iterator[Outcome]:
-        yield from outcomes(self.pairs)
-        if self.component is not None and (place := self._difference_with_other_arguments()):
-            yield Outcome(OTHER_ARGUMENTS, self.forms[0], torch.inf, place)
+    def _to_come(self) -> Iterator[Outcome]:
+        return compare(self)
 
     @property
     def first_difference(self) -> Outcome | None:
@@ -98,7 +183,6 @@ class Comparison:
 
     @property
     def differences(self) -> list[Outcome]:
-        """The outcomes of all stages that differ."""
         return [outcome for outcome in self.outcomes if outcome.place]
 
     @property
@@ -118,111 +202,8 @@ class Comparison:
     @cached_property
     def _first_pair(self) -> Pair | None:
         with suppress(ParametersDiffer), torch.no_grad():
-            return self.pairs.pair(SMALL, self.forms[0])
+            return self.pair(SMALL, self.forms[0])
         return None
-
-    def changed(self, change: Change) -> Comparison:
-        """Return the comparison with our encoding changed once more."""
-        if self.change is not None:
-            change = self.change.then(change)
-        return replace(self, change=change)
-
-    def against(self, reference: SizedComponent) -> Comparison:
-        """Return the comparison with another of our encodings, in the forms in which it exists."""
-        return replace(self, reference=reference, forms=common_forms(reference, self.forms))
-
-    def layouts(self, layouts: Sequence[Sequence[str]]) -> Iterator[Comparison]:
-        """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
-        encoding = build(self.reference.build, model_shape(MODEL_SIZES[0], self.forms[0]))
-        rotates = type(encoding).rotate is not PositionalEncoding.rotate
-        if rotates or acts_at_embedding(encoding):
-            for layout in layouts:
-                yield replace(self, layout=layout)
-
-    def _difference_with_other_arguments(self) -> str:
-        """Describe a difference that shows with another value of a shared argument; return "" if none."""
-        assert self.component is not None
-        for name, value in self.component.arguments.items():
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or self.reference.arguments.get(name) != value:
-                continue
-            other_value = value * 2 if value > 1 else value / 2
-            try:
-                candidate = self.component.with_arguments(**{name: other_value}).build
-                reference = self.reference.with_arguments(**{name: other_value})
-                differs = not replace(self, candidate=candidate, reference=reference).same_nearby
-                ignores = differs and replace(self, candidate=candidate).same_nearby
-            except Exception:  # one of both rejects the value
-                continue
-            if differs:
-                what = "it does not change" if ignores else DIFFER
-                return f"with {name}={shown(other_value)} in both, {what}"
-        return ""
-
-    # Texts.
-
-    @property
-    def label(self) -> str:
-        return self.reference.label
-
-    def describe_equality(self) -> str:
-        """Return the text that the implementation is our encoding, and up to which convention."""
-        results = list(self.outcomes)
-        near = max(outcome.difference for outcome in results if outcome.stage != FAR_STAGE)
-        far = [outcome for outcome in results if outcome.stage == FAR_STAGE]
-        size = f"{near:.1e} of the largest value"
-        lines = [
-            f"It is {self.label}, compared in {format_forms(self.forms)}: the largest difference is {size}."
-        ]
-        if self.layout:
-            lines.append(f"Its channels are laid out differently: {'; '.join(self.layout)}.")
-            lines.append("That is no mistake, but weights do not carry over between the two.")
-        pairs = (self.pairs.pair(SMALL, causal) for causal in self.forms)
-        tables = [pair.table for pair in pairs if pair.table]
-        if tables:
-            lines.append(f"That is no mistake: {tables[0]}.")
-        remarks = [outcome.remark for outcome in results if outcome.remark]
-        if remarks:
-            lines.append(f"Far positions were not compared in every model: {remarks[0]}.")
-        far_difference = max((outcome.difference for outcome in far), default=0.0)
-        if far_difference > EXACT:
-            reason = "as a rule, angles or distances in float32"
-            lines.append(f"At positions up to 4,095 it differs by {far_difference:.1e}: {reason}.")
-        return "\n".join(lines)
-
-    def describe_difference(self) -> str:
-        """Return the text that says in which stages and where the two differ."""
-        if not self.shares_parameters:
-            return self._describe_parameters()
-        first = self.first_difference
-        assert first is not None
-        in_form = "" if first.causal or len(self.forms) == 1 else "in an encoder, "
-        if self.same_nearby and READ in first.place and first.stage == next(iter(SCENARIOS)):
-            text = f"Its attention weights are those of {self.label}, but the values that it reads differ."
-        elif self.same_nearby:
-            stages = list(dict.fromkeys(outcome.stage for outcome in self.differences))
-            more = [f"{len(stages) - MOST_STAGES} more"] if len(stages) > MOST_STAGES else []
-            text = f"It equals {self.label}, except in {join_names(stages[:MOST_STAGES] + more)}."
-        else:
-            size = f" by {first.difference:.2g} of the largest" if first.difference < torch.inf else ""
-            text = f"It is not {self.label}: logits or embeddings differ{size}."
-        return f"{text}\n  {in_form}{first.place}"
-
-    def _describe_parameters(self) -> str:
-        """Say that the parameters cannot be shared, and which arguments of ours may change theirs."""
-        shape = model_shape(SMALL, self.forms[0])
-        theirs, ours = (
-            ", ".join(str(list(parameter.shape)) for parameter in trainable(build(make, shape)).values())
-            for make in (self.candidate, self.make_reference)
-        )
-        text = (
-            f"It cannot be {self.label}: its trainable parameters have the shapes {theirs or 'of none'}, "
-            f"ours {ours or 'none'}."
-        )
-        if self.reference.arguments:
-            names = ", ".join(self.reference.arguments)
-            text += f"\nOther arguments of ours ({names}): +against_arguments.NAME=VALUE."
-        return text
 
 
 def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
@@ -231,5 +212,336 @@ def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
     return [causal for causal in forms if causal or not causal_only]
 
 
-def format_forms(forms: Sequence[bool]) -> str:
-    return " and ".join("a decoder" if causal else "an encoder" for causal in forms)
+@torch.no_grad()
+def compare(comparison: Comparison) -> Iterator[Outcome]:
+    """Yield the outcomes of all stages, those of single sequences first."""
+    for causal in comparison.forms:
+        for size in MODEL_SIZES:
+            try:
+                pair = comparison.pair(size, causal)
+            except ParametersDiffer:
+                yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
+                return
+            near = _near(pair, size)
+            yield near
+            if near.place:
+                continue
+            for name, scenario, results, expected in scenario_results(pair):
+                difference = worst_difference(results, expected)
+                differs = difference > TOLERANCE
+                place = _place_in_scenario(scenario, results, expected) if differs else ""
+                yield Outcome(name, causal, difference, place)
+            yield _far(comparison, pair)
+    for causal in comparison.forms:
+        for stage, describe_difference in OTHER_STAGES.items():
+            try:
+                place = describe_difference(comparison, causal)
+            except Exception:  # it rejects these sizes or positions, or its parameters differ in these sizes
+                continue
+            yield Outcome(stage, causal, torch.inf if place else 0.0, place)
+    if comparison.component is not None and (place := _difference_with_other_arguments(comparison)):
+        yield Outcome(OTHER_ARGUMENTS, comparison.forms[0], torch.inf, place)
+
+
+# Single sequences.
+
+
+def _near(pair: Pair, size: Sizes) -> Outcome:
+    """Compare at random positions below `NEAR`."""
+    causal = pair.shape.causal
+    width, heads, train_length = size
+    stage = NEAR_STAGE
+    if size != SMALL:
+        stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
+    if not pair.differs:
+        return Outcome(stage, causal, pair.difference)
+    place = place_in_pair(pair)
+    if not place and (place := place_in_pair(pair, NEAR)):
+        place = f"{WITH_GAPS}, {place}"
+    return Outcome(stage, causal, pair.difference, place or DIFFER)
+
+
+def _far(comparison: Comparison, pair: Pair) -> Outcome:
+    """Compare at random positions below `FAR`."""
+    causal = pair.shape.causal
+    if not comparison.defined_far(pair):
+        return Outcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
+    try:
+        difference = pair.difference_below(FAR)
+    except Exception as error:  # raised by one of both, e.g. for the end of a table
+        remark = f"it raises {sentence(error)}"
+        try:
+            scores_of(pair.reference, pair.inputs_below(FAR), pair.compares_weights, 0)
+        except Exception as reference_error:
+            remark = f"ours raises {sentence(reference_error)}"
+        return Outcome(FAR_STAGE, causal, torch.nan, remark=remark)
+    # Angles in float32 are off by less than 2 * TOLERANCE, angles in half precision by more.
+    place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * TOLERANCE else ""
+    return Outcome(FAR_STAGE, causal, difference, place)
+
+
+def place_in_pair(pair: Pair, span: int = DENSE) -> str:
+    """Describe the place of a difference at random positions below ``span``; return "" if there is none.
+
+    With `DENSE` the positions are 0, 1, 2, ... without gaps.
+    """
+    if pair.layout:
+        return ""
+    inputs = pair.inputs_below(span)
+    ids_T = inputs.positions_BT[0]
+    what = "attention weights" if pair.compares_weights else "logits"
+    return _place_in_embeddings(*pair.embeddings(inputs), ids_T) or _place_in_scores(
+        *pair.scores(inputs), ids_T, what
+    )
+
+
+def _place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor) -> str:
+    """Describe the first position and the column of a difference; return "" if there is none."""
+    if result.shape != expected.shape:
+        return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
+    if relative_difference(result, expected) <= TOLERANCE:
+        return ""
+    difference_TD = (result - expected).abs().nan_to_num(torch.inf).amax(dim=0)
+    differs_T = (difference_TD > TOLERANCE * expected.abs().max()).any(dim=-1)
+    column = int(difference_TD.amax(0).argmax())
+    return f"embeddings differ from position {int(ids_T[differs_T].min()):,} on, most in column {column}"
+
+
+def _place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) -> str:
+    """Describe the heads, the nearest distance and the largest difference; return "" if there is none.
+
+    Args:
+        result: scores of the candidate, [H, T, S].
+        expected: scores of the reference.
+        ids_T: position ids of queries and keys.
+        what: name of the scores in the text.
+    """
+    if result.shape != expected.shape:
+        return f"{what} have the shape {list(result.shape)} instead of {list(expected.shape)}"
+    difference_HTS = (result - expected).abs().nan_to_num(0.0, torch.inf)  # nan: masked in both
+    differs_HTS = difference_HTS > TOLERANCE * expected[expected.isfinite()].abs().max()
+    if not differs_HTS.any():
+        return ""
+    heads = differs_HTS.flatten(1).any(dim=1).nonzero().flatten().tolist()
+    queries, keys = (ids_T[indices] for indices in differs_HTS.any(0).nonzero(as_tuple=True))
+    largest = torch.unravel_index(difference_HTS.argmax(), difference_HTS.shape)
+    head, query, key = (int(index) for index in largest)
+    return (
+        f"{what} differ in {len(heads)} of {len(result)} heads ({', '.join(map(str, heads))}), from distance "
+        f"{int((queries - keys).abs().min())} on; most in head {head} for the query at position "
+        f"{ids_T[query]} and the key at {ids_T[key]}: "
+        f"{result[head, query, key]:.6g} instead of {expected[head, query, key]:.6g}"
+    )
+
+
+# Batches, caches, padding, packed documents.
+
+
+def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list[Tensor]) -> str:
+    """Describe the row, and the query and key or the position, of the largest difference."""
+    names = ["embeddings", *["attention weights", READ] * 2]
+    for what, result, target in zip(names, results, expected, strict=False):
+        if result.shape != target.shape:
+            return f"{what}: the shape is {list(result.shape)} instead of {list(target.shape)}"
+        difference = (result - target).abs().nan_to_num(0.0, torch.inf)
+        if not difference.max() > TOLERANCE * target.nan_to_num(0.0).abs().max():
+            continue
+        row, *index = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
+        ids = scenario.positions_BT[row].tolist()
+        query = index[0] if what == "embeddings" else index[1]
+        text = (
+            f"in row {row} of the batch, {what} differ most at the token with id {ids[query]} (index {query})"
+        )
+        if what == "attention weights":
+            text += f" and the key with id {ids[index[2]]} (index {index[2]}), in head {index[0]}"
+        return text
+    return "embeddings or attention weights differ"
+
+
+# Models of other sizes, long rows, every distance, far ids, half precision, training.
+
+
+def _difference_across_sizes(comparison: Comparison, causal: bool) -> str:
+    """Describe the first difference with twelve layers and other numbers of heads."""
+    compared = set()
+    for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
+        try:
+            pair = comparison.pair(size, causal, LAYERS)
+        except Exception:  # the encoding rejects these sizes, or its parameters differ
+            continue
+        if pair.shape in compared:
+            continue
+        compared.add(pair.shape)
+        where = "" if size == SMALL else f"with {pair.shape.num_heads} heads, "
+        if pair.differs:
+            return f"{where}{place_in_pair(pair) or DIFFER}"
+        inputs = pair.inputs_below(NEAR)
+        all_layers = range(pair.shape.num_layers)
+        layers = [layer for layer in all_layers if masked_difference(*pair.scores(inputs, layer)) > TOLERANCE]
+        if layers:
+            named = format_numbers("layer", layers)
+            return f"{where}in {named} of {len(all_layers)}, logits differ; in the others they are equal"
+    return ""
+
+
+def _difference_around_lengths(comparison: Comparison, causal: bool) -> str:
+    """Describe a difference in rows of an original length of the reference, next to it, or twice as long."""
+    for size in MODEL_SIZES:
+        pair = comparison.pair(size, causal)
+        # The lengths to which an encoding or its parts compare that of a row.
+        original_lengths = {getattr(part, "original_length", None) for part in pair.reference.modules()}
+        lengths = {length for length in original_lengths if isinstance(length, int)}
+        for length in sorted({pair.shape.train_length, *lengths}):
+            if length >= NEAR and not comparison.defined_far(pair):
+                continue
+            for where, tokens in {
+                "one below": length - 1,
+                "exactly": length,
+                "one above": length + 1,
+                "twice": 2 * length,
+            }.items():
+                inputs = _row_of_length(pair, tokens)
+                expected = scores_of(pair.reference, inputs, pair.compares_weights, 0)
+                try:
+                    candidate_inputs = pair.candidate_inputs(inputs)
+                    result = scores_of(pair.candidate, candidate_inputs, pair.compares_weights, 0)
+                except Exception as error:
+                    return f"in a row of {tokens:,} tokens it raises {sentence(error)}"
+                if masked_difference(result, expected) > TOLERANCE:
+                    return f"in a row of {tokens:,} tokens, {where} the original length, logits differ"
+    return ""
+
+
+def _row_of_length(pair: Pair, tokens: int) -> Inputs:
+    """Return inputs of a row of this declared length; of a long row the last token and a few others."""
+    ids_T = torch.arange(tokens)
+    if tokens > NEAR:
+        order_T = torch.randperm(tokens - 1, generator=torch.Generator().manual_seed(0))
+        ids_T = torch.cat([order_T[: DENSE - 1].sort().values, ids_T[-1:]])
+    return replace(pair.inputs_at(ids_T[None]), declared_B=torch.tensor([tokens]))
+
+
+def _difference_of_long_training(comparison: Comparison, causal: bool) -> str:
+    """Describe a difference in models trained on long sequences."""
+    width, heads, _ = SMALL
+    lengths = {LONG_TRAINING}
+    reference = comparison.pair(SMALL, causal).reference
+    if isinstance(reference, ExtendedRope):
+        # The slowest pair makes a whole rotation over more than 2 pi times the base.
+        lengths.add(min(int(10 * reference.base), LONGEST_TRAINING))
+    for length in sorted(lengths):
+        pair = comparison.pair((width, heads, length), causal)
+        if pair.differs:
+            return f"trained on {length:,} tokens, {place_in_pair(pair, NEAR) or DIFFER}"
+    return ""
+
+
+def _difference_at_distances(comparison: Comparison, causal: bool) -> str:
+    """Describe the distances up to 4,095 at which the logits of a shift-invariant encoding differ."""
+    ids_S = torch.arange(FAR)
+    # The last query sees all keys before it; in an encoder, the first query sees all keys after it.
+    sizes_and_queries = [(SMALL, FAR - 1), (LARGE, FAR - 1)]
+    if not causal:
+        sizes_and_queries.append((LARGE, 0))
+    for size, query in sizes_and_queries:
+        pair = comparison.pair(size, causal)
+        if pair.layout or pair.reference.invariant_to != "shift" or pair.compares_weights:
+            continue
+        try:
+            result = logits_of_one_query(pair.candidate, ids_S, query)
+            expected = logits_of_one_query(pair.reference, ids_S, query)
+        except Exception:  # a table that ends is reported where far positions are compared
+            continue
+        if masked_difference(result, expected) <= 2 * TOLERANCE:
+            continue
+        # Both minus infinity: a difference of NaN, which is not larger.
+        differs_S = ((result - expected).abs() > 2 * TOLERANCE * unmasked(expected).abs().max()).any(0)
+        distances = (ids_S - ids_S[query]).abs()[differs_S].unique().tolist()
+        if len(distances) <= MOST_NUMBERS:
+            return f"logits differ at {format_numbers('distance', distances)} only"
+        return f"logits differ at {len(distances):,} distances, the nearest {distances[0]:,}"
+    return ""
+
+
+def _difference_at_far_ids(comparison: Comparison, causal: bool) -> str:
+    """Describe a difference at ids up to `FARTHEST`, where tables may end or wrap."""
+    pair = comparison.pair(SMALL, causal)
+    if not comparison.defined_far(pair):
+        return ""
+    ends = torch.tensor(TABLE_ENDS)
+    around_ends = torch.cat([ends - 1, ends, ends + 1]).unique()
+    spread = torch.randperm(FARTHEST, generator=torch.Generator().manual_seed(0))[:DENSE].sort().values
+    for ids_T in (around_ends, spread):
+        results = pair.results(pair.inputs_at(ids_T[None]))  # a table that ends raises
+        if max(masked_difference(*both) for both in results) > FAR_TOLERANCE:
+            return f"{DIFFER} at ids from {TABLE_ENDS[0]:,} on"
+    return ""
+
+
+def _difference_in_half_precision(comparison: Comparison, causal: bool) -> str:
+    """Describe a difference on inputs in half precision that is larger than their rounding."""
+    pair = comparison.pair(SMALL, causal)
+    if pair.layout or not comparison.defined_far(pair):
+        return ""
+    holds, measured = half_precision_loss(pair.candidate, pair.reference)
+    return "" if holds else measured
+
+
+def _difference_of_sharing(comparison: Comparison, causal: bool) -> str:
+    """Describe layers that have parameters of their own although those of the reference share them."""
+    pair = comparison.pair(SMALL, causal)
+    if not trainable(pair.candidate) or pair.candidate.per_layer == pair.reference.per_layer:
+        return ""
+    if pair.candidate.per_layer:
+        return "every layer has parameters of its own (per_layer = True), where ours share one set"
+    return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
+
+
+def _difference_with_other_arguments(comparison: Comparison) -> str:
+    """Describe a difference that shows with another value of a shared argument; return "" if none."""
+    assert comparison.component is not None
+    for name, value in comparison.component.arguments.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or comparison.reference.arguments.get(name) != value:
+            continue
+        other_value = value * 2 if value > 1 else value / 2
+        try:
+            candidate = comparison.component.with_arguments(**{name: other_value}).build
+            reference = comparison.reference.with_arguments(**{name: other_value})
+            differs = not replace(comparison, candidate=candidate, reference=reference).same_nearby
+            ignores = differs and replace(comparison, candidate=candidate).same_nearby
+        except Exception:  # one of both rejects the value
+            continue
+        if differs:
+            what = "it does not change" if ignores else DIFFER
+            return f"with {name}={shown(other_value)} in both, {what}"
+    return ""
+
+
+OTHER_STAGES: dict[str, Callable[[Comparison, bool], str]] = {
+    "models with twelve layers or other numbers of heads": _difference_across_sizes,
+    LENGTHS: _difference_around_lengths,
+    LONG_TRAINED: _difference_of_long_training,
+    DISTANCES: _difference_at_distances,
+    FAR_IDS: _difference_at_far_ids,
+    HALF_PRECISION: _difference_in_half_precision,
+    SHARING: _difference_of_sharing,
+}
+# A new encoding may equal one of ours everywhere but in these.
+LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
+
+
+@torch.no_grad()
+def differs_in(outcome: Outcome, comparison: Comparison) -> bool:
+    """Return whether both differ in the stage of an outcome, if it is a late one, which is compared alone."""
+    if outcome.stage == FAR_STAGE:
+        return bool(_far(comparison, comparison.pair(SMALL, outcome.causal)).place)
+    return outcome.stage in OTHER_STAGES and bool(OTHER_STAGES[outcome.stage](comparison, outcome.causal))
+
+
+def format_numbers(word: str, numbers: Sequence[int]) -> str:
+    """Return a text such as ``layer 3`` or ``layers 3, 7 and 11``."""
+    shown = [f"{number:,}" for number in numbers[:MOST_NUMBERS]]
+    if len(numbers) > MOST_NUMBERS:
+        shown.append(f"{len(numbers) - MOST_NUMBERS} more")
+    return f"{word if len(numbers) == 1 else f'{word}s'} {join_names(shown)}"

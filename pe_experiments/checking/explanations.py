@@ -13,7 +13,19 @@ from enum import Enum
 import torch
 
 from pe_experiments.checking import relations
-from pe_experiments.checking.comparison import OTHER_ARGUMENTS, Comparison
+from pe_experiments.checking.comparison import (
+    DISTANCES,
+    FAR_IDS,
+    FAR_STAGE,
+    HALF_PRECISION,
+    LAYERS,
+    LENGTH_STAGES,
+    OTHER_ARGUMENTS,
+    READ,
+    SHARING,
+    Comparison,
+    differs_in,
+)
 from pe_experiments.checking.known_mistakes import REPORTED, Change, generic_mistakes
 from pe_experiments.checking.pair import (
     LARGE,
@@ -34,24 +46,17 @@ from pe_experiments.checking.references import (
     rotates_equally,
 )
 from pe_experiments.checking.relations import Relation
-from pe_experiments.checking.stages import (
-    DISTANCES,
-    FAR_IDS,
-    FAR_STAGE,
-    HALF_PRECISION,
-    LAYERS,
-    LENGTH_STAGES,
-    SHARING,
-    differs_in,
-)
-from pe_experiments.checking.subject import build, perturbed, reference_of
+from pe_experiments.checking.scenarios import SCENARIOS
+from pe_experiments.checking.subject import build, perturbed, reference_of, trainable
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
-from pe_experiments.terminal.errors import shown
+from pe_experiments.terminal.errors import join_names, shown
 
 # Models in which a relation shows if there is one: of two layers or more, of several numbers of heads.
+EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
+MOST_STAGES = 4  # in a message
 MEASURED = ((SMALL, 2), (LARGE, 2), (SMALL, LAYERS), ((96, 12, 12), 2))
 
 
@@ -78,7 +83,7 @@ Rule = Callable[[Comparison], Explanation | None]
 def equal(comparison: Comparison) -> Explanation | None:
     """It is our encoding."""
     if comparison.same:
-        return Explanation(Kind.RIGHT, comparison.describe_equality(), comparison)
+        return Explanation(Kind.RIGHT, describe_equality(comparison), comparison)
     return None
 
 
@@ -94,13 +99,13 @@ def half_precision(comparison: Comparison) -> Explanation | None:
     first = comparison.first_difference if comparison.same_nearby else None
     if first is None or first.stage != HALF_PRECISION:
         return None
-    return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
+    return Explanation(Kind.MISTAKE, describe_difference(comparison), comparison)
 
 
 def other_arguments(comparison: Comparison) -> Explanation | None:
     """It is our encoding with other arguments: those of released models, or some that it ignores."""
     if comparison.same_nearby and [outcome.stage for outcome in comparison.differences] == [OTHER_ARGUMENTS]:
-        return Explanation(Kind.MISTAKE, comparison.describe_difference(), comparison)
+        return Explanation(Kind.MISTAKE, describe_difference(comparison), comparison)
     reference = comparison.reference
     for variant, ignored in ignored_variants(reference):
         other = comparison.against(variant)
@@ -187,7 +192,7 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
         return [(), *(layout for layout in LAYOUTS if OF_NEIGHBOURS.keys() >= set(layout))]
     if issubclass(comparison.reference.cls, Rope):
         for ours in comparison.layouts(USUAL_LAYOUTS):
-            if relations.keeps_pairs(ours.pairs.pair(SMALL, ours.forms[0])):
+            if relations.keeps_pairs(ours.pair(SMALL, ours.forms[0])):
                 layouts.append(ours.layout)
     return layouts or [()]
 
@@ -200,7 +205,7 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
     """
     first = comparison.first_difference
     try:
-        if not changed.same_nearby or (first is not None and differs_in(first, changed.pairs)):
+        if not changed.same_nearby or (first is not None and differs_in(first, changed)):
             return False
         return changed.same
     except Exception:
@@ -220,7 +225,7 @@ def _describe_mistake(ours: Comparison, changed: Comparison, name: str, change: 
 
 def _exceptions(comparison: Comparison) -> list[str]:
     """Return the line that names the stages that differ, if single sequences agree."""
-    return comparison.describe_difference().splitlines()[:1] if comparison.same_nearby else []
+    return describe_difference(comparison).splitlines()[:1] if comparison.same_nearby else []
 
 
 def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
@@ -299,7 +304,7 @@ def decoder_alone(comparison: Comparison) -> Explanation | None:
         return None
     encoder = replace(same.comparison, forms=[False], named=True)
     explained = explain([encoder], [rule for rule in EXPLANATIONS if rule is not decoder_alone])
-    text = explained.text if explained else encoder.describe_difference()
+    text = explained.text if explained else describe_difference(encoder)
     hint = "If it is meant for decoders alone, say so: causal_only = True in its class."
     lines = [f"In a decoder alone: {same.text}", f"In an encoder: {text}", hint]
     return Explanation(Kind.MISTAKE, "\n".join(lines), same.comparison)
@@ -315,7 +320,70 @@ def stage(comparison: Comparison) -> Explanation | None:
         text = f"It is almost {comparison.label}: {place}. There is no reference for that here."
         return Explanation(Kind.NEW, text, comparison)
     kind = Kind.NEW if stages <= LENGTH_STAGES else Kind.MISTAKE
-    return Explanation(kind, comparison.describe_difference(), comparison)
+    return Explanation(kind, describe_difference(comparison), comparison)
+
+
+# Texts.
+
+
+def describe_equality(comparison: Comparison) -> str:
+    """Return the text that the implementation is our encoding, and up to which convention."""
+    results = list(comparison.outcomes)
+    near = max(outcome.difference for outcome in results if outcome.stage != FAR_STAGE)
+    far = max((outcome.difference for outcome in results if outcome.stage == FAR_STAGE), default=0.0)
+    where = format_forms(comparison.forms)
+    size = f"{near:.1e} of the largest value"
+    lines = [f"It is {comparison.label}, compared in {where}: the largest difference is {size}."]
+    if comparison.layout:
+        lines.append(f"Its channels are laid out differently: {'; '.join(comparison.layout)}.")
+        lines.append("That is no mistake, but weights do not carry over between the two.")
+    tables = [comparison.pair(SMALL, causal).table for causal in comparison.forms]
+    if any(tables):
+        lines.append(f"That is no mistake: {max(tables)}.")
+    remarks = [outcome.remark for outcome in results if outcome.remark]
+    if remarks:
+        lines.append(f"Far positions were not compared in every model: {remarks[0]}.")
+    if far > EXACT:
+        lines.append(
+            f"At positions up to 4,095 it differs by {far:.1e}: as a rule, angles or distances in float32."
+        )
+    return "\n".join(lines)
+
+
+def describe_difference(comparison: Comparison) -> str:
+    """Return the text that says in which stages and where the two differ."""
+    label = comparison.label
+    if not comparison.shares_parameters:
+        shape = model_shape(SMALL, comparison.forms[0])
+        theirs, ours = (
+            ", ".join(str(list(parameter.shape)) for parameter in trainable(build(make, shape)).values())
+            for make in (comparison.candidate, comparison.make_reference)
+        )
+        text = (
+            f"It cannot be {label}: its trainable parameters have the shapes {theirs or 'of none'}, "
+            f"ours {ours or 'none'}."
+        )
+        if comparison.reference.arguments:
+            names = ", ".join(comparison.reference.arguments)
+            text += f"\nOther arguments of ours ({names}): +against_arguments.NAME=VALUE."
+        return text
+    first = comparison.first_difference
+    assert first is not None
+    if comparison.same_nearby and READ in first.place and first.stage == next(iter(SCENARIOS)):
+        text = f"Its attention weights are those of {label}, but the values that it reads differ."
+    elif comparison.same_nearby:
+        stages = list(dict.fromkeys(outcome.stage for outcome in comparison.differences))
+        more = [f"{len(stages) - MOST_STAGES} more"] if len(stages) > MOST_STAGES else []
+        text = f"It equals {label}, except in {join_names(stages[:MOST_STAGES] + more)}."
+    else:
+        size = f" by {first.difference:.2g} of the largest" if first.difference < torch.inf else ""
+        text = f"It is not {label}: logits or embeddings differ{size}."
+    in_form = "" if first.causal or len(comparison.forms) == 1 else "in an encoder, "
+    return f"{text}\n  {in_form}{first.place}"
+
+
+def format_forms(forms: Sequence[bool]) -> str:
+    return " and ".join("a decoder" if causal else "an encoder" for causal in forms)
 
 
 # Tried on all encodings if the user names none.

@@ -5,7 +5,7 @@ The candidate is the implementation under test. Its channels may lie in another 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, islice, permutations, product
 from typing import NamedTuple
@@ -14,16 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from pe_experiments.checking.subject import (
-    build,
     draw_content,
     draw_inputs,
     embed,
     masked_difference,
-    perturbed,
     trainable,
 )
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs, attention_scores
@@ -327,40 +324,3 @@ def logits_of_one_query(encoding: PositionalEncoding, ids_S: Tensor, query: int)
     logits_HS = logits_BHTS[0, :, 0].double()
     logits_HS = logits_HS.masked_fill(is_masked(logits_HS), -torch.inf)
     return logits_HS - logits_HS[:, [query]]
-
-
-@dataclass
-class Pairs:
-    """The implementation under test and the reference in models of several sizes.
-
-    Args:
-        candidate: builds the implementation under test.
-        reference: builds the encoding to compare with.
-        forms: the forms in which both exist: True for decoders, False for encoders.
-        layout: the layout of the candidate's channels, see `LAYOUTS`.
-    """
-
-    candidate: MakeEncoding
-    reference: MakeEncoding
-    forms: Sequence[bool]
-    layout: Sequence[str] = ()
-    _pairs: dict[ModelShape, Pair] = field(default_factory=dict, init=False)
-
-    def pair(self, sizes: Sizes, causal: bool, layers: int = 2) -> Pair:
-        """Return the two in a model of these sizes, built once.
-
-        Raises:
-            ParametersDiffer: they cannot have equal parameters.
-        """
-        shape = model_shape(sizes, causal, layers)
-        if shape not in self._pairs:
-            source, target = perturbed(build(self.reference, shape)), build(self.candidate, shape)
-            self._pairs[shape] = share_parameters(source, target, self.layout)
-        return self._pairs[shape]
-
-    def defined_far(self, pair: Pair) -> bool:
-        """Return whether results at far positions depend on the shared parameters only, not on the seed."""
-        if pair.reference.invariant_to in ("shift", "ids") or not trainable(pair.reference):
-            return True
-        other = share_parameters(pair.reference, build(self.reference, pair.shape, seed=1))
-        return other.difference_below(FAR) <= TOLERANCE

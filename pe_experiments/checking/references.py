@@ -116,7 +116,7 @@ def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparis
         difference = torch.inf
         with suppress(ParametersDiffer):
             for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
-                difference = min(difference, ours.pairs.pair(SMALL, ours.forms[0]).difference)
+                difference = min(difference, ours.pair(SMALL, ours.forms[0]).difference)
         comparisons.append((max(difference, TOLERANCE), comparison))
     comparisons.sort(key=lambda entry: entry[0])
     return [comparison for _, comparison in comparisons]

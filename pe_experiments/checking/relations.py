@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pe_experiments.checking.comparison import format_numbers
 from pe_experiments.checking.known_mistakes import (
     Change,
     at_every_hook,
@@ -20,7 +21,6 @@ from pe_experiments.checking.known_mistakes import (
     replace_method,
 )
 from pe_experiments.checking.pair import DENSE, TOLERANCE, Pair, scores_of
-from pe_experiments.checking.stages import format_numbers
 from pe_experiments.checking.subject import embed, masked_difference, unmasked, vectors_at
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.base import acts_at_embedding

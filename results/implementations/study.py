@@ -23,9 +23,8 @@ import pandas as pd
 import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.explanations import channel_layout, equal, known_mistake
-from pe_experiments.checking.stages import WITH_GAPS
+from pe_experiments.checking.comparison import WITH_GAPS, Comparison, common_forms
+from pe_experiments.checking.explanations import channel_layout, describe_difference, equal, known_mistake
 from pe_experiments.checking.subject import reference_of
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.studies import Study, markdown_table
@@ -85,7 +84,7 @@ def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, st
             f"the same at positions 0, 1, 2, ...; with gaps they differ by {first.difference:.1e}",
         )
     explanation = known_mistake(comparison)
-    reasons = [row.remark, explanation.text if explanation else "", comparison.describe_difference()]
+    reasons = [row.remark, explanation.text if explanation else "", describe_difference(comparison)]
     return "fail", "; ".join(filter(None, reasons))
 
 

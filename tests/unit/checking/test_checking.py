@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.explanations import Kind, explain, known_mistake
+from pe_experiments.checking.explanations import Kind, describe_difference, explain, known_mistake
 from pe_experiments.checking.known_mistakes import (
     GENERIC,
     NO_EFFECT,
@@ -79,7 +79,7 @@ def test_what_is_read_from_values_is_compared() -> None:
     comparison = Comparison(Rope, reference, [True, False])
     assert comparison.same_nearby
     assert "the values that are read" in comparison.differences[0].place
-    text = comparison.describe_difference()
+    text = describe_difference(comparison)
     assert text.startswith(
         "Its attention weights are those of rope_values, but the values that it reads differ."
     )
