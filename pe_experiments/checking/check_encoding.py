@@ -1,6 +1,5 @@
 """Implement the command check_encoding: check the contract of an encoding, and compare or identify it."""
 
-from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any
 
@@ -27,7 +26,6 @@ BROKEN = "It breaks the contract, as shown above."
 IS_NEW = "It keeps the contract and is new, unless it has an unknown mistake."
 TO_TELL = """It is new, or it has an unknown mistake. To tell which, name what it should be:
 against=rope, with its arguments, or against=new."""
-PATTERNS = (3, 4, 5, 6, 8, 12)  # numbers of layers that are tried for a pattern that two layers do not fit
 
 
 class Verdict(IntEnum):
@@ -72,7 +70,12 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         mistake.
     """
     torch.set_num_threads(1)  # more threads do not help with small tensors
-    component = _sized_component(settings)
+    sizes = settings.model.given()
+    try:
+        small_shape(True, **sizes)
+    except ValueError as error:
+        raise UserError(f"model: {error}") from error
+    component = sized(settings.pe, sizes)
     against = _load_reference(component, settings)
     forms = _possible_forms(component)
     say(f"{component.target} in {format_forms(forms)}\n")
@@ -101,24 +104,6 @@ def check_encoding(settings: CheckSettings) -> Verdict:
         say("It is not new.")
         return Verdict.WRONG
     return verdict
-
-
-def _sized_component(settings: CheckSettings) -> SizedComponent:
-    """Return the encoding in models of the sizes that the user gives, or of as many layers as it needs."""
-    sizes = settings.model.given()
-    try:
-        small_shape(True, **sizes)
-    except ValueError as error:
-        raise UserError(f"model: {error}") from error
-    component = sized(settings.pe, sizes)
-    if "num_layers" in sizes:
-        return component
-    of_more_layers = (sized(settings.pe, {**sizes, "num_layers": layers}) for layers in PATTERNS)
-    for candidate in (component, *of_more_layers):
-        with suppress(UserError):
-            _possible_forms(candidate)
-            return candidate
-    return component
 
 
 def _load_reference(component: SizedComponent, settings: CheckSettings) -> SizedComponent | None:

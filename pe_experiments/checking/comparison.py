@@ -239,8 +239,6 @@ def compare(comparison: Comparison) -> Iterator[Outcome]:
             except Exception:  # it rejects these sizes or positions, or its parameters differ in these sizes
                 continue
             yield Outcome(stage, causal, torch.inf if place else 0.0, place)
-    if comparison.component is not None and (place := _difference_with_other_arguments(comparison)):
-        yield Outcome(OTHER_ARGUMENTS, comparison.forms[0], torch.inf, place)
 
 
 # Single sequences.
@@ -497,9 +495,10 @@ def _difference_of_sharing(comparison: Comparison, causal: bool) -> str:
     return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
 
-def _difference_with_other_arguments(comparison: Comparison) -> str:
-    """Describe a difference that shows with another value of a shared argument; return "" if none."""
-    assert comparison.component is not None
+def _difference_with_other_arguments(comparison: Comparison, causal: bool) -> str:
+    """Describe a difference that shows with another value of a shared argument, in the first form."""
+    if comparison.component is None or causal != comparison.forms[0]:
+        return ""
     for name, value in comparison.component.arguments.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or comparison.reference.arguments.get(name) != value:
@@ -526,6 +525,7 @@ OTHER_STAGES: dict[str, Callable[[Comparison, bool], str]] = {
     FAR_IDS: _difference_at_far_ids,
     HALF_PRECISION: _difference_in_half_precision,
     SHARING: _difference_of_sharing,
+    OTHER_ARGUMENTS: _difference_with_other_arguments,
 }
 # A new encoding may equal one of ours everywhere but in these.
 LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import product
 
 import torch
 
@@ -54,9 +55,9 @@ from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.terminal.errors import join_names, shown
 
-# Models in which a relation shows if there is one: of two layers or more, of several numbers of heads.
 EXACT = 1e-5  # larger differences at positions up to 4,095 are reported; relative to the largest logit
 MOST_STAGES = 4  # in a message
+# Models in which a relation shows if there is one: of two layers or more, of several numbers of heads.
 MEASURED = ((SMALL, 2), (LARGE, 2), (SMALL, LAYERS), ((96, 12, 12), 2))
 
 
@@ -165,21 +166,30 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
     if not comparison.shares_parameters:
         return None
     reference = comparison.reference
-    mistakes = [(comparison, *mistake) for mistake in REPORTED.get(reference.choice, {}).items()]
-    if reference.choice not in OTHER_MODELS:
-        for variant in published_variants(reference):
-            with_arguments = comparison.against(variant)
-            mistakes += [(with_arguments, *mistake) for mistake in REPORTED.get(variant.choice, {}).items()]
     first = comparison.first_difference
     is_far = first is not None and first.stage in (FAR_STAGE, DISTANCES, FAR_IDS)
+    reported = REPORTED.get(reference.choice, {})
     generic = generic_mistakes(reference, comparison.forms[0], at_table_ends=is_far)
-    mistakes += [(comparison, *mistake) for mistake in generic]
     layouts = _plausible_layouts(comparison)
-    for ours, name, change in mistakes:
-        for layout in layouts:
-            changed = replace(ours, layout=layout).changed(change)
-            if _explains(changed, ours):
-                return _describe_mistake(ours, changed, name, change)
+    for (name, change), layout in product([*reported.items(), *generic], layouts):
+        changed = replace(comparison, layout=layout).changed(change)
+        if not _explains(changed, comparison):
+            continue
+        if change.convention:
+            kind = Kind.RIGHT
+            lines = [f"It follows another convention, which is no mistake. {comparison.label}: {name}"]
+        else:
+            kind = Kind.MISTAKE
+            projects = f" (reported: {change.projects})" if change.projects else ""
+            lines = [
+                *_exceptions(comparison),
+                f"It matches a known mistake. {reference.choice}: {name}{projects}",
+            ]
+        if layout:
+            lines.append(f"  channels laid out differently: {'; '.join(layout)}")
+        if change.convention:
+            lines.append("Weights do not carry over between the two.")
+        return Explanation(kind, "\n".join(lines), changed)
     return None
 
 
@@ -210,17 +220,6 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
         return changed.same
     except Exception:
         return False
-
-
-def _describe_mistake(ours: Comparison, changed: Comparison, name: str, change: Change) -> Explanation:
-    other_channels = f"  channels laid out differently: {'; '.join(changed.layout)}" if changed.layout else ""
-    if change.convention:
-        lines = [f"It follows another convention, which is no mistake. {ours.label}: {name}", other_channels]
-        lines.append("Weights do not carry over between the two.")
-        return Explanation(Kind.RIGHT, "\n".join(filter(None, lines)), changed)
-    reported = f" (reported: {change.projects})" if change.projects else ""
-    lines = [*_exceptions(ours), f"It matches a known mistake. {ours.reference.choice}: {name}{reported}"]
-    return Explanation(Kind.MISTAKE, "\n".join(filter(None, [*lines, other_channels])), changed)
 
 
 def _exceptions(comparison: Comparison) -> list[str]:

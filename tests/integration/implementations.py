@@ -112,23 +112,6 @@ class RopeOnValues(RightRope):
         return self.rotated(o, -at.q_positions_BT, at)
 
 
-class Grid(RightRope):
-    """A rotation in two dimensions: half of the channels by the row, the others by the column."""
-
-    columns = 4
-
-    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
-        pairs = x.shape[-1] // 4
-        inverse = 100.0 ** (-torch.arange(pairs).double() / pairs)
-        parts = []
-        for part, ids in zip(
-            x.chunk(2, -1), (positions // self.columns, positions % self.columns), strict=True
-        ):
-            angles = ids[:, None, :, None].double() * inverse
-            parts.append(turned(part, angles.cos().float(), angles.sin().float()))
-        return torch.cat(parts, -1).to(x.dtype)
-
-
 class BiasAfterSoftmax(RightAlibi):
     def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         weights = PositionalEncoding(self.shape).weights(q, k, at)
@@ -154,27 +137,6 @@ class IdOfThePaddedBatch(CachedQueryFromZero):
     def query_ids(self, at: AttentionContext) -> Tensor:
         ids = at.q_positions_BT
         return torch.arange(ids.shape[1])[None] + at.first_query if at.first_query else ids
-
-
-class XposCentredWhileDecoding(PositionalEncoding):
-    """The scale of a cached query is counted from the query itself."""
-
-    causal_only = True
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        pairs = q.shape[-1] // 2
-        zeta = (torch.arange(pairs).double() / pairs + 0.4) / 1.4
-        low, high = at.k_positions_BS.aminmax(dim=-1, keepdim=True)
-        centre = at.q_positions_BT if at.first_query else (low + high) / 2
-        rotated = []
-        for x, ids, offsets, sign in (
-            (q, at.q_positions_BT, at.q_positions_BT - centre, 1),
-            (k, at.k_positions_BS, at.k_positions_BS - (low + high) / 2, -1),
-        ):
-            angles = ids[:, None, :, None].double() * frequencies(10_000.0, pairs)
-            scale = zeta ** (sign * offsets[:, None, :, None].double() / 512)
-            rotated.append(turned(x, (angles.cos() * scale).float(), (angles.sin() * scale).float()))
-        return rotated[0], rotated[1]
 
 
 # Biases.
@@ -307,17 +269,11 @@ class Concatenated(PositionalEncoding):
 
 
 class CosinesFirst(PositionalEncoding):
-    """Cosines before sines, in halves or in neighbouring columns."""
-
-    def __init__(self, shape: ModelShape, neighbours: bool = False):
-        super().__init__(shape)
-        self.neighbours = neighbours
+    """Cosines before sines, in halves."""
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         angles = positions[..., None].double() * frequencies(10_000.0, x.shape[-1] // 2)
-        parts = [angles.cos(), angles.sin()]
-        vectors = torch.stack(parts, -1).flatten(-2) if self.neighbours else torch.cat(parts, -1)
-        return x + vectors.float()
+        return x + torch.cat([angles.cos(), angles.sin()], -1).float()
 
 
 class Tensor2TensorSinusoids(PositionalEncoding):
@@ -521,10 +477,10 @@ class WindowAndSinks(PositionalEncoding):
 
 
 class RopeInChunks(RightRope):
-    """RoPE in chunks of 8,192 tokens, as in Llama 4, with another base."""
+    """RoPE in chunks, as in Llama 4, with another base; a chunk ends at position 100,000."""
 
     base = 500.0
-    chunk = 8192
+    chunk = 100
 
     def inverse(self, at: AttentionContext) -> Tensor:
         return super().inverse(at).double()
@@ -536,21 +492,6 @@ class RopeInChunks(RightRope):
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         hidden = (at.q_positions_BT // self.chunk)[:, :, None] != (at.k_positions_BS // self.chunk)[:, None]
         return torch.zeros(hidden[:, None].shape).masked_fill(hidden[:, None], -1e9)
-
-
-class RopeInChunksOfHundred(RopeInChunks):
-    """A chunk ends at position 100,000."""
-
-    chunk = 100
-
-
-class ShortChunks(PositionalEncoding):
-    """Its own weights, with chunks of which no power of two is a multiple."""
-
-    def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        hidden = (at.q_positions_BT // 3)[:, :, None] != (at.k_positions_BS // 3)[:, None]
-        logits = self.scaled_logits(q, k)
-        return logits.masked_fill((hidden | ~at.visible_BTS)[:, None], -1e9).softmax(-1)
 
 
 class T5WithoutMinimum(RightT5):
