@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -168,19 +169,24 @@ WRONG_IDS: dict[str, ChangeIds] = {
 }
 
 
-# The ids of the queries of a cached step, from the correct ids and the index of the first query.
-WRONG_CACHED_IDS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
-    "it is counted from 0": lambda i, j, first: torch.arange(i.shape[1])[None],
-    "it is one position behind": lambda i, j, first: i - 1,
-    "it is one position ahead": lambda i, j, first: i + 1,
-    "it has its index in memory as its id (padding counts)": lambda i, j, first: torch.arange(
-        first, first + i.shape[1]
-    )[None],
-    "the offset of the first row serves all rows": lambda i, j, first: i[:1],
+# The ids of queries and keys in a cached step, from the correct ids and the index of the first query.
+WRONG_CACHED_IDS: dict[str, Callable[[Tensor, Tensor, int], PositionIds]] = {
+    "the query of a cached step: it is counted from 0": lambda i, j, first: (
+        torch.arange(i.shape[1])[None],
+        j,
+    ),
+    "the query of a cached step: it is one position behind": lambda i, j, first: (i - 1, j),
+    "the query of a cached step: it is one position ahead": lambda i, j, first: (i + 1, j),
+    "the query of a cached step: it has its index in memory as its id (padding counts)": lambda i, j, first: (
+        torch.arange(first, first + i.shape[1])[None],
+        j,
+    ),
+    "the query of a cached step: the offset of the first row serves all rows": lambda i, j, first: (i[:1], j),
+    "it has no effect on a cached step": lambda i, j, first: (0 * i, 0 * j),
 }
 REPORTED_CACHED_IDS = {
-    "it is counted from 0": "x-transformers, candle #899",
-    "the offset of the first row serves all rows": "mlx #3494",
+    "the query of a cached step: it is counted from 0": "x-transformers, candle #899",
+    "the query of a cached step: the offset of the first row serves all rows": "mlx #3494",
 }
 # How an implementation may recognise a cached step.
 CACHED: tuple[Callable[[Tensor, Tensor, AttentionContext], bool], ...] = (
@@ -189,38 +195,38 @@ CACHED: tuple[Callable[[Tensor, Tensor, AttentionContext], bool], ...] = (
 )
 
 
-def change_hooks(hook: Callable[..., Any], *names: str) -> Change:
-    """Return a change of the hooks of attention in all layers; with names, of these hooks only."""
+def change_layers(hook: str, replacement: Callable[..., Any]) -> Change:
+    """Return a change of a method of the encodings of all layers."""
 
     def change(encoding: PositionalEncoding) -> None:
         for part in layer_encodings(encoding):
-            for name in attention_hooks(part):
-                if not names or name in names:
-                    replace_method(part, name, hook)
+            replace_method(part, hook, replacement)
 
     return Change(change)
 
 
-def _cached_ids(
-    query_ids: Callable[[Tensor, Tensor, int], Tensor],
-    is_cached: Callable[[Tensor, Tensor, AttentionContext], bool],
-) -> Change:
-    def hook(part, original, q, k, at):
-        if is_cached(q, k, at):
-            at = with_ids(at, lambda i, j: (query_ids(i, j, at.first_query), j))
-        return original(q, k, at)
+def change_hooks(hook: Callable[..., Any]) -> Change:
+    """Return a change of the overridden hooks of attention in all layers."""
 
-    return change_hooks(hook)
+    def change(encoding: PositionalEncoding) -> None:
+        for part in layer_encodings(encoding):
+            for name in attention_hooks(part):
+                replace_method(part, name, hook)
+
+    return Change(change)
 
 
 def mistakes_while_decoding() -> Iterator[tuple[str, Change]]:
     """Yield mistakes in steps with cached keys. They have no effect on single sequences."""
-    for is_cached in CACHED:
-        for description, query_ids in WRONG_CACHED_IDS.items():
-            change = _cached_ids(query_ids, is_cached)
-            projects = REPORTED_CACHED_IDS.get(description, "")
-            yield f"the query of a cached step: {description}", replace(change, projects=projects)
-        yield "it has no effect on a cached step", Change(partial(_no_effect, is_cached))
+    for is_cached, (description, wrong_ids) in product(CACHED, WRONG_CACHED_IDS.items()):
+
+        def hook(part, original, q, k, at, is_cached=is_cached, wrong_ids=wrong_ids):
+            first = at.first_query
+            if is_cached(q, k, at):
+                at = with_ids(at, lambda i, j: wrong_ids(i, j, first))
+            return original(q, k, at)
+
+        yield description, replace(change_hooks(hook), projects=REPORTED_CACHED_IDS.get(description, ""))
 
 
 TABLE_ENDS = (1_000, 1_024, 2_048, 4_096, 5_000, 8_192, 10_000, 16_384, 20_000, 32_768, 65_536, 100_000)
@@ -259,20 +265,6 @@ def mistakes_at_table_ends() -> Iterator[tuple[str, Change]]:
         yield f"distances beyond {size:,} are taken as {size:,}", _clip_distances(size)
 
 
-def _no_effect(
-    is_cached: Callable[[Tensor, Tensor, AttentionContext], bool], encoding: PositionalEncoding
-) -> None:
-    """Remove the effect of the encoding on calls with cached keys."""
-
-    def bias(part, original, q, k, at):
-        return original(q, k, at) * (0 if is_cached(q, k, at) else 1)
-
-    def rotate(part, original, q, k, at):
-        return (q, k) if is_cached(q, k, at) else original(q, k, at)
-
-    change_hooks(bias, "bias").then(change_hooks(rotate, "rotate")).apply(encoding)
-
-
 def _never_applied(encoding: PositionalEncoding) -> None:
     """Remove the effect of the encoding."""
     if not encoding.position_width:
@@ -288,7 +280,12 @@ def _indices_as_ids(part, original, q, k, at):
 
 def _round_bias(dtype: torch.dtype) -> Change:
     """Return a change of every bias to half precision."""
-    return change_hooks(lambda part, original, q, k, at: original(q, k, at).to(dtype).float(), "bias")
+
+    def bias(part, original, q, k, at):
+        original_bias = original(q, k, at)
+        return None if original_bias is None else original_bias.to(dtype).float()
+
+    return change_layers("bias", bias)
 
 
 NO_EFFECT = "it has no effect (never applied, or all tokens at one position)"

@@ -6,7 +6,7 @@ measured on single sequences; whether it explains all stages is up to the caller
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,9 +16,8 @@ from pe_experiments.checking.comparison import format_numbers
 from pe_experiments.checking.known_mistakes import (
     Change,
     at_every_hook,
+    change_layers,
     change_method,
-    layer_encodings,
-    replace_method,
 )
 from pe_experiments.checking.pair import DENSE, TOLERANCE, Pair, scores_of
 from pe_experiments.checking.subject import embed, masked_difference, unmasked, vectors_at
@@ -68,16 +67,6 @@ def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> fl
     return factor
 
 
-def _change_layers(hook: str, replacement: Callable[..., object]) -> Change:
-    """Return a change of a method of the encodings of all layers."""
-
-    def change(encoding: PositionalEncoding) -> None:
-        for part in layer_encodings(encoding):
-            replace_method(part, hook, replacement)
-
-    return Change(change)
-
-
 # Factors.
 
 
@@ -89,7 +78,7 @@ def factor(pair: Pair) -> Relation | None:
         return None
     whole = _ratio(*pair.scores(pair.inputs_below(DENSE)))
     if whole not in (None, 0.0, 1.0):
-        scaled = _change_layers("scaled_logits", lambda part, original, q, k: whole * original(q, k))
+        scaled = change_layers("scaled_logits", lambda part, original, q, k: whole * original(q, k))
         return _factor_relation(scaled.then(_scaled_bias(whole)), "logits are", whole, pair)
     parts = _position_parts(pair)
     added = _ratio(*parts) if parts is not None else None
@@ -115,7 +104,7 @@ def _scaled_bias(by: float | Tensor) -> Change:
         original_bias = original(q, k, at)
         return None if original_bias is None else original_bias * by
 
-    return _change_layers("bias", bias)
+    return change_layers("bias", bias)
 
 
 def _embedding_factors(pair: Pair) -> Relation | None:
@@ -208,7 +197,7 @@ def heads(pair: Pair) -> Relation | None:
         return expanded[:, sources] * factors_H11.to(expanded.dtype)
 
     text, mistake = _describe_heads(sources, factors)
-    return Relation(_change_layers("bias", bias), text, mistake) if text else None
+    return Relation(change_layers("bias", bias), text, mistake) if text else None
 
 
 def _describe_heads(sources: list[int], factors: list[float]) -> tuple[str, bool]:
@@ -285,7 +274,7 @@ def mask(pair: Pair) -> Relation | None:
         ours = torch.zeros(()) if ours is None else ours.masked_fill(is_masked(ours), 0.0)
         return ours if theirs is None else torch.where(is_masked(theirs), torch.tensor(MASKED), ours)
 
-    return Relation(_change_layers("bias", bias), " and ".join(texts), mistake=False)
+    return Relation(change_layers("bias", bias), " and ".join(texts), mistake=False)
 
 
 # Position ids and distances.
