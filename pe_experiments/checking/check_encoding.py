@@ -1,6 +1,5 @@
 """Implement the command check_encoding: check the contract of an encoding, and compare or identify it."""
 
-from enum import IntEnum
 from typing import Annotated, Any
 
 import torch
@@ -9,8 +8,8 @@ from pydantic import Field
 from pe_experiments.checking.checks import run_checks
 from pe_experiments.checking.comparison import Comparison, common_forms
 from pe_experiments.checking.encoding_contract import CHECKS
-from pe_experiments.checking.explanations import Kind, describe_difference, explain, format_forms
-from pe_experiments.checking.references import by_similarity, with_equal_frequencies
+from pe_experiments.checking.explanations import Verdict, describe_difference, explain, format_forms
+from pe_experiments.checking.references import by_similarity
 from pe_experiments.checking.subject import SizedComponent, Subject, reference_of, sized, small_shape
 from pe_experiments.configuration.choices import choices_in_folders, nearest_choice, shipped, spelled
 from pe_experiments.configuration.schema import MOST_LAYERS, Count, Section, Words
@@ -26,14 +25,6 @@ BROKEN = "It breaks the contract, as shown above."
 IS_NEW = "It keeps the contract and is new, unless it has an unknown mistake."
 TO_TELL = """It is new, or it has an unknown mistake. To tell which, name what it should be:
 against=rope, with its arguments, or against=new."""
-
-
-class Verdict(IntEnum):
-    """The result of a check; the value is the exit code of the command."""
-
-    RIGHT = 0
-    WRONG = 1
-    UNKNOWN = 3  # without a reference: it equals no encoding and no known mistake
 
 
 class ModelSizes(Section):
@@ -155,22 +146,26 @@ def _compare(
         if not common:
             say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
             return Verdict.WRONG
-        named = Comparison(
-            component.build, against, common, component=component, user_arguments=user_arguments, named=True
-        )
-        comparisons = [named, *with_equal_frequencies(named)]
+        comparisons = [
+            Comparison(
+                component.build,
+                against,
+                common,
+                component=component,
+                user_arguments=user_arguments,
+                named=True,
+            )
+        ]
     explanation = explain(comparisons)
-    if explanation is not None and (against is not None or explanation.kind is not Kind.NEW):
+    verdict = Verdict.UNKNOWN if explanation is None else explanation.verdict
+    if against is None and verdict is Verdict.UNKNOWN:
+        say(UNKNOWN)
+    if explanation is not None:
         say(explanation.text)
-        return Verdict.RIGHT if explanation.kind is Kind.RIGHT else Verdict.WRONG
-    if against is not None:
+    elif against is not None:
         say(describe_difference(comparisons[0]))
         if comparisons[0].shares_parameters:
             say("The difference is none that the checker knows.")
-        return Verdict.WRONG
-    say(UNKNOWN)
-    if explanation is not None:
-        say(explanation.text)
     elif comparisons and comparisons[0].shares_parameters:
         say(f"Most similar is {comparisons[0].label}.")
-    return Verdict.UNKNOWN
+    return Verdict.WRONG if against is not None and verdict is Verdict.UNKNOWN else verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import IntEnum
 from itertools import product
 
 import torch
@@ -61,19 +61,19 @@ MOST_STAGES = 4  # in a message
 MEASURED = ((SMALL, 2), (LARGE, 2), (SMALL, LAYERS), ((96, 12, 12), 2))
 
 
-class Kind(Enum):
-    """What an explanation says about an implementation."""
+class Verdict(IntEnum):
+    """What an explanation or a whole check says; the value is the exit code of the command."""
 
-    RIGHT = "it is one of our encodings, up to conventions"
-    MISTAKE = "no encoding is meant so"
-    NEW = "another encoding, of which we have no reference"
+    RIGHT = 0  # it is one of our encodings, up to conventions
+    WRONG = 1  # no encoding is meant so
+    UNKNOWN = 3  # another encoding, of which we have no reference, or an unknown mistake
 
 
 @dataclass(frozen=True)
 class Explanation:
     """What an implementation computes, in all stages."""
 
-    kind: Kind
+    verdict: Verdict
     text: str
     comparison: Comparison
 
@@ -84,7 +84,7 @@ Rule = Callable[[Comparison], Explanation | None]
 def equal(comparison: Comparison) -> Explanation | None:
     """It is our encoding."""
     if comparison.same:
-        return Explanation(Kind.RIGHT, describe_equality(comparison), comparison)
+        return Explanation(Verdict.RIGHT, describe_equality(comparison), comparison)
     return None
 
 
@@ -100,13 +100,13 @@ def half_precision(comparison: Comparison) -> Explanation | None:
     first = comparison.first_difference if comparison.same_nearby else None
     if first is None or first.stage != HALF_PRECISION:
         return None
-    return Explanation(Kind.MISTAKE, describe_difference(comparison), comparison)
+    return Explanation(Verdict.WRONG, describe_difference(comparison), comparison)
 
 
 def other_arguments(comparison: Comparison) -> Explanation | None:
     """It is our encoding with other arguments: those of released models, or some that it ignores."""
     if comparison.same_nearby and [outcome.stage for outcome in comparison.differences] == [OTHER_ARGUMENTS]:
-        return Explanation(Kind.MISTAKE, describe_difference(comparison), comparison)
+        return Explanation(Verdict.WRONG, describe_difference(comparison), comparison)
     reference = comparison.reference
     for variant, ignored in ignored_variants(reference):
         other = comparison.against(variant)
@@ -114,7 +114,7 @@ def other_arguments(comparison: Comparison) -> Explanation | None:
         # Where ours refuses far positions, an encoding with other arguments may explain them, too.
         if same is not None and not any(outcome.remark for outcome in other.outcomes):
             values = ", ".join(f"{name}={shown(value)}" for name, value in ignored.items())
-            return replace(same, kind=Kind.MISTAKE, text=f"It ignores {values}: it is {variant.label}.")
+            return replace(same, verdict=Verdict.WRONG, text=f"It ignores {values}: it is {variant.label}.")
     is_extension = issubclass(reference.cls, ExtendedRope)
     if comparison.named and is_extension:
         plain = reference_of("rope", reference.sizes).with_arguments_of(reference)
@@ -158,7 +158,7 @@ def _as_other_encoding(comparison: Comparison, same: Explanation, convention: bo
     text = f"It is not {ours.label}."
     if ours.cls is not theirs.cls and issubclass(ours.cls, theirs.cls):
         text = f"It is not {ours.label}: what {ours.choice} adds has no effect."
-    return replace(same, kind=Kind.MISTAKE, text=f"{same.text}\n{text}")
+    return replace(same, verdict=Verdict.WRONG, text=f"{same.text}\n{text}")
 
 
 def known_mistake(comparison: Comparison) -> Explanation | None:
@@ -176,10 +176,10 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
         if not _explains(changed, comparison):
             continue
         if change.convention:
-            kind = Kind.RIGHT
+            verdict = Verdict.RIGHT
             lines = [f"It follows another convention, which is no mistake. {comparison.label}: {name}"]
         else:
-            kind = Kind.MISTAKE
+            verdict = Verdict.WRONG
             projects = f" (reported: {change.projects})" if change.projects else ""
             lines = [
                 *_exceptions(comparison),
@@ -189,7 +189,7 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
             lines.append(f"  channels laid out differently: {'; '.join(layout)}")
         if change.convention:
             lines.append("Weights do not carry over between the two.")
-        return Explanation(kind, "\n".join(lines), changed)
+        return Explanation(verdict, "\n".join(lines), changed)
     return None
 
 
@@ -267,8 +267,8 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
         ]
         text = ": ".join([found[shape].text, *reasons[:1]])
         lines = [*_exceptions(comparison), f"Against {comparison.label}: {where}{text}"]
-        kind = Kind.MISTAKE if found[shape].mistake or reasons else Kind.NEW
-        return Explanation(kind, "\n".join(lines), changed)
+        verdict = Verdict.WRONG if found[shape].mistake or reasons else Verdict.UNKNOWN
+        return Explanation(verdict, "\n".join(lines), changed)
 
     return rule
 
@@ -299,14 +299,14 @@ def decoder_alone(comparison: Comparison) -> Explanation | None:
         return None
     decoder = replace(comparison, forms=[True], named=False)
     same = explain([decoder], (equal, channel_layout, other_arguments))
-    if same is None or same.kind is not Kind.RIGHT:
+    if same is None or same.verdict is not Verdict.RIGHT:
         return None
     encoder = replace(same.comparison, forms=[False], named=True)
     explained = explain([encoder], [rule for rule in EXPLANATIONS if rule is not decoder_alone])
     text = explained.text if explained else describe_difference(encoder)
     hint = "If it is meant for decoders alone, say so: causal_only = True in its class."
     lines = [f"In a decoder alone: {same.text}", f"In an encoder: {text}", hint]
-    return Explanation(Kind.MISTAKE, "\n".join(lines), same.comparison)
+    return Explanation(Verdict.WRONG, "\n".join(lines), same.comparison)
 
 
 def stage(comparison: Comparison) -> Explanation | None:
@@ -317,9 +317,9 @@ def stage(comparison: Comparison) -> Explanation | None:
     if stages == {SHARING}:
         place = comparison.differences[0].place
         text = f"It is almost {comparison.label}: {place}. There is no reference for that here."
-        return Explanation(Kind.NEW, text, comparison)
-    kind = Kind.NEW if stages <= LENGTH_STAGES else Kind.MISTAKE
-    return Explanation(kind, describe_difference(comparison), comparison)
+        return Explanation(Verdict.UNKNOWN, text, comparison)
+    verdict = Verdict.UNKNOWN if stages <= LENGTH_STAGES else Verdict.WRONG
+    return Explanation(verdict, describe_difference(comparison), comparison)
 
 
 # Texts.

@@ -172,19 +172,6 @@ def rotates_equally(comparison: Comparison) -> bool:
     return True
 
 
-def with_equal_frequencies(comparison: Comparison) -> list[Comparison]:
-    """Return the comparison with the first variant of an extended RoPE that rotates as the implementation."""
-    reference = comparison.reference
-    if not issubclass(reference.cls, ExtendedRope) or rotates_equally(comparison):
-        return []
-    fixed = {name: reference.arguments[name] for name in comparison.user_arguments}
-    for variant in published_variants(reference, comparison.component):
-        other = comparison.against(variant)
-        if fixed.items() <= variant.arguments.items() and rotates_equally(other):
-            return [other]
-    return []
-
-
 @torch.no_grad()
 def fitted_base(comparison: Comparison) -> SizedComponent | None:
     """Return our RoPE with the base of the implementation's frequencies, if they are geometric."""

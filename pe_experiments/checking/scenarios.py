@@ -51,11 +51,6 @@ class Scenario(NamedTuple):
             return torch.tensor([3 * TOKENS])
         return torch.tensor([TOKENS, train_length, 3 * train_length])
 
-    @property
-    def shares_rows(self) -> bool:
-        """Return whether a row holds padding or several documents."""
-        return bool((self.documents_BT != 0).any())
-
 
 def separate_rows(positions_BT: Tensor, decoding: bool = False, lengths: bool = False) -> Scenario:
     """Return rows that hold one document each."""
@@ -199,16 +194,6 @@ def cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     """Return the inputs with queries, keys and hidden states of this dtype."""
     tensors = {"q_BHTK": inputs.q_BHTK, "k_BHTK": inputs.k_BHTK, "x_BTD": inputs.x_BTD}
     return replace(inputs, **{name: tensor.to(dtype) for name, tensor in tensors.items()})
-
-
-def takes_large_ids(encoding: PositionalEncoding) -> bool:
-    """Return whether large ids raise no error in float32, as they do if a table ends earlier."""
-    ids_BT = torch.tensor([LARGE_IDS[-1]])
-    try:
-        outputs(encoding, separate_rows(ids_BT), draw_content(encoding.shape, ids_BT))
-    except Exception:  # raised by the encoding
-        return False
-    return True
 
 
 @torch.no_grad()

@@ -112,7 +112,7 @@ DIFFERENT = {
         "It equals rope, except in decoding with cached keys and decoding after left padding.",
         "its index in memory as its id (padding counts)",
     ],
-    "YarnScaleOnTheWholeLogit against=rope_yarn +against_arguments.factor=4": [
+    "YarnScaleOnTheWholeLogit against=rope_yarn +against_arguments={factor:4,original_length:4096}": [
         "logits are 0.87825 times ours: YaRN's scale"
     ],
     "KeysOfOtherGroups against=rope": ["attention weights differ in 2 of 4 heads (1, 2)"],

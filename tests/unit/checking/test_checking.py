@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.explanations import Kind, describe_difference, explain, known_mistake
+from pe_experiments.checking.explanations import Verdict, describe_difference, explain, known_mistake
 from pe_experiments.checking.known_mistakes import (
     GENERIC,
     NO_EFFECT,
@@ -46,7 +46,7 @@ def test_every_reported_mistake_is_caught_and_named(choice: str, name: str) -> N
     explanation = known_mistake(comparison)
     assert explanation is not None
     assert name in explanation.text
-    assert (explanation.kind is Kind.RIGHT) == change.convention
+    assert (explanation.verdict is Verdict.RIGHT) == change.convention
 
 
 GENERIC_MISTAKES = [
