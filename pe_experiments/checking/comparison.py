@@ -32,7 +32,6 @@ from pe_experiments.checking.pair import (
     share_parameters,
 )
 from pe_experiments.checking.scenarios import (
-    Scenario,
     half_precision_loss,
     scenario_results,
     worst_difference,
@@ -42,7 +41,6 @@ from pe_experiments.checking.subject import (
     build,
     masked_difference,
     perturbed,
-    relative_difference,
     trainable,
     unmasked,
 )
@@ -228,8 +226,12 @@ def compare(comparison: Comparison) -> Iterator[Outcome]:
                 continue
             for name, scenario, results, expected in scenario_results(pair):
                 difference = worst_difference(results, expected)
-                differs = difference > TOLERANCE
-                place = _place_in_scenario(scenario, results, expected) if differs else ""
+                place = ""
+                if difference > TOLERANCE:
+                    names = ("embeddings", *("attention weights", READ) * 2)
+                    for what, result, target in zip(names, results, expected, strict=False):
+                        place = place or _place(what, result, target, scenario.positions_BT)
+                    place = place or DIFFER
                 yield Outcome(name, causal, difference, place)
             yield _far(comparison, pair)
     for causal in comparison.forms:
@@ -286,74 +288,48 @@ def place_in_pair(pair: Pair, span: int = DENSE) -> str:
     if pair.layout:
         return ""
     inputs = pair.inputs_below(span)
-    ids_T = inputs.positions_BT[0]
+    in_embeddings = _place("embeddings", *pair.embeddings(inputs), inputs.positions_BT)
+    scores, expected = pair.scores(inputs)
     what = "attention weights" if pair.compares_weights else "logits"
-    return _place_in_embeddings(*pair.embeddings(inputs), ids_T) or _place_in_scores(
-        *pair.scores(inputs), ids_T, what
-    )
+    return in_embeddings or _place(what, scores[None], expected[None], inputs.positions_BT)
 
 
-def _place_in_embeddings(result: Tensor, expected: Tensor, ids_T: Tensor) -> str:
-    """Describe the first position and the column of a difference; return "" if there is none."""
-    if result.shape != expected.shape:
-        return f"embeddings have the shape {list(result.shape)} instead of {list(expected.shape)}"
-    if relative_difference(result, expected) <= TOLERANCE:
-        return ""
-    difference_TD = (result - expected).abs().nan_to_num(torch.inf).amax(dim=0)
-    differs_T = (difference_TD > TOLERANCE * expected.abs().max()).any(dim=-1)
-    column = int(difference_TD.amax(0).argmax())
-    return f"embeddings differ from position {int(ids_T[differs_T].min()):,} on, most in column {column}"
-
-
-def _place_in_scores(result: Tensor, expected: Tensor, ids_T: Tensor, what: str) -> str:
-    """Describe the heads, the nearest distance and the largest difference; return "" if there is none.
+def _place(what: str, result: Tensor, expected: Tensor, ids_BT: Tensor) -> str:
+    """Describe where two results differ: the row, the heads, the nearest distance, the largest difference.
 
     Args:
-        result: scores of the candidate, [H, T, S].
-        expected: scores of the reference.
-        ids_T: position ids of queries and keys.
-        what: name of the scores in the text.
+        what: ``embeddings`` [B, T, D], `READ` [B, H, T, K], or the name of scores [B, H, T, S].
+        result: the candidate's.
+        expected: the reference's.
+        ids_BT: position ids.
+
+    Returns:
+        An empty string if there is no difference.
     """
     if result.shape != expected.shape:
         return f"{what} have the shape {list(result.shape)} instead of {list(expected.shape)}"
-    difference_HTS = (result - expected).abs().nan_to_num(0.0, torch.inf)  # nan: masked in both
-    differs_HTS = difference_HTS > TOLERANCE * expected[expected.isfinite()].abs().max()
-    if not differs_HTS.any():
+    difference = (result - expected).abs().nan_to_num(0.0)  # infinity minus infinity: masked in both
+    difference = difference.masked_fill(result.isnan() != expected.isnan(), torch.inf)
+    differs = difference > TOLERANCE * expected.masked_fill(~expected.isfinite(), 0.0).abs().max()
+    if not differs.any():
         return ""
-    heads = differs_HTS.flatten(1).any(dim=1).nonzero().flatten().tolist()
-    queries, keys = (ids_T[indices] for indices in differs_HTS.any(0).nonzero(as_tuple=True))
-    largest = torch.unravel_index(difference_HTS.argmax(), difference_HTS.shape)
-    head, query, key = (int(index) for index in largest)
+    row, *index = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
+    ids_T = ids_BT[row]
+    in_row = f"in row {row} of the batch, " if len(ids_BT) > 1 else ""
+    if what == "embeddings":
+        first = int(ids_T[differs[row].any(-1)].min())
+        return f"{in_row}{what} differ from position {first:,} on, most in column {index[1]}"
+    head, query, key = index
+    heads = differs[row].flatten(1).any(dim=1).nonzero().flatten().tolist()
+    text = f"{in_row}{what} differ in {len(heads)} of {result.shape[1]} heads ({', '.join(map(str, heads))})"
+    if what == READ:
+        return f"{text}, most in head {head} at position {ids_T[query]}"
+    queries, keys = (ids_T[indices] for indices in differs[row].any(0).nonzero(as_tuple=True))
     return (
-        f"{what} differ in {len(heads)} of {len(result)} heads ({', '.join(map(str, heads))}), from distance "
-        f"{int((queries - keys).abs().min())} on; most in head {head} for the query at position "
-        f"{ids_T[query]} and the key at {ids_T[key]}: "
-        f"{result[head, query, key]:.6g} instead of {expected[head, query, key]:.6g}"
+        f"{text}, from distance {int((queries - keys).abs().min())} on; most in head {head} for the query at "
+        f"position {ids_T[query]} and the key at {ids_T[key]}: "
+        f"{result[row, head, query, key]:.6g} instead of {expected[row, head, query, key]:.6g}"
     )
-
-
-# Batches, caches, padding, packed documents.
-
-
-def _place_in_scenario(scenario: Scenario, results: list[Tensor], expected: list[Tensor]) -> str:
-    """Describe the row, and the query and key or the position, of the largest difference."""
-    names = ["embeddings", *["attention weights", READ] * 2]
-    for what, result, target in zip(names, results, expected, strict=False):
-        if result.shape != target.shape:
-            return f"{what}: the shape is {list(result.shape)} instead of {list(target.shape)}"
-        difference = (result - target).abs().nan_to_num(0.0, torch.inf)
-        if not difference.max() > TOLERANCE * target.nan_to_num(0.0).abs().max():
-            continue
-        row, *index = (int(i) for i in torch.unravel_index(difference.argmax(), difference.shape))
-        ids = scenario.positions_BT[row].tolist()
-        query = index[0] if what == "embeddings" else index[1]
-        text = (
-            f"in row {row} of the batch, {what} differ most at the token with id {ids[query]} (index {query})"
-        )
-        if what == "attention weights":
-            text += f" and the key with id {ids[index[2]]} (index {index[2]}), in head {index[0]}"
-        return text
-    return "embeddings or attention weights differ"
 
 
 # Models of other sizes, long rows, every distance, far ids, half precision, training.
