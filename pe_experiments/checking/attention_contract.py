@@ -4,7 +4,6 @@ To add a check, write a function of a `Subject` under ``@check(name, promise, us
 """
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -184,19 +183,6 @@ def _find_change_in_place(encoding: PositionalEncoding, inputs: Inputs) -> str:
     return ""
 
 
-def _calls() -> Iterator[tuple[Scenario, torch.dtype, int]]:
-    """Yield calls that differ in ids, dtype of inputs or the declared length of rows."""
-    late = _late_scenario()
-    single = separate_rows(late.positions_BT[:1, :1])
-    for dtype in (torch.bfloat16, torch.float32):
-        yield single, dtype, 3 * TOKENS
-        yield late, dtype, LATE + TOKENS
-        yield OWN_IDS, dtype, 3 * TOKENS
-    yield _late_scenario(40), torch.float32, 20 * LENGTH
-    yield OWN_IDS, torch.float32, TOKENS
-    yield SCENARIOS["decoding with cached keys"], torch.float32, 5 * LENGTH
-
-
 @check(
     "state", "earlier calls change nothing", "a cache keeps the dtype, length or offset of an earlier call"
 )
@@ -205,8 +191,16 @@ def earlier_calls(subject: Subject) -> Measurement:
     """Compare an encoding after several other calls with an unused copy, for calls of several lengths."""
     encoding = _first_layer_encoding(subject)
     used = copy.deepcopy(encoding)
+    late = _late_scenario()
+    single = separate_rows(late.positions_BT[:1, :1])
+    decoding = SCENARIOS["decoding with cached keys"]
+    calls = []  # which differ in ids, dtype of inputs or the declared length of rows
+    for dtype in (torch.bfloat16, torch.float32):
+        calls += [(single, dtype, 3 * TOKENS), (late, dtype, LATE + TOKENS), (OWN_IDS, dtype, 3 * TOKENS)]
+    calls += [(_late_scenario(40), torch.float32, 20 * LENGTH), (OWN_IDS, torch.float32, TOKENS)]
+    calls += [(decoding, torch.float32, 5 * LENGTH)]
     worst = 0.0
-    for scenario, dtype, declared in (*_calls(), *_calls()):
+    for scenario, dtype, declared in 2 * calls:
         inputs = cast(draw_content(encoding.shape, scenario.positions_BT), dtype)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
             declared_B = torch.tensor([declared])

@@ -202,7 +202,8 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
         return [(), *(layout for layout in LAYOUTS if OF_NEIGHBOURS.keys() >= set(layout))]
     if issubclass(comparison.reference.cls, Rope):
         for ours in comparison.layouts(USUAL_LAYOUTS):
-            if relations.keeps_pairs(ours.pair(SMALL, ours.forms[0])):
+            pair = ours.pair(SMALL, ours.forms[0])
+            if relations.pair_angles(pair, pair.candidate) is not None:
                 layouts.append(ours.layout)
     return layouts or [()]
 

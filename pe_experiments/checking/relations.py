@@ -312,7 +312,7 @@ def frequencies(pair: Pair) -> Relation | None:
         return _sinusoid_frequencies(pair)
     if not isinstance(pair.reference, Rope) or acts_at_embedding(pair.candidate):
         return None
-    angles_R, our_angles_R = (_pair_angles(pair, encoding) for encoding in (pair.candidate, pair.reference))
+    angles_R, our_angles_R = (pair_angles(pair, encoding) for encoding in (pair.candidate, pair.reference))
     if angles_R is None or our_angles_R is None:
         return None
     if torch.allclose(angles_R, our_angles_R, rtol=TOLERANCE, atol=STILL):
@@ -321,7 +321,7 @@ def frequencies(pair: Pair) -> Relation | None:
     return Relation(change, _describe_frequencies(angles_R, our_angles_R), mistake=False)
 
 
-def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> Tensor | None:
+def pair_angles(pair: Pair, encoding: PositionalEncoding) -> Tensor | None:
     """Return the angle of a step for each of our pairs of channels; None if a pair mixes with others."""
     assert isinstance(pair.reference, Rope)
     pairs, head_dim = pair.reference.pairs, pair.shape.head_dim
@@ -338,11 +338,6 @@ def _pair_angles(pair: Pair, encoding: PositionalEncoding) -> Tensor | None:
     lengths = (cos.square() + sin.square()).sqrt()
     mixed = not torch.allclose(rotated.norm(dim=-1), lengths, rtol=TOLERANCE)
     return None if mixed else torch.atan2(sin, cos)
-
-
-def keeps_pairs(pair: Pair) -> bool:
-    """Return whether the implementation rotates our pairs of channels, each by itself."""
-    return isinstance(pair.reference, Rope) and _pair_angles(pair, pair.candidate) is not None
 
 
 def _sinusoid_frequencies(pair: Pair) -> Relation | None:

@@ -72,12 +72,6 @@ def differing_builds(build: Callable[[], Task]) -> str:
     return ""
 
 
-def changed_targets(task: Task, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Return a mask of the targets that change if the symbols of each input are permuted."""
-    orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
-    return _solve(task, inputs.gather(1, orders), targets.shape[1]) != targets
-
-
 def _solve(task: Task, inputs: Tensor, width: int) -> Tensor:
     """Return the targets of these inputs, cropped or padded to ``width``."""
     answers = task.solve(inputs)
@@ -162,7 +156,9 @@ def generator_decides(task: Task) -> Measurement:
 def order_matters(task: Task) -> Measurement:
     shares = []
     for length in (n for n in possible_lengths(task, (4, 7, 12)) if n > 1):
-        changed = changed_targets(task, *draw_examples(task, length, 400))
+        inputs, targets = draw_examples(task, length, 400)
+        orders = torch.rand(inputs.shape, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
+        changed = _solve(task, inputs.gather(1, orders), targets.shape[1]) != targets
         shares.append(float(changed.any(dim=1).float().mean()))
     if not shares:
         return None, "only inputs of up to 12 symbols are permuted"
@@ -384,35 +380,25 @@ def evaluation_is_not_in_training(task: Task) -> Measurement:
 def no_symbol_leaks(task: Task) -> Measurement:
     for length in lengths_to_check(task, (5, 9)):
         inputs, targets = draw_examples(task, length, SPLITS, 21)
-        for symbol, target in deciding_symbols(inputs, targets):
-            shuffled = inputs.clone()
-            order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))
-            shuffled[:, symbol] = inputs[order, symbol]
-            changed = (shuffled[:, symbol] != inputs[:, symbol]).nonzero().flatten()[:200]
-            try:
-                solved = _solve(task, shuffled[changed], targets.shape[1])
-            except Exception:  # such an input does not exist
-                continue
-            if len(changed) and torch.equal(solved[:, target], targets[changed, target]):
-                tells = f"symbol {symbol} of the input tells target {target}"
-                return False, f"length {length}: {tells}, and solve does not read it"
+        for target, answers in enumerate(targets.T):
+            is_most_frequent = answers == answers.mode().values
+            if (answers != IGNORE).float().mean() < 0.5 or is_most_frequent.float().mean() > 0.9:
+                continue  # rarely scored or nearly constant
+            for symbol, feature in enumerate(inputs.T):
+                if predictive_accuracy(feature, answers) < SURE:
+                    continue
+                shuffled = inputs.clone()
+                order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(1))
+                shuffled[:, symbol] = inputs[order, symbol]
+                changed = (shuffled[:, symbol] != inputs[:, symbol]).nonzero().flatten()[:200]
+                try:
+                    solved = _solve(task, shuffled[changed], targets.shape[1])
+                except Exception:  # such an input does not exist
+                    continue
+                if len(changed) and torch.equal(solved[:, target], targets[changed, target]):
+                    tells = f"symbol {symbol} of the input tells target {target}"
+                    return False, f"length {length}: {tells}, and solve does not read it"
     return True, "none does"
-
-
-def deciding_symbols(inputs: Tensor, targets: Tensor) -> list[tuple[int, int]]:
-    """Return the pairs of an input symbol and a target that it determines, by their indices.
-
-    Targets that are rarely scored or nearly constant are left out.
-    """
-    deciding = []
-    for target, answers in enumerate(targets.T):
-        is_most_frequent = answers == answers.mode().values
-        if (answers != IGNORE).float().mean() < 0.5 or is_most_frequent.float().mean() > 0.9:
-            continue
-        for symbol, feature in enumerate(inputs.T):
-            if predictive_accuracy(feature, answers) >= SURE:
-                deciding.append((symbol, target))
-    return deciding
 
 
 def predictive_accuracy(feature: Tensor, answers: Tensor) -> float:
