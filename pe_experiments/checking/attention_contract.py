@@ -42,7 +42,6 @@ check = CHECKS.add
 
 
 def _first_layer_encoding(subject: Subject) -> PositionalEncoding:
-    """Return the `perturbed` encoding of a model's first layer."""
     return subject.model(train_positions=max(64, subject.positions)).encodings[0]  # type: ignore[return-value]
 
 
@@ -96,7 +95,6 @@ def packed_documents(subject: Subject) -> Measurement:
 
 
 def _late_scenario(tokens: int = TOKENS) -> Scenario:
-    """Return rows whose positions start at `LATE`."""
     return separate_rows(torch.arange(LATE, LATE + tokens).repeat(ROWS, 1))
 
 

@@ -32,8 +32,6 @@ Measure = Callable[[Any], Measurement]  # of a subject: an encoding or a task
 
 
 class Result(NamedTuple):
-    """The result of a check."""
-
     holds: bool | None  # None: does not apply
     measured: str
     error: BaseException | None = None  # raised by the tested encoding or task

@@ -129,7 +129,6 @@ class Comparison:
         return encoding
 
     def changed(self, change: Change) -> Comparison:
-        """Return the comparison with our encoding changed once more."""
         return replace(self, change=change if self.change is None else self.change.then(change))
 
     def against(self, reference: SizedComponent) -> Comparison:

@@ -46,8 +46,6 @@ class Change:
     projects: str = ""
 
     def then(self, change: Change) -> Change:
-        """Return this change followed by another."""
-
         def apply(encoding: PositionalEncoding) -> None:
             self.apply(encoding)
             change.apply(encoding)
@@ -72,7 +70,6 @@ def replace_method(encoding: PositionalEncoding, name: str, replacement: Callabl
 
 
 def change_method(name: str, replacement: Callable[..., Any], **labels: Any) -> Change:
-    """Return a change that replaces a method."""
     return Change(lambda encoding: replace_method(encoding, name, replacement), **labels)
 
 
@@ -119,7 +116,6 @@ def _at_embedding(change_ids: ChangeIds) -> Change:
 
 
 def layer_encodings(encoding: PositionalEncoding) -> list[PositionalEncoding]:
-    """Return the encodings of all layers, without duplicates."""
     parts = [encoding.for_layer(layer) for layer in range(encoding.shape.num_layers)]
     return list({id(part): part for part in parts}.values())
 
@@ -196,8 +192,6 @@ CACHED: tuple[Callable[[Tensor, Tensor, AttentionContext], bool], ...] = (
 
 
 def change_layers(hook: str, replacement: Callable[..., Any]) -> Change:
-    """Return a change of a method of the encodings of all layers."""
-
     def change(encoding: PositionalEncoding) -> None:
         for part in layer_encodings(encoding):
             replace_method(part, hook, replacement)
@@ -206,8 +200,6 @@ def change_layers(hook: str, replacement: Callable[..., Any]) -> Change:
 
 
 def change_hooks(hook: Callable[..., Any]) -> Change:
-    """Return a change of the overridden hooks of attention in all layers."""
-
     def change(encoding: PositionalEncoding) -> None:
         for part in layer_encodings(encoding):
             for name in attention_hooks(part):
@@ -266,7 +258,6 @@ def mistakes_at_table_ends() -> Iterator[tuple[str, Change]]:
 
 
 def _never_applied(encoding: PositionalEncoding) -> None:
-    """Remove the effect of the encoding."""
     if not encoding.position_width:
         replace_method(encoding, "embed_sequence", lambda part, original, x, ids, declared: x)
     replace_method(encoding, "for_layer", lambda part, original, layer: PositionalEncoding(part.shape))
@@ -279,8 +270,6 @@ def _indices_as_ids(part, original, q, k, at):
 
 
 def _round_bias(dtype: torch.dtype) -> Change:
-    """Return a change of every bias to half precision."""
-
     def bias(part, original, q, k, at):
         original_bias = original(q, k, at)
         return None if original_bias is None else original_bias.to(dtype).float()
@@ -398,8 +387,6 @@ def extra_slopes_not_interleaved(heads):
 
 
 def change_slopes(slopes_of, **labels):
-    """Return a change of ALiBi's slopes to ``slopes_of(heads)``."""
-
     def bias(encoding, original, at):
         slopes_H11 = slopes_of(encoding.shape.num_heads)[:, None, None]
         return (-slopes_H11 * at.relative_positions_BTS.abs()[:, None]).float()

@@ -139,7 +139,6 @@ class Pair:
 
     @property
     def first_layers(self) -> range:
-        """Return the first two layers, or the only one."""
         return range(min(2, self.shape.num_layers))
 
     @cached_property
@@ -159,7 +158,6 @@ class Pair:
         return channel_order(self.layout, channels, getattr(self.reference, "pairs", None))
 
     def inputs_at(self, ids_BT: Tensor, seed: int = 0) -> Inputs:
-        """Return random content at the given positions."""
         return draw_content(self.shape, ids_BT, seed, getattr(self.candidate, "key_heads", None))
 
     def inputs_below(self, span: int, tokens: int = DENSE, seed: int = 0) -> Inputs:

@@ -53,7 +53,6 @@ class Scenario(NamedTuple):
 
 
 def separate_rows(positions_BT: Tensor, decoding: bool = False, lengths: bool = False) -> Scenario:
-    """Return rows that hold one document each."""
     return Scenario(positions_BT, torch.zeros_like(positions_BT), decoding, lengths)
 
 

@@ -75,7 +75,6 @@ class SizedComponent(Component):
         return super().build(replace(shape, **self.sizes))  # type: ignore[arg-type]
 
     def with_arguments(self, **arguments: Any) -> SizedComponent:
-        """Return the encoding with these arguments changed."""
         return sized({"_target_": self.target, **self.arguments, **arguments}, self.sizes)
 
     def with_arguments_of(self, component: Component) -> SizedComponent:
@@ -126,11 +125,9 @@ class Subject(NamedTuple):
     sizes: Mapping[str, int] = {}
 
     def shape(self, **changes: int) -> ModelShape:
-        """Return the `small_shape` with these changes."""
         return small_shape(self.causal, **{"train_positions": self.positions, **changes, **self.sizes})
 
     def encoding(self, **changes: int) -> PositionalEncoding:
-        """Return the encoding of the shape with these changes."""
         return build(self.make, self.shape(**changes))
 
     def model(self, **changes: int) -> Transformer:
@@ -233,7 +230,6 @@ def masked_difference(scores: Tensor, expected: Tensor, largest: float | None = 
 
 
 def unmasked(scores: Tensor) -> Tensor:
-    """Return the scores with 0 in place of infinite values."""
     return scores.masked_fill(scores.isinf(), 0.0)
 
 
@@ -259,12 +255,10 @@ def look_ahead(call: Callable[[Tensor], Tensor], tokens_BT: Tensor, cuts_B: Tens
 
 
 def compare_difference(difference: float, tolerance: float = FLOAT32_TOLERANCE) -> Measurement:
-    """Return whether a relative difference is within the tolerance."""
     if difference == float("inf"):
         return False, "outputs are NaN or infinite"
     return difference <= tolerance, f"outputs differ by {difference:.1e} of the largest"
 
 
 def compare_outputs(values: Tensor, expected: Tensor, tolerance: float = FLOAT32_TOLERANCE) -> Measurement:
-    """Return whether two tensors are equal within the tolerance."""
     return compare_difference(relative_difference(values, expected), tolerance)

@@ -38,7 +38,6 @@ check = CHECKS.add
 
 
 def draw_examples(task: Task, length: int, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets of examples that the seed determines."""
     return task.sample(length, rows, torch.Generator().manual_seed(seed))
 
 
