@@ -503,7 +503,7 @@ OTHER_STAGES: dict[str, Callable[[Comparison, bool], str]] = {
     OTHER_ARGUMENTS: _difference_with_other_arguments,
 }
 # A new encoding may equal one of ours everywhere but in these.
-LENGTH_STAGES = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS}
+DIFFER_IF_NEW = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS, SHARING}
 
 
 @torch.no_grad()

@@ -15,15 +15,14 @@ import torch
 
 from pe_experiments.checking import relations
 from pe_experiments.checking.comparison import (
+    DIFFER_IF_NEW,
     DISTANCES,
     FAR_IDS,
     FAR_STAGE,
     HALF_PRECISION,
     LAYERS,
-    LENGTH_STAGES,
     OTHER_ARGUMENTS,
     READ,
-    SHARING,
     Comparison,
     differs_in,
 )
@@ -95,18 +94,16 @@ def channel_layout(comparison: Comparison, layouts: Sequence[Sequence[str]] = LA
     return next(filter(None, map(equal, comparison.layouts(layouts))), None)
 
 
-def half_precision(comparison: Comparison) -> Explanation | None:
-    """It is our encoding except on inputs in half precision; no change of our encoding is that alone."""
+def one_stage(comparison: Comparison) -> Explanation | None:
+    """It is our encoding except in one stage that no change explains: half precision, or other arguments."""
     first = comparison.first_difference if comparison.same_nearby else None
-    if first is None or first.stage != HALF_PRECISION:
+    if first is None or first.stage not in (HALF_PRECISION, OTHER_ARGUMENTS):
         return None
     return Explanation(Verdict.WRONG, describe_difference(comparison), comparison)
 
 
 def other_arguments(comparison: Comparison) -> Explanation | None:
     """It is our encoding with other arguments: those of released models, or some that it ignores."""
-    if comparison.same_nearby and [outcome.stage for outcome in comparison.differences] == [OTHER_ARGUMENTS]:
-        return Explanation(Verdict.WRONG, describe_difference(comparison), comparison)
     reference = comparison.reference
     for variant, ignored in ignored_variants(reference):
         other = comparison.against(variant)
@@ -310,16 +307,12 @@ def decoder_alone(comparison: Comparison) -> Explanation | None:
     return Explanation(Verdict.WRONG, "\n".join(lines), same.comparison)
 
 
-def stage(comparison: Comparison) -> Explanation | None:
+def stages(comparison: Comparison) -> Explanation | None:
     """Single sequences at near positions agree, and some stages differ."""
     if not comparison.shares_parameters or not comparison.same_nearby:
         return None
-    stages = {outcome.stage for outcome in comparison.differences}
-    if stages == {SHARING}:
-        place = comparison.differences[0].place
-        text = f"It is almost {comparison.label}: {place}. There is no reference for that here."
-        return Explanation(Verdict.UNKNOWN, text, comparison)
-    verdict = Verdict.UNKNOWN if stages <= LENGTH_STAGES else Verdict.WRONG
+    differing = {outcome.stage for outcome in comparison.differences}
+    verdict = Verdict.UNKNOWN if differing <= DIFFER_IF_NEW else Verdict.WRONG
     return Explanation(verdict, describe_difference(comparison), comparison)
 
 
@@ -387,7 +380,7 @@ def format_forms(forms: Sequence[bool]) -> str:
 
 
 # Tried on all encodings if the user names none.
-IDENTITIES: tuple[Rule, ...] = (equal, channel_layout, half_precision, other_arguments, known_mistake)
+IDENTITIES: tuple[Rule, ...] = (equal, channel_layout, one_stage, other_arguments, known_mistake)
 EXPLANATIONS: tuple[Rule, ...] = (
     *IDENTITIES,
     other_encoding,
@@ -398,7 +391,7 @@ EXPLANATIONS: tuple[Rule, ...] = (
     relation(relations.shifted_ids),
     frequencies,
     relation(relations.mask),
-    stage,
+    stages,
 )
 MOST_SIMILAR = 3  # encodings on which the entries after `IDENTITIES` are tried
 
