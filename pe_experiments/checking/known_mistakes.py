@@ -22,7 +22,6 @@ from torch import Tensor
 from pe_experiments.checking.pair import SMALL, model_shape
 from pe_experiments.checking.subject import SizedComponent, build
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
-from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.models.attention import makes_weights
@@ -71,11 +70,6 @@ def replace_method(encoding: PositionalEncoding, name: str, replacement: Callabl
 
 def change_method(name: str, replacement: Callable[..., Any], **labels: Any) -> Change:
     return Change(lambda encoding: replace_method(encoding, name, replacement), **labels)
-
-
-def change_result(name: str, change: Callable[[Any], Any], **labels: Any) -> Change:
-    """Return a change that applies ``change`` to the result of a method."""
-    return change_method(name, lambda encoding, original, *arguments: change(original(*arguments)), **labels)
 
 
 def with_ids(at: AttentionContext, change_ids: ChangeIds) -> AttentionContext:
@@ -269,14 +263,6 @@ def _indices_as_ids(part, original, q, k, at):
     return original(q, k, with_ids(at, lambda i, j: (query_ids, torch.arange(j.shape[1])[None])))
 
 
-def _round_bias(dtype: torch.dtype) -> Change:
-    def bias(part, original, q, k, at):
-        original_bias = original(q, k, at)
-        return None if original_bias is None else original_bias.to(dtype).float()
-
-    return change_layers("bias", bias)
-
-
 NO_EFFECT = "it has no effect (never applied, or all tokens at one position)"
 # Without any effect it may also read equal ids everywhere, so that comes first.
 GENERIC: dict[str, Change] = {
@@ -288,7 +274,21 @@ GENERIC: dict[str, Change] = {
 }
 
 
-# Half precision in parts of an encoding.
+# Half precision in parts of an encoding: the methods whose results are rounded.
+ROUNDED = {
+    "frequencies": "frequencies_BR",
+    "cos and sin": "_rotations",
+    "vectors": "vectors",
+    "the bias": "bias",
+}
+REPORTED_ROUNDING = {"frequencies in bfloat16": "gpt-neox #1003"}
+
+
+def _round(result: Any, dtype: torch.dtype) -> Any:
+    """Round a tensor, or all tensors of nested tuples, to half precision."""
+    if isinstance(result, tuple):
+        return tuple(_round(part, dtype) for part in result)
+    return None if result is None else result.to(dtype).to(result.dtype)
 
 
 def _angles_in_bfloat16(encoding, original, at):
@@ -300,28 +300,6 @@ def _angles_in_bfloat16(encoding, original, at):
     return tuple(tables)
 
 
-def _tables_in_bfloat16(rotations):
-    return tuple((cos.bfloat16().float(), sin.bfloat16().float()) for cos, sin in rotations)
-
-
-ROUNDED_ROTATIONS: dict[str, Change] = {
-    "frequencies in bfloat16": change_result(
-        "frequencies_BR", lambda f: f.bfloat16().double(), projects="gpt-neox #1003"
-    ),
-    "frequencies in float16": change_result("frequencies_BR", lambda f: f.half().double()),
-    "angles in bfloat16": change_method("_rotations", _angles_in_bfloat16),
-    "cos and sin in bfloat16": change_result("_rotations", _tables_in_bfloat16),
-}
-ROUNDED_BIASES: dict[str, Change] = {
-    "the bias in bfloat16": _round_bias(torch.bfloat16),
-    "the bias in float16": _round_bias(torch.float16),
-}
-ROUNDED_VECTORS: dict[str, Change] = {
-    "vectors in bfloat16": change_result("vectors", lambda vectors: vectors.bfloat16().float()),
-    "vectors in float16": change_result("vectors", lambda vectors: vectors.half().float()),
-}
-
-
 def generic_mistakes(
     component: SizedComponent, causal: bool, at_table_ends: bool
 ) -> list[tuple[str, Change]]:
@@ -330,15 +308,20 @@ def generic_mistakes(
     With ``at_table_ends`` these include wrapped and clipped ids, at all usual sizes of tables.
     """
     encoding = build(component.build, model_shape(SMALL, causal))
-    hooks = {hook for part in layer_encodings(encoding) for hook in attention_hooks(part)}
-    changes = dict(GENERIC)
+    parts = layer_encodings(encoding)
+    hooks = {hook for part in parts for hook in attention_hooks(part)}
+    mistakes = [*GENERIC.items()]
+    for (what, method), dtype in product(ROUNDED.items(), (torch.bfloat16, torch.float16)):
+        if all(hasattr(part, method) for part in parts) and (method != "bias" or "bias" in hooks):
+            name = f"{what} in {str(dtype).removeprefix('torch.')}"
+
+            def rounded(part, original, *arguments, dtype=dtype):
+                return _round(original(*arguments), dtype)
+
+            change = replace(change_layers(method, rounded), projects=REPORTED_ROUNDING.get(name, ""))
+            mistakes.append((name, change))
     if isinstance(encoding, Rope):
-        changes |= ROUNDED_ROTATIONS
-    if isinstance(encoding, AbsoluteEncoding):
-        changes |= ROUNDED_VECTORS
-    if "bias" in hooks:
-        changes |= ROUNDED_BIASES
-    mistakes = [*changes.items()]
+        mistakes.append(("angles in bfloat16", change_method("_rotations", _angles_in_bfloat16)))
     if hooks:
         mistakes += mistakes_while_decoding()
     if at_table_ends:
@@ -475,8 +458,10 @@ REPORTED: dict[str, dict[str, Change]] = {
         ),
     },
     "deberta": {
-        "position to content uses d(i, j) instead of d(j, i)": change_result(
-            "_rows", lambda rows: (rows[0], rows[0].mT), convention=True
+        "position to content uses d(i, j) instead of d(j, i)": change_method(
+            "_rows",
+            lambda e, original, at: (original(at)[0], original(at)[0].mT),
+            convention=True,
         ),
     },
     "dape_v2": {
