@@ -93,15 +93,6 @@ class Detached(RightRope):
         return super().rotate(q.detach(), k.detach(), at)
 
 
-class FrequenciesInBfloat16(RightRope):
-    """Frequencies are rounded if queries are in bfloat16, and only then."""
-
-    def rotated(self, x: Tensor, positions: Tensor, at: AttentionContext) -> Tensor:
-        inverse = self.inverse(at).to(torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float32)
-        angles = positions[:, None, :, None].double() * inverse.double()
-        return turned(x, angles.cos().float(), angles.sin().float()).to(x.dtype)
-
-
 class RopeOnValues(RightRope):
     """As in DeepSeek-V4."""
 
@@ -124,19 +115,10 @@ class BiasAfterSoftmax(RightAlibi):
 class CachedQueryFromZero(RightRope):
     """The query of a cached step counts from 0."""
 
-    def query_ids(self, at: AttentionContext) -> Tensor:
-        return torch.arange(at.q_positions_BT.shape[1])[None] if at.first_query else at.q_positions_BT
-
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return self.rotated(q, self.query_ids(at), at), self.rotated(k, at.k_positions_BS, at)
-
-
-class IdOfThePaddedBatch(CachedQueryFromZero):
-    """The id of a cached step counts the padding."""
-
-    def query_ids(self, at: AttentionContext) -> Tensor:
-        ids = at.q_positions_BT
-        return torch.arange(ids.shape[1])[None] + at.first_query if at.first_query else ids
+        counted = torch.arange(at.q_positions_BT.shape[1])[None]
+        query_ids = counted if at.first_query else at.q_positions_BT
+        return self.rotated(q, query_ids, at), self.rotated(k, at.k_positions_BS, at)
 
 
 # Biases.
@@ -298,15 +280,6 @@ class SinglesFromZero(RightSinusoidal):
         return super().embed(x, 0 * positions if positions.shape[1] == 1 else positions)
 
 
-class SinesByRow(PositionalEncoding):
-    """Sines at even positions and cosines at odd ones, not in even and odd columns."""
-
-    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        columns = torch.arange(x.shape[-1]) // 2 * 2
-        angles = positions[..., None].double() * 10_000.0 ** (-columns / x.shape[-1]).double()
-        return x + torch.where(positions[..., None] % 2 == 0, angles.sin(), angles.cos()).float()
-
-
 class BeyondIgnored(RightLearned):
     """Its argument has no effect: the last row serves all ids beyond the table."""
 
@@ -435,11 +408,6 @@ class LogNOfQwen(PositionalEncoding):
         return (q * scale.clamp(min=1)[:, None, :, None]).to(q.dtype), k
 
 
-class LogNIgnored(PositionalEncoding):
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        return 1.0 * q, k
-
-
 class StepsOfPositions(PositionalEncoding):
     """The temperature of Llama 4 alone, in steps of twelve positions."""
 
@@ -492,22 +460,6 @@ class RopeInChunks(RightRope):
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         hidden = (at.q_positions_BT // self.chunk)[:, :, None] != (at.k_positions_BS // self.chunk)[:, None]
         return torch.zeros(hidden[:, None].shape).masked_fill(hidden[:, None], -1e9)
-
-
-class T5WithoutMinimum(RightT5):
-    """In an encoder, far keys spill into the buckets of the other side."""
-
-    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        relative = at.relative_positions_BTS
-        causal = self.shape.causal
-        buckets = self.buckets if causal else self.buckets // 2
-        distance = -relative.clamp(max=0) if causal else relative.abs()
-        exact = buckets // 2
-        log = (distance.clamp(min=1).double() / exact).log() / math.log(self.most / exact)
-        far = exact + (log * (buckets - exact)).long()
-        side = 0 if causal else (relative > 0).long() * buckets
-        bucket = (torch.where(distance < exact, distance, far) + side).clamp(max=self.buckets - 1)
-        return self.relative_attention_bias(bucket).permute(0, 3, 1, 2)
 
 
 class OwnTableInEveryLayer(RightT5):

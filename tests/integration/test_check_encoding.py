@@ -73,10 +73,6 @@ BROKEN = {
         "half precision loses only its own rounding",
         "It equals rope, except in inputs in half precision",
     ],
-    "FrequenciesInBfloat16 against=rope": [
-        "half precision loses only its own rounding",
-        "It equals rope, except in inputs in half precision",
-    ],
     "LongRopeByBatch against=new": [
         "FAILS in the decoder: padding and batch composition change nothing",
         "FAILS in the decoder: rows of a batch keep their own positions",
@@ -108,17 +104,12 @@ DIFFERENT = {
         "It equals rope, except in decoding with cached keys",
         "it has no effect on a cached step",
     ],
-    "IdOfThePaddedBatch against=rope": [
-        "It equals rope, except in decoding with cached keys and decoding after left padding.",
-        "its index in memory as its id (padding counts)",
-    ],
     "YarnScaleOnTheWholeLogit against=rope_yarn +against_arguments={factor:4,original_length:4096}": [
         "logits are 0.87825 times ours: YaRN's scale"
     ],
     "KeysOfOtherGroups against=rope": ["attention weights differ in 2 of 4 heads (1, 2)"],
     "RotatedValues against=rope": ["values are rotated or mixed"],
     "LastVectorForAll against=sinusoidal": ["every token has the position of the last one"],
-    "SinesByRow against=sinusoidal": ["embeddings differ from position 0 on"],
     "SumTimesRoot against=sinusoidal": [
         "tokens and vectors together are 8 times ours: multiplied by sqrt(d_model)?"
     ],
@@ -140,7 +131,6 @@ DIFFERENT = {
     "LinearScaling against=rope_llama3": ["It is rope_linear(base=500000,factor=8)", "It is not rope_llama3"],
     "BaseIgnored against=rope": ["with base=20000.0 in both, it does not change"],
     "BeyondIgnored against=learned": ["It is not learned(beyond=interpolate)"],
-    "LogNIgnored against=logn": ["logn: it has no effect"],
     "Chunks against=sliding_window": ["it hides other keys than ours, at distances 1, 2 and 3"],
     # Without the name of a reference, or as if it were new:
     "AttentionFactorIgnored +pe.attention_factor=1.0": [
@@ -151,7 +141,6 @@ DIFFERENT = {
     "RightAlibi against=new": ["It is alibi, compared in", "It is not new."],
     "OwnTableInEveryLayer against=t5": ["every layer has parameters of its own"],
     "OneSided": ["In a decoder alone: It is alibi", "In an encoder: It is not alibi", "causal_only = True"],
-    "T5WithoutMinimum": ["In a decoder alone: It is t5", "In an encoder: It is not t5"],
 }
 # Implementations that equal none of our encodings, without the name of a reference.
 UNKNOWN: dict[str, list[str]] = {
