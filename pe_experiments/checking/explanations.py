@@ -330,9 +330,10 @@ def describe_equality(comparison: Comparison) -> str:
     if comparison.layout:
         lines.append(f"Its channels are laid out differently: {'; '.join(comparison.layout)}.")
         lines.append("That is no mistake, but weights do not carry over between the two.")
-    tables = [comparison.pair(SMALL, causal).table for causal in comparison.forms]
-    if any(tables):
-        lines.append(f"That is no mistake: {max(tables)}.")
+    pairings = [pairing for causal in comparison.forms for pairing in comparison.pair(SMALL, causal).pairings]
+    tables = [pairing.table for pairing in pairings if pairing.table]
+    if tables:
+        lines.append(f"That is no mistake: {tables[0]}.")
     remarks = [outcome.remark for outcome in results if outcome.remark]
     if remarks:
         lines.append(f"Far positions were not compared in every model: {remarks[0]}.")

@@ -64,24 +64,6 @@ LAYOUTS = [
 USUAL_LAYOUTS: tuple[tuple[str, ...], ...] = ((), (NEIGHBOURS,), (HALVES,))
 
 
-def channel_order(layout: Sequence[str], channels: int, pairs: int | None) -> list[int]:
-    """Return the index of the reference's channel for each channel of a candidate in this layout.
-
-    Args:
-        layout: keys of `PERMUTATIONS`, applied in this order, and `LAST`.
-        channels: channels of a head.
-        pairs: number of pairs of channels that rotate; None if all do.
-    """
-    num_rotating = 2 * (channels // 2 if pairs is None else pairs)
-    rotating = torch.arange(num_rotating)
-    unrotated = torch.arange(num_rotating, channels)
-    for name in layout:
-        if name != LAST:
-            rotating = PERMUTATIONS[name](rotating)
-    parts = (unrotated, rotating) if LAST in layout else (rotating, unrotated)
-    return torch.cat(parts).tolist()
-
-
 def model_shape(sizes: Sizes, causal: bool, layers: int = 2) -> ModelShape:
     """Return the shape of a model with these sizes, trained on positions below `NEAR`."""
     width, heads, train_length = sizes
@@ -148,14 +130,16 @@ class Pair:
         layer_encodings = [encoding.for_layer(layer) for encoding in encodings for layer in self.first_layers]
         return any(makes_weights(encoding) for encoding in layer_encodings)
 
-    @property
-    def table(self) -> str:
-        """Return a description of how the candidate reads a longer table, or an empty string."""
-        return next((pairing.table for pairing in self.pairings if pairing.table), "")
-
     def channel_order(self, channels: int) -> list[int]:
         """Return the index of the reference's channel for each of the candidate's channels."""
-        return channel_order(self.layout, channels, getattr(self.reference, "pairs", None))
+        num_rotating = 2 * getattr(self.reference, "pairs", channels // 2)
+        rotating = torch.arange(num_rotating)
+        unrotated = torch.arange(num_rotating, channels)
+        for name in self.layout:
+            if name != LAST:
+                rotating = PERMUTATIONS[name](rotating)
+        parts = (unrotated, rotating) if LAST in self.layout else (rotating, unrotated)
+        return torch.cat(parts).tolist()
 
     def inputs_at(self, ids_BT: Tensor, seed: int = 0) -> Inputs:
         return draw_content(self.shape, ids_BT, seed, getattr(self.candidate, "key_heads", None))
