@@ -31,11 +31,7 @@ from pe_experiments.checking.pair import (
     scores_of,
     share_parameters,
 )
-from pe_experiments.checking.scenarios import (
-    half_precision_loss,
-    scenario_results,
-    worst_difference,
-)
+from pe_experiments.checking.scenarios import half_precision_loss, scenario_results, worst_difference
 from pe_experiments.checking.subject import (
     SizedComponent,
     build,

@@ -13,13 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.checking.subject import (
-    draw_content,
-    draw_inputs,
-    embed,
-    masked_difference,
-    trainable,
-)
+from pe_experiments.checking.subject import draw_content, draw_inputs, embed, masked_difference, trainable
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights

@@ -12,25 +12,16 @@ import torch
 
 from pe_experiments.checking.comparison import Comparison, common_forms
 from pe_experiments.checking.pair import (
-    DENSE,
     MODEL_SIZES,
     SMALL,
     TOLERANCE,
     USUAL_LAYOUTS,
-    Pair,
     ParametersDiffer,
     model_shape,
 )
 from pe_experiments.checking.relations import geometric_base, step_angles
-from pe_experiments.checking.subject import (
-    SizedComponent,
-    build,
-    perturbed,
-    reference_of,
-)
+from pe_experiments.checking.subject import SizedComponent, build, reference_of
 from pe_experiments.configuration.choices import shipped
-from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.mixtures import ByHead, ByLayer
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ExtendedRope
@@ -58,31 +49,6 @@ ORIGINAL_LENGTHS = tuple(2**power for power in range(9, 18))
 # Encodings by their similarity to the implementation.
 
 
-@torch.no_grad()
-def effect_of(make: MakeEncoding, causal: bool) -> tuple[bool, int]:
-    """Return whether an encoding, with perturbed parameters, changes embeddings, and how it changes logits.
-
-    Logits are unchanged (0), changed by positions alone (1), or changed depending on content (2).
-    """
-    encoding = perturbed(build(make, model_shape(SMALL, causal)))
-    if encoding.position_width:
-        return True, 2
-    pair = Pair(encoding, PositionalEncoding(encoding.shape))
-    changes = []
-    embeddings = False
-    for seed in (0, 1):
-        inputs = pair.inputs_at(torch.arange(DENSE)[None], seed)  # longer than in training
-        embeddings |= not torch.equal(*pair.embeddings(inputs))
-        if pair.compares_weights:
-            return embeddings, 2
-        layer_scores = [pair.scores(inputs, layer) for layer in pair.first_layers]
-        change = torch.stack([scores - content_scores for scores, content_scores in layer_scores])
-        changes.append(change.nan_to_num(0.0, neginf=-100.0))
-    if not any(change.abs().max() > TOLERANCE for change in changes):
-        return embeddings, 0
-    return embeddings, 1 if torch.allclose(changes[0], changes[1], atol=1e-3) else 2
-
-
 def all_encodings(component: SizedComponent, named: SizedComponent | None = None) -> list[SizedComponent]:
     """Return all shipped encodings, with those arguments that the implementation has, too, or the named one.
 
@@ -102,15 +68,14 @@ def all_encodings(component: SizedComponent, named: SizedComponent | None = None
 
 @torch.no_grad()
 def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparison]:
-    """Return the comparisons with all encodings of the same effect, nearest first.
+    """Return the comparisons with all encodings, nearest first.
 
     The nearness is the smallest difference in the usual layouts; it is infinite if the parameters do not fit.
     """
-    effect = effect_of(component.build, forms[0])
     comparisons: list[tuple[float, Comparison]] = []
     for reference in all_encodings(component):
         common = common_forms(reference, forms)
-        if not common or effect != effect_of(reference.build, common[0]):
+        if not common:
             continue
         comparison = Comparison(component.build, reference, common, component=component)
         difference = torch.inf
@@ -126,13 +91,11 @@ def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparis
 
 
 def published_variants(
-    reference: SizedComponent, component: SizedComponent | None = None
+    reference: SizedComponent, component: SizedComponent | None
 ) -> Iterator[SizedComponent]:
     """Yield the encoding with arguments of published models, then with other original lengths.
 
-    Args:
-        reference: the encoding.
-        component: the implementation under test, whose whole numbers may be lengths; None: no lengths.
+    These lengths are usual ones and the whole numbers among the arguments of the implementation.
     """
     variants = [reference.with_arguments(**published) for published in PUBLISHED.get(reference.choice, [])]
     yield from variants

@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking.comparison import format_numbers
-from pe_experiments.checking.known_mistakes import (
-    Change,
-    at_every_hook,
-    change_layers,
-    change_method,
-)
+from pe_experiments.checking.known_mistakes import Change, at_every_hook, change_layers, change_method
 from pe_experiments.checking.pair import DENSE, TOLERANCE, Pair, scores_of
 from pe_experiments.checking.subject import embed, masked_difference, unmasked, vectors_at
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
