@@ -43,7 +43,6 @@ from pe_experiments.checking.references import (
     fitted_base,
     ignored_variants,
     published_variants,
-    rotates_equally,
 )
 from pe_experiments.checking.relations import Relation
 from pe_experiments.checking.scenarios import SCENARIOS
@@ -112,15 +111,14 @@ def other_arguments(comparison: Comparison) -> Explanation | None:
         if same is not None and not any(outcome.remark for outcome in other.outcomes):
             values = ", ".join(f"{name}={shown(value)}" for name, value in ignored.items())
             return replace(same, verdict=Verdict.WRONG, text=f"It ignores {values}: it is {variant.label}.")
-    is_extension = issubclass(reference.cls, ExtendedRope)
-    if comparison.named and is_extension:
+    if comparison.named and issubclass(reference.cls, ExtendedRope):
         plain = reference_of("rope", reference.sizes).with_arguments_of(reference)
         # An extension of a very long original length would equal it, too.
         if equal(comparison.against(plain)) is not None:
             return None
     for variant in published_variants(reference, comparison.component):
         other = comparison.against(variant)
-        same = _equal_in_usual_layout(other) if not is_extension or rotates_equally(other) else None
+        same = _equal_in_usual_layout(other)
         if same is not None:
             return _as_other_encoding(comparison, same, convention=_is_convention(comparison, other))
     base = fitted_base(comparison)

@@ -12,15 +12,13 @@ import torch
 
 from pe_experiments.checking.comparison import Comparison, common_forms
 from pe_experiments.checking.pair import (
-    MODEL_SIZES,
     SMALL,
     TOLERANCE,
     USUAL_LAYOUTS,
     ParametersDiffer,
-    model_shape,
 )
-from pe_experiments.checking.relations import geometric_base, step_angles
-from pe_experiments.checking.subject import SizedComponent, build, reference_of
+from pe_experiments.checking.relations import geometric_base, pair_angles
+from pe_experiments.checking.subject import SizedComponent, reference_of
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.encodings.mixtures import ByHead, ByLayer
 from pe_experiments.encodings.rope import Rope
@@ -122,26 +120,14 @@ def ignored_variants(reference: SizedComponent) -> Iterator[tuple[SizedComponent
 
 
 @torch.no_grad()
-def rotates_equally(comparison: Comparison) -> bool:
-    """Return whether both rotate by the same angles in a step, in any layout of channels."""
-    for size in MODEL_SIZES:
-        shape = model_shape(size, comparison.forms[0])
-        theirs = step_angles(build(comparison.candidate, shape))
-        ours = step_angles(build(comparison.make_reference, shape))
-        if theirs is None or ours is None or theirs.shape != ours.shape:
-            return False
-        if not torch.allclose(theirs, ours, rtol=TOLERANCE, atol=0.0):
-            return False
-    return True
-
-
-@torch.no_grad()
 def fitted_base(comparison: Comparison) -> SizedComponent | None:
     """Return our RoPE with the base of the implementation's frequencies, if they are geometric."""
-    if comparison.reference.cls is not Rope:
+    if comparison.reference.cls is not Rope or not comparison.shares_parameters:
         return None
-    angles = step_angles(build(comparison.candidate, model_shape(SMALL, comparison.forms[0])))
-    base = geometric_base(angles) if angles is not None else None
-    if base is None or base <= 1:
-        return None
-    return comparison.reference.with_arguments(base=float(f"{base:.5g}"))
+    for ours in comparison.layouts(USUAL_LAYOUTS):
+        pair = ours.pair(SMALL, ours.forms[0])
+        angles_R = pair_angles(pair, pair.candidate)
+        base = None if angles_R is None else geometric_base(angles_R.abs())
+        if base is not None and base > 1:
+            return comparison.reference.with_arguments(base=float(f"{base:.5g}"))
+    return None

@@ -388,23 +388,3 @@ def geometric_base(angles: Tensor) -> float | None:
     if not torch.allclose(logs - logs[0], step * torch.arange(len(angles)).double(), rtol=0.0, atol=5e-3):
         return None
     return math.exp(-step * len(angles))
-
-
-def step_angles(encoding: PositionalEncoding) -> Tensor | None:
-    """Return the angles by which pairs of channels rotate from position 0 to position 1, largest first.
-
-    They are measured by eigenvalues, in any layout of channels. None if ``rotate`` changes the width of a
-    head or is not invertible.
-    """
-    head_dim = encoding.shape.head_dim
-    units = torch.eye(head_dim)[None, None].expand(1, encoding.shape.num_heads, -1, -1)
-    matrices = []  # what the first layer makes of each unit vector as a query, [K, K]
-    for position in (0, 1):
-        ids = torch.full((1, head_dim), position)
-        at = AttentionContext(ids, ids, torch.ones(1, 1, 1, dtype=torch.bool))
-        matrices.append(encoding.for_layer(0).rotate(units, units, at)[0][0, 0].double())
-    at_zero, at_one = matrices
-    if at_zero.shape != (head_dim, head_dim) or torch.linalg.matrix_rank(at_zero) < head_dim:
-        return None
-    eigenvalues = torch.linalg.eigvals(torch.linalg.solve(at_zero, at_one))
-    return eigenvalues.angle().abs().sort(descending=True).values[::2]
