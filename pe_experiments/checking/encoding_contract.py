@@ -224,6 +224,20 @@ def fractional_positions(subject: Subject) -> Measurement:
     return False, "fractional positions are silently rounded"
 
 
+@check("order", "in an encoder only the ids tell order", "indices in memory are read instead of position ids")
+def only_ids_tell_order(subject: Subject) -> Measurement:
+    if subject.causal:
+        return None, "in a decoder the mask follows the order in memory"
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
+    order = torch.randperm(LENGTH, generator=torch.Generator().manual_seed(1))
+    permuted = model(tokens[:, order], torch.arange(LENGTH)[None, order])
+    holds, measured = compare_outputs(permuted, model(tokens)[:, order])
+    if holds is False and any(encoding.reads_row for encoding in model.encodings):
+        return None, f"{measured}; the class says so (reads_row)"
+    return holds, measured
+
+
 @check(
     "invariance",
     "invariance as stated",

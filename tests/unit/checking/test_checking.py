@@ -22,7 +22,7 @@ from pe_experiments.checking.known_mistakes import (
 )
 from pe_experiments.checking.subject import SizedComponent, reference_of
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
-from pe_experiments.encodings import AttentionContext
+from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
@@ -95,6 +95,19 @@ class DividedByTokensSoFar(Rope):
 def test_dependence_on_the_number_of_tokens_so_far_is_found() -> None:
     assert CHECKS["decoding"](Subject(DividedByTokensSoFar)).holds is False
     assert CHECKS["decoding"](Subject(RopeLinear)).holds is True
+
+
+class DistancesInMemory(PositionalEncoding):
+    """Its distances are those of indices in memory, whatever the ids."""
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        queries = torch.arange(q.shape[2])[:, None] + at.first_query
+        return -0.1 * (queries - torch.arange(k.shape[2])).abs().float()
+
+
+def test_indices_in_place_of_ids_are_found_without_a_reference() -> None:
+    subject = Subject(DistancesInMemory, causal=False)
+    assert [check.name for check in CHECKS.values() if check(subject).holds is False] == ["order"]
 
 
 class SeedsItself(Rope):
