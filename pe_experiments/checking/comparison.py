@@ -230,9 +230,9 @@ def compare(comparison: Comparison) -> Iterator[Outcome]:
                 yield Outcome(name, causal, difference, place)
             yield _far(comparison, pair)
     for causal in comparison.forms:
-        for stage, describe_difference in OTHER_STAGES.items():
+        for stage, find_place in OTHER_STAGES.items():
             try:
-                place = describe_difference(comparison, causal)
+                place = find_place(comparison, causal)
             except Exception:  # it rejects these sizes or positions, or its parameters differ in these sizes
                 continue
             yield Outcome(stage, causal, torch.inf if place else 0.0, place)
