@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from pe_experiments.checking.attention_contract import CHECKS as ATTENTION_CHECKS
 from pe_experiments.checking.checks import Checks, Measurement, watch_global_generators
 from pe_experiments.checking.subject import (
+    CAST,
     FLOAT32_TOLERANCE,
+    LATE,
     LENGTH,
     VOCABULARY,
     Subject,
@@ -327,6 +329,23 @@ def _hidden_keys(subject: Subject, ids_1T: Tensor) -> Tensor:
     return torch.cat(masks)
 
 
+@check("autocast", "autocast loses nothing", "positions or biases are cast to the dtype of q")
+def autocast_loses_nothing(subject: Subject) -> Measurement:
+    """Check that autocast to bfloat16 does not round positions, embeddings or biases."""
+    model = subject.model(train_positions=max(3000, subject.positions))
+    ids = torch.arange(LATE, LATE + LENGTH)[None]
+    tokens = random_tokens(1, LENGTH)
+    exact_embeddings = model.embed(tokens, ids)
+    exact_logits = model(tokens, ids)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        embeddings = model.embed(tokens, ids)
+        logits = model(tokens, ids)
+    lost = relative_difference(embeddings, exact_embeddings)
+    off = relative_difference(logits, exact_logits)
+    measured = f"embeddings differ by {lost:.1e}, outputs by {off:.1e} of the largest"
+    return lost == 0 and embeddings.dtype == torch.float32 and off < CAST, measured
+
+
 @check(
     "gradient",
     "gradient reaches every parameter",
@@ -344,7 +363,7 @@ def gradient_reaches_parameters(subject: Subject) -> Measurement:
 
 @check(
     "vectors",
-    "every position has its own vector",
+    "every position has its own vector, and trains it",
     "padding_idx of nn.Embedding (its row stays 0); rows never written",
 )
 def positions_have_vectors(subject: Subject) -> Measurement:
@@ -361,6 +380,16 @@ def positions_have_vectors(subject: Subject) -> Measurement:
         return None, "it adds no vector of positions"
     if num_distinct < LENGTH:
         return False, f"{LENGTH} positions have {num_distinct} different vectors"
+    if not vectors_TD.requires_grad:
+        return True, "every position has a vector of its own"
+    parameters = list(trainable(encoding).values())
+    untrained = []
+    for position, vector_D in enumerate(vectors_TD):
+        gradients = torch.autograd.grad(vector_D.sum(), parameters, retain_graph=True, allow_unused=True)
+        if not any(gradient is not None and gradient.any() for gradient in gradients):
+            untrained.append(str(position))
+    if 0 < len(untrained) < LENGTH:
+        return False, f"no gradient reaches the vector of position {', '.join(untrained)}"
     return True, "the vector of every position"
 
 
@@ -418,6 +447,14 @@ def instances_are_separate(subject: Subject) -> Measurement:
         if subject.causal and difference > FLOAT32_TOLERANCE:
             return compare_difference(difference)
     return compare_outputs(model(tokens), before, 0)
+
+
+@check("modes", "training and evaluation mode agree", "dropout or noise in the encoding")
+def modes_agree(subject: Subject) -> Measurement:
+    model = subject.model()
+    tokens = random_tokens(2, LENGTH)
+    with torch.no_grad():
+        return compare_outputs(model.train()(tokens), model.eval()(tokens), 0)
 
 
 @check(

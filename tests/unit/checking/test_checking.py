@@ -24,8 +24,10 @@ from pe_experiments.checking.subject import SizedComponent, reference_of
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
+from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeLinear
+from pe_experiments.encodings.sinusoidal import Sinusoidal
 
 INDICES = "position ids are ignored, indices in memory read"
 REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for name in mistakes]
@@ -105,9 +107,41 @@ class DistancesInMemory(PositionalEncoding):
         return -0.1 * (queries - torch.arange(k.shape[2])).abs().float()
 
 
-def test_indices_in_place_of_ids_are_found_without_a_reference() -> None:
-    subject = Subject(DistancesInMemory, causal=False)
-    assert [check.name for check in CHECKS.values() if check(subject).holds is False] == ["order"]
+class RoundedByAutocast(PositionalEncoding):
+    """Its vectors are a product of matrices, which autocast rounds."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        angles = positions[..., None].double() * torch.logspace(0, -3, x.shape[-1]).double()
+        return x + torch.nn.functional.linear(angles.sin().float(), torch.eye(x.shape[-1]))
+
+
+class WithDropout(Sinusoidal):
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        noise = torch.linspace(0.5, 1.5, x.shape[-1])  # the same in every call
+        vectors = super().embed(torch.zeros_like(x), positions)
+        return x + vectors * (noise if self.training else 1)
+
+
+class UntrainedPadding(Learned):
+    """Its first vector is not trained, as with ``padding_idx``."""
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        vectors = super().embed(torch.zeros_like(x), positions)
+        return x + torch.where(positions[..., None] == 0, vectors.detach(), vectors)
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "causal"),
+    [
+        (DistancesInMemory, "order", False),
+        (RoundedByAutocast, "autocast", True),
+        (WithDropout, "modes", True),
+        (UntrainedPadding, "vectors", True),
+    ],
+)
+def test_a_mistake_that_only_one_check_finds(cls: type[PositionalEncoding], name: str, causal: bool) -> None:
+    subject = Subject(cls, causal=causal)
+    assert [check.name for check in CHECKS.values() if check(subject).holds is False] == [name]
 
 
 class SeedsItself(Rope):
