@@ -10,31 +10,26 @@ from __future__ import annotations
 import ast
 import secrets
 import sys
-from abc import ABCMeta
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import packages_distributions, version
 from importlib.util import resolve_name
 from pathlib import Path
-from types import CodeType, FunctionType, MemberDescriptorType, ModuleType
-from typing import Any, NamedTuple
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pe_experiments.configuration.component import KNOWN_PACKAGES, is_importable, same
 from pe_experiments.store.names import bytes_digest
-from pe_experiments.terminal.errors import UserError, is_library
+from pe_experiments.terminal.errors import is_library
 
 UNTRACKED = "untracked"  # begins the digest of a class that no file describes
+LITERALS = (bool, int, float, complex, str, bytes, tuple, list, dict, set)
+EMPTY: tuple[Any, ...] = (None, [], {}, set())
 UserCode = type | Callable[..., Any]
 _TOKENS: WeakKeyDictionary[UserCode, str] = WeakKeyDictionary()  # one for each untracked class
-
-
-class _Files(NamedTuple):
-    """What is defined in the files of loaded modules."""
-
-    codes: set[CodeType]  # of all functions
-    attributes: set[str]  # names that are set on modules and classes, as in ``cls.size = 2``
 
 
 class _Unknown(Exception):
@@ -46,9 +41,6 @@ def code_digests(user_classes: Iterable[UserCode]) -> dict[str, str]:
 
     Args:
         user_classes: from outside this package, PyTorch and Lightning (`Component.own_classes`).
-
-    Raises:
-        UserError: Python loads an outdated compiled copy of a file.
     """
     digests: dict[str, str] = {}
     for cls in user_classes:
@@ -71,7 +63,7 @@ def code_digests(user_classes: Iterable[UserCode]) -> dict[str, str]:
 def _source_digests(module: str) -> dict[str, str]:
     """Return a digest of the file of a module and of each file that it imports, by module."""
     digests: dict[str, str] = {}
-    files = _Files(set(), set())
+    codes: set[CodeType] = set()  # of all functions of the loaded files
     loaded: list[tuple[ModuleType, ast.Module]] = []
     names = [module]
     while names:
@@ -90,13 +82,11 @@ def _source_digests(module: str) -> dict[str, str]:
         tree = ast.parse(source)
         if name in sys.modules:
             loaded.append((sys.modules[name], tree))
-            files.codes.update(_loaded_codes(spec, source))
-            files.attributes.update(_assigned_attributes(tree))
+            codes.update(_loaded_codes(spec, source))
             names += _modules_of(sys.modules[name])
         names += _imported_names(tree, spec)
-    for loaded_module, tree in loaded:
-        if _is_bound_anew(loaded_module, tree) or not _is_unchanged(tree.body, vars(loaded_module), files):
-            raise _Unknown
+    if any(_is_patched(loaded_module, tree, codes) for loaded_module, tree in loaded):
+        raise _Unknown
     return dict(sorted(digests.items()))
 
 
@@ -117,18 +107,13 @@ def _find_spec(name: str) -> ModuleSpec | None:
 
 
 def _loaded_codes(spec: ModuleSpec, source: bytes) -> Iterator[CodeType]:
-    """Yield the code of a loaded module and of everything in it, compiled from its file.
-
-    Raises:
-        UserError: Python loads an outdated compiled copy of the file.
-    """
+    """Yield the code of a loaded module and of everything in it, compiled from its file."""
     digest = bytes_digest(source)
     if vars(spec).setdefault("first_digest", digest) != digest:
         raise _Unknown  # edited since it was imported
     code = compile(source, str(spec.origin), "exec", dont_inherit=True)
     if isinstance(spec.loader, SourceFileLoader) and spec.loader.get_code(spec.name) != code:
-        stale = "which has the size and the time of the file but not its content"
-        raise UserError(f"{spec.origin}: Python loads the compiled copy {spec.cached}, {stale}; delete it")
+        raise _Unknown  # Python loads an outdated compiled copy
     pending = [code]
     while pending:
         yield (code := pending.pop())
@@ -152,7 +137,7 @@ def _imported_names(tree: ast.Module, spec: ModuleSpec) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = _base_of(node, spec.parent)
+            base = _absolute("." * node.level + (node.module or ""), spec.parent)
             exported = getattr(sys.modules.get(base), "__all__", ())  # what a star imports
             yield base
             yield from (f"{base}.{name}" for name in (*(alias.name for alias in node.names), *exported))
@@ -163,11 +148,6 @@ def _imported_names(tree: ast.Module, spec: ModuleSpec) -> Iterator[str]:
             yield str(node.value)  # perhaps imported by a function of another name
 
 
-def _base_of(node: ast.ImportFrom, package: str | None) -> str:
-    """Return the absolute name of the module from which a statement imports."""
-    return _absolute("." * node.level + (node.module or ""), package)
-
-
 def _absolute(name: str, package: str | None) -> str:
     """Return the absolute name of a module; empty above the outermost package, where Python fails, too."""
     try:
@@ -176,117 +156,77 @@ def _absolute(name: str, package: str | None) -> str:
         return ""
 
 
-def _assigned_attributes(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of attributes that a file sets, except those of ``self``."""
+def _is_patched(module: ModuleType, tree: ast.Module, codes: set[CodeType]) -> bool:
+    """Return whether a function, class or constant of a loaded module is not that of its file.
+
+    What a file computes or binds conditionally cannot be compared with it, only with what it was when this
+    function first saw the module. Names that the file sets on modules and classes do not count, nor do those
+    that its functions declare ``global``.
+    """
+    variable = set()
     for node in ast.walk(tree):
         match node:
+            case ast.Global(names):
+                variable.update(names)
             case ast.Attribute(ast.Name("self")):
                 continue
-            case ast.Attribute(ctx=ast.Store()):
-                yield node.attr
+            case ast.Attribute(ctx=ast.Store(), attr=name):
+                variable.add(name)
+    values = dict(_values(vars(module), module.__name__))
+    first_values = vars(module.__spec__).setdefault("first_values", values)
+    compared = [(name, values.get(name), value) for name, value in first_values.items()]
+    compared += _constants(tree.body, values, module.__package__)
+    return not all(_is_of_files(value, codes) for value in values.values()) or any(
+        value is not expected and not (type(value) in LITERALS and same(value, expected))
+        for name, value, expected in compared
+        if name.rpartition(".")[2] not in variable
+    )
 
 
-def _is_bound_anew(module: ModuleType, tree: ast.Module) -> bool:
-    """Return whether a name of a module has another value than when this function saw it first.
+def _values(namespace: Mapping[str, Any], module: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a namespace holds, and what the classes that the module defines in it hold, by name."""
+    for name, value in list(namespace.items()):
+        yield prefix + name, value
+        is_defined_here = getattr(value, "__module__", "") == module
+        if isinstance(value, type) and is_defined_here and value.__qualname__ == prefix + name:
+            yield from _values(vars(value), module, f"{prefix}{name}.")
 
-    Names that the module's functions declare ``global`` do not count.
+
+def _constants(
+    body: list[ast.stmt], values: Mapping[str, Any], package: str | None, prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, the value and that in the file of what statements define, import or bind to a literal.
+
+    A name that is bound several times cannot be compared. Of a function the value is its name.
     """
-    first = vars(module.__spec__).setdefault("first_namespace", dict(vars(module)))
-    declared = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    return any(vars(module).get(name) is not first[name] for name in first.keys() - declared)
+    nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name))
+    times_bound = Counter(node.id for node in nodes if isinstance(node.ctx, ast.Store))
+    for statement in body:
+        match statement:
+            case ast.ClassDef(name):
+                yield from _constants(statement.body, values, package, f"{prefix}{name}.")
+            case ast.FunctionDef(name, decorator_list=[]) if prefix + name in values:
+                if not times_bound[name]:
+                    yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
+            case ast.ImportFrom(names=aliases):
+                source = sys.modules.get(_absolute("." * statement.level + (statement.module or ""), package))
+                if source and not is_library(str(getattr(source, "__file__", ""))):
+                    for alias in aliases:
+                        name = prefix + (alias.asname or alias.name)
+                        yield name, values.get(name), vars(source).get(alias.name, values.get(name))
+            case ast.Assign([ast.Name(name)], node) | ast.AnnAssign(ast.Name(name), value=ast.expr() as node):
+                value = values.get(prefix + name)
+                with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                    literal = ast.literal_eval(node)
+                    # None and empty containers are perhaps filled by the module itself.
+                    if times_bound[name] == 1 and type(value) in LITERALS and literal not in EMPTY:
+                        yield prefix + name, value, literal
 
 
-def _is_unchanged(body: list[ast.stmt], namespace: Mapping[str, Any], files: _Files) -> bool:
-    """Return whether functions, classes, imports and literals are those of the file, as far as can be seen.
-
-    Names that are computed or bound several times cannot be compared, nor can None and empty containers,
-    which a module may fill itself.
-    """
-    bindings = list(_bindings(body))
-    times_bound = Counter(name for name, _ in bindings)
-    for name, node in bindings:
-        is_bound_again = times_bound[name] > 1 or name in files.attributes
-        if is_bound_again or name not in namespace:  # as a private name, which is another in its class
-            continue
-        value = namespace[name]
-        if isinstance(node, ast.FunctionDef):
-            same_value = _is_function(value, node, files)
-        elif isinstance(node, ast.ClassDef):
-            members = list(vars(value).values()) if isinstance(value, type) else []
-            is_plain = type(value) in (type, ABCMeta)  # an Enum computes its members
-            same_value = all(_is_of_files(member, files) for member in members)
-            same_value &= not is_plain or _is_unchanged(node.body, vars(value), files)
-        elif isinstance(node, ast.ImportFrom):
-            module = sys.modules.get(_base_of(node, namespace.get("__package__")))
-            source = {alias.asname or alias.name: alias.name for alias in node.names}[name]
-            is_users = module is not None and not is_library(str(getattr(module, "__file__", "")))
-            same_value = not is_users or vars(module).get(source, value) is value
-        elif isinstance(node, ast.Import):
-            source = next((alias.name for alias in node.names if alias.asname == name), name)
-            same_value = sys.modules.get(source, value) is value
-        else:
-            same_value = node is None or _is_literal(value, node)
-        if not same_value:
-            return False
-    return True
-
-
-def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST | None]]:
-    """Yield every name that statements bind, with its definition, import or expression if there is one.
-
-    That includes names that functions declare ``global``.
-    """
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-            yield getattr(node, "name", ""), node
-            for part in ast.walk(node):
-                if isinstance(part, ast.Global):
-                    yield from ((name, None) for name in part.names)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (((alias.asname or alias.name).partition(".")[0], node) for alias in node.names)
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                pairs = [(target, node.value)]
-                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                    pairs = list(zip(target.elts, node.value.elts, strict=False))
-                for to, value in pairs:
-                    if isinstance(to, ast.Name):
-                        yield to.id, value
-                    else:
-                        yield from _bindings([to])
-            yield from _bindings([node.value])
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id, None
-        else:
-            yield from _bindings(ast.iter_child_nodes(node))
-
-
-def _is_literal(value: Any, expression: ast.AST) -> bool:
-    """Return whether a value is that of an expression, or the expression cannot be compared."""
-    try:
-        literal = ast.literal_eval(expression)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return True
-    is_slot = isinstance(value, MemberDescriptorType) or type(value).__name__ == "_tuplegetter"
-    return is_slot or literal in (None, [], {}, set()) or same(value, literal)
-
-
-def _is_function(value: Any, node: ast.FunctionDef, files: _Files) -> bool:
-    """Return whether a value is the function of a definition, with its literal default arguments."""
-    function = _function_of(value)
-    if function is None or function.__code__ not in files.codes or function.__name__ != node.name:
-        return bool(node.decorator_list) and _is_of_files(value, files)
-    named = function.__kwdefaults__ or {}
-    defaults = [*zip(function.__defaults__ or (), node.args.defaults, strict=False)]
-    defaults += [(named.get(arg.arg), default) for arg, default in
-                 zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if default]  # fmt: skip
-    return all(_is_literal(default, expression) for default, expression in defaults)
-
-
-def _is_of_files(value: Any, files: _Files) -> bool:
+def _is_of_files(value: Any, codes: set[CodeType]) -> bool:
     """Return whether a function is one of the files, of a library, or made by them; true of other values."""
     function = _function_of(value)
-    if function is None or function.__code__ in files.codes:
+    if function is None or function.__code__ in codes:
         return True
     if function.__code__.co_filename == "<string>":  # of a dataclass, say
         return function.__globals__.get("__name__") != "__main__"
@@ -296,7 +236,7 @@ def _is_of_files(value: Any, files: _Files) -> bool:
 def _function_of(value: Any) -> FunctionType | None:
     """Return a function, or that of a method, a property or a decorated function."""
     while not isinstance(value, FunctionType) or hasattr(value, "__wrapped__"):
-        parts = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget", "func"))
+        parts = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget"))
         value = next((part for part in parts if part is not None), None)
         if value is None:
             return None

@@ -166,7 +166,7 @@ def test_an_edited_module_that_is_not_imported_does_not_count(write: Write) -> N
 
 
 @pytest.mark.parametrize("validation", ["timestamp", "unchecked"])
-def test_an_outdated_compiled_copy_is_refused(write: Write, tmp_path: Path, validation: str) -> None:
+def test_an_outdated_compiled_copy_is_untracked(write: Write, tmp_path: Path, validation: str) -> None:
     files = {"mine.py": f"from helper import S\n{ENCODING}", "helper.py": "S = float('0.1')"}
     write(files)
     helper = tmp_path / "helper.py"
@@ -181,8 +181,8 @@ def test_an_outdated_compiled_copy_is_refused(write: Write, tmp_path: Path, vali
     sys.modules.pop("mine")
     cls = importlib.import_module("mine").Slope
     assert sys.modules["helper"].S == 0.1
-    with pytest.raises(UserError, match=r"helper\.py: Python loads the compiled copy .*pyc, .*; delete it$"):
-        code_digests([cls])
+    (text,) = code_digests([cls]).values()
+    assert text.startswith(UNTRACKED)
 
 
 def edit(mine: Any) -> None:
@@ -192,10 +192,8 @@ def edit(mine: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], object]] = {
     "a method": lambda mine: setattr(mine.Slope, "bias", lambda self, q_BHTK, k_BHSK, at: None),
-    "a private method": lambda mine: setattr(mine.Slope, "_bias", lambda self, at: None),
     "a new hook": lambda mine: setattr(mine.Slope, "rotate", lambda self, q, k, at: (k, q)),
     "another function of the file": lambda mine: setattr(mine.Slope, "bias", mine.helper),
-    "a default argument": lambda mine: setattr(mine.Slope.__init__, "__defaults__", (7,)),
     "an attribute": lambda mine: setattr(mine.Slope, "power", 2),
     "the class": lambda mine: setattr(mine, "Slope", type("Slope", (mine.Slope,), {})),
     "a helper": lambda mine: setattr(mine, "helper", functools.partial(abs)),
@@ -203,10 +201,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a decorated method": lambda mine: setattr(mine.Size, "area", lambda self: 7),
     "a property": lambda mine: setattr(mine.Size, "double", property(lambda self: 7)),
     "a constant": lambda mine: setattr(mine, "S", 0.7),
-    "the first of two constants": lambda mine: setattr(mine, "A", 7),
-    "a conditional constant": lambda mine: setattr(mine, "C", 7),
+    "a conditional constant, after a use": lambda mine: [digest(mine.Slope), setattr(mine, "C", 7)],
     "a computed value, after a use": lambda mine: [digest(mine.Slope), setattr(mine, "COMPUTED", 7)],
-    "an imported module": lambda mine: setattr(mine, "math", sys),
     "the file": edit,
     "the file, after a use": lambda mine: [digest(mine.Slope), edit(mine)],
 }
@@ -216,7 +212,6 @@ from dataclasses import dataclass
 from functools import cache
 
 S = 0.1
-A, B = 1, 2
 COMPUTED = math.sqrt(2)
 if COMPUTED:
     C = 3
@@ -246,10 +241,9 @@ def test_a_loaded_module_that_is_not_what_its_file_says_is_untracked(change: str
     assert text.startswith(UNTRACKED)
 
 
-@pytest.mark.parametrize("imports", ["from helper import S", "import helper\nS = 0.1"])
-def test_a_helper_that_was_loaded_again_beside_its_user_is_untracked(imports: str, write: Write) -> None:
+def test_a_helper_that_was_loaded_again_beside_its_user_is_untracked(write: Write) -> None:
     """As in a notebook: the helper is edited and loaded again, the class still has the old one."""
-    cls = write({"mine.py": f"{imports}\n{ENCODING}", "helper.py": "S = 0.1"})
+    cls = write({"mine.py": f"from helper import S\n{ENCODING}", "helper.py": "S = 0.1"})
     Path(sys.modules.pop("helper").__file__ or "").write_text("S = 0.25")
     importlib.import_module("helper")
     (text,) = code_digests([cls]).values()
