@@ -103,10 +103,37 @@ class Component:
             section[key] = sections if isinstance(self.arguments[key], list) else sections[0]
         return section
 
+    def closest_choice(self, **sizes: Any) -> tuple[str, list[str]]:
+        """Return the most similar config choice and the arguments that differ from it.
+
+        It is the class name if no shipped choice has this class. ``sizes`` are options of a model beside its
+        arguments.
+        """
+        choices = {}
+        for name, shipped_section in shipped(self.group).items():
+            if shipped_section["_target_"] == self.target:
+                plain = {key: value for key, value in shipped_section.items() if key not in sizes}
+                choices[name] = shipped_section | load_component(self.group, plain).arguments
+        if not choices:
+            name = self.cls.__name__
+            if name in shipped(self.group):  # a class of the user may have the name of a shipped choice
+                name = f"{self.cls.__module__}.{name}"
+            choices = {name: signature_of(self.cls).defaults | sizes}
+        arguments = self.arguments | sizes
+        changed = {
+            name: [key for key, value in arguments.items() if not same(choice.get(key, ...), value)]
+            for name, choice in choices.items()
+        }
+        return min(changed.items(), key=lambda item: (len(item[1]), item[0]))
+
+    @cached_property
+    def choice(self) -> str:
+        return self.closest_choice()[0]
+
     @property
     def label(self) -> str:
         """Return the config choice or the class name, with the arguments that differ from its defaults."""
-        name, changed = self._choice
+        name, changed = self.closest_choice()
         arguments = []
         for key in changed:
             nested_label = "+".join(nested.label for nested in self.nested.get(key, []))
@@ -114,47 +141,16 @@ class Component:
         return f"{name}({','.join(arguments)})" if arguments else name
 
     @property
-    def choice(self) -> str:
-        """Return the most similar config choice, or the class name if no shipped choice has this class."""
-        return self._choice[0]
-
-    @cached_property
-    def _choice(self) -> tuple[str, list[str]]:
-        """Return the name of the most similar choice and the arguments that differ from it."""
-        choices = shipped(self.group)
-        choice_arguments = {
-            name: load_component(self.group, section).arguments
-            for name, section in choices.items()
-            if section["_target_"] == self.target
-        }
-        if not choice_arguments:
-            name = self.cls.__name__
-            if name in choices:  # a class of the user may have the name of a shipped choice
-                name = f"{self.cls.__module__}.{name}"
-            choice_arguments = {name: signature_of(self.cls).defaults}
-        changed = {
-            name: [key for key, value in self.arguments.items() if not same(arguments.get(key, ...), value)]
-            for name, arguments in choice_arguments.items()
-        }
-        return min(changed.items(), key=lambda item: (len(item[1]), item[0]))
-
-    @property
-    def classes(self) -> tuple[type, ...]:
-        """Return the class and the classes of all nested components."""
-        classes = [self.cls]
-        for components in self.nested.values():
-            for nested in components:
-                classes += nested.classes
-        return tuple(classes)
+    def classes(self) -> list[type]:
+        """Return the class and those of all nested components."""
+        nested = (component for components in self.nested.values() for component in components)
+        return [self.cls, *(cls for component in nested for cls in component.classes)]
 
     @property
     def own_classes(self) -> list[type]:
-        """Return the user's classes among this class, those of nested components and their ancestors."""
-        own = [] if _is_known(self.cls) else [cls for cls in self.cls.__mro__ if not _is_known(cls)]
-        for components in self.nested.values():
-            for nested in components:
-                own += nested.own_classes
-        return list(dict.fromkeys(own))
+        """Return the user's classes among `classes` and their ancestors."""
+        users = [cls for cls in self.classes if not _is_known(cls)]
+        return list(dict.fromkeys(base for cls in users for base in cls.__mro__ if not _is_known(base)))
 
 
 def load_component(group: str, section: dict[str, Any]) -> Component:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import CALLBACKS, Component, load_component, load_function, same
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
@@ -110,7 +109,7 @@ class Experiment:
             self.positions.check(self.task, self.train_lengths)
             train_positions = self.positions.train_positions(train_length)
         self.shape = ModelShape(
-            **{key: getattr(self.config.model, key) for key in MODEL_SIZES},
+            **self.model_sizes,
             train_length=train_length,
             train_positions=train_positions,
             parent_length=self.config.parent.length if self.config.parent else None,
@@ -182,14 +181,11 @@ class Experiment:
     @property
     def model_choice(self) -> str:
         """Return the most similar choice of ``configs/model``, including sizes, or the name of the class."""
-        model = self.components["model"]
-        arguments = {**self.config.model.model_dump(), **model.arguments, "_target_": model.target}
-        differences = {
-            name: sum(section.get(key, value) != value for key, value in arguments.items())
-            for name, section in shipped("model").items()
-            if section["_target_"] == model.target
-        }
-        return min(differences, key=differences.__getitem__, default=model.cls.__name__)
+        return self.components["model"].closest_choice(**self.model_sizes)[0]
+
+    @property
+    def model_sizes(self) -> dict[str, Any]:
+        return {key: getattr(self.config.model, key) for key in MODEL_SIZES}
 
     @property
     def label(self) -> str:
@@ -211,8 +207,7 @@ class Experiment:
         config = self.config.model_dump(by_alias=True)
         for group in (*ENCODING_AND_TASK, "optimizer"):
             config[group] = self.components[group].section
-        sizes = {key: getattr(self.config.model, key) for key in MODEL_SIZES}
-        config["model"] = self.components["model"].section | sizes
+        config["model"] = self.components["model"].section | self.model_sizes
         config["trainer"]["callbacks"] = [callback.section for callback in self.training_callbacks]
         return config
 
