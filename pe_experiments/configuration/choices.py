@@ -22,13 +22,6 @@ from pe_experiments.terminal.process import typed_command
 # Groups whose choices are classes with arguments.
 COMPONENT_GROUPS = ("pe", "positions", "task", "model", "optimizer")
 
-# Options of Hydra that change nothing here, unless one of these others is given, too.
-WITHOUT_EFFECT = {
-    "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
-    "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
-    "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
-    "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
-}
 CHOICES = re.compile(r"[\w.,-]+")  # one or several
 COMMENT = re.compile("^# (?!@package)(.*)", re.MULTILINE)
 ALIASES = {"nope": "none"}  # synonyms of encodings
@@ -65,13 +58,9 @@ RESUMES = "an interrupted run resumes from its last checkpoint when its command 
 PARALLEL = "a sweep trains hydra.launcher.jobs=N runs at a time, by default one per core"
 # What takes the place of keys that users of other Hydra and Lightning projects try first.
 HINTS = {
-    "ckpt_path": RESUMES,
-    "resume": RESUMES,
-    "ckpt": RESUMES,
-    "resume_from_checkpoint": RESUMES,
+    **dict.fromkeys(("ckpt_path", "ckpt", "resume", "resume_from_checkpoint"), RESUMES),
     "wandb": "options of Weights & Biases are logger.wandb.mode, project, entity and tags",
-    "trainer.fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
-    "fast_dev_run": "for a short trial write training.steps=3, or dry_run=true to train nothing",
+    **dict.fromkeys(("fast_dev_run", "trainer.fast_dev_run"), "for a short trial write training.steps=3"),
     **dict.fromkeys(("n_jobs", "jobs", "num_jobs", "workers", "num_workers", "parallel"), PARALLEL),
     **dict.fromkeys((f"hydra.launcher.{key}" for key in ("n_jobs", "num_jobs", "workers")), PARALLEL),
 }
@@ -83,7 +72,7 @@ def choices_of(group: str) -> list[str]:
 
 
 def choices_in_folders(group: str) -> list[str]:
-    """Return the shipped choices in the folders of a config group, such as ``released/gemma3`` of ``pe``."""
+    """Return those in folders, such as ``released/gemma3`` of ``pe``."""
     folder = CONFIG_DIR / group
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.glob("*/*.yaml"))
 
@@ -147,7 +136,7 @@ def section_of(group: str, text: str) -> dict[str, Any]:
     sections = shipped(group)
     name = spelled(group, text)
     if sections and name not in sections and "." not in name:
-        raise UserError(f"{group}={name} is not a choice.{nearest_choice(name, sections)}")
+        raise UserError(f"{group}={name} is not a choice.{nearest_choice(name, [*sections])}")
     return dict(sections.get(name, {"_target_": name}))
 
 
@@ -157,8 +146,8 @@ def read_overrides(arguments: Sequence[str], command: str = "config") -> list[st
     The dotted name of a class and a file of the user in ``configs/`` keep their names.
 
     Raises:
-        UserError: for an unknown flag, for which Hydra would print a page of usage, and for what Hydra would
-            ignore: all choices of a list or of a repeated group but one, and options without effect.
+        UserError: for an unknown flag, for which Hydra would print a page of usage, and for a list or a
+            repeated group, of which Hydra would ignore all choices but one.
     """
     flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
     if flags:
@@ -186,10 +175,6 @@ def read_overrides(arguments: Sequence[str], command: str = "config") -> list[st
                 choices.append(choice if is_users else spelled(key, choice))
             text = f"{text.removesuffix(value)}{','.join(choices)}"
         overrides.append(text)
-    for key, others in WITHOUT_EFFECT.items():
-        if key in values and values.keys().isdisjoint(others):
-            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
-            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
     return overrides
 
 
@@ -206,17 +191,15 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         known: keys of the values of a configuration, as ``training.learning_rate``.
     """
     problem = f"{key} is not a setting"
-    for typed_by_habit in (key, key.partition(".")[0]):
-        if typed_by_habit in HINTS:
-            return f"{problem}; {HINTS[typed_by_habit]}"
+    if hint := HINTS.get(key) or HINTS.get(key.partition(".")[0]):
+        return f"{problem}; {hint}"
     section, dot, name = key.rpartition(".")
     others = [other for other in known if not f"{other}.".startswith(f"{key}.")]
     names = {other: other.rpartition(".")[2] for other in others}
     similar = [ALSO_CALLED.get(name, name)]
     if similar[0] not in names.values():
         similar = difflib.get_close_matches(name, set(names.values()), 1, 0.85)
-    meant = [other for other in others if names[other] in similar]
-    if meant:
+    if meant := [other for other in others if names[other] in similar]:
         return f"{problem}. Did you mean {allowed(meant)}?"
     within = f"{section}{dot}"
     siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
@@ -231,12 +214,10 @@ def nearest_option(word: str, options: Iterable[str]) -> str:
     return errors.nearest(synonym if synonym in ordered else word, ordered)
 
 
-def nearest_choice(word: str, choices: Iterable[str]) -> str:
+def nearest_choice(word: str, choices: Sequence[str]) -> str:
     """Return the end of a message as `nearest_option`; after a cut list, the command that shows all."""
-    options = list(choices)
-    command = " ".join(typed_command("train"))
-    more = f" {command} --help shows all." if len(options) > errors.LISTED else ""
-    return nearest_option(word.lower(), options) + more
+    cut = f" {' '.join(typed_command('train'))} --help shows all." if len(choices) > errors.LISTED else ""
+    return nearest_option(word.lower(), choices) + cut
 
 
 def keys_of(config: Mapping[str, Any], *above: str) -> Iterator[str]:

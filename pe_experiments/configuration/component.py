@@ -71,7 +71,6 @@ class Component:
             return self._partial()(*args, **kwargs)
 
     def _partial(self) -> Callable[..., Any]:
-        """Return the class with its configured arguments bound."""
         arguments = copy.deepcopy(self.arguments)
         for name, components in self.nested.items():
             built = [nested._partial() if nested.partial else nested.build() for nested in components]
@@ -80,7 +79,6 @@ class Component:
 
     @property
     def section(self) -> dict[str, Any]:
-        """Return the config section with all arguments."""
         return {"_target_": self.target, **self.arguments}
 
     def with_defaults(self, section: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +88,6 @@ class Component:
 
     @property
     def section_without_defaults(self) -> dict[str, Any]:
-        """Return the config section without default arguments."""
         section: dict[str, Any] = {"_target_": self.target}
         if self.partial:
             section["_partial_"] = True
@@ -154,12 +151,7 @@ class Component:
 
 
 def load_component(group: str, section: dict[str, Any]) -> Component:
-    """Return the component of a config section after checking its arguments.
-
-    Args:
-        group: the config group.
-        section: ``_target_`` and arguments.
-    """
+    """Return the component of a config section, ``_target_`` and arguments, after checking them."""
     target = section.get("_target_")
     if not isinstance(target, str):
         raise UserError(f"{group} needs a choice with a _target_.{nearest_option('', shipped(group))}")
@@ -169,12 +161,11 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
         kind: type = Callback
     else:
         kind = KINDS[group]
-    cls = _imported(
-        f"{group}._target_={target}",
-        target,
-        kind.__name__,
-        lambda value: isinstance(value, type) and issubclass(value, kind),
-    )
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, type) and issubclass(value, kind)
+
+    cls = _imported(f"{group}._target_={target}", target, kind.__name__, fits)
     arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     signature = signature_of(cls)
     parameters, types = signature.parameters, signature.types
@@ -227,7 +218,7 @@ def same(value: Any, other: Any) -> bool:
 
 
 def is_importable(value: Any) -> bool:
-    """Return whether a class or function is at the top level of a module that is no script or notebook."""
+    """Return whether it is at the top level of a module that is no script or notebook."""
     name = getattr(value, "__qualname__", "")
     return value.__module__ != "__main__" and getattr(sys.modules.get(value.__module__), name, None) is value
 
@@ -253,13 +244,11 @@ def load_function(option: str, target: str) -> Callable[..., Any]:
     Raises:
         UserError: the module cannot be imported or has no such function.
     """
-    # A `Metric`, whose module imports this one, has its function in ``of``.
-    return _imported(
-        f"{option}={target}",
-        target,
-        "function",
-        lambda value: inspect.isfunction(getattr(value, "of", value)),
-    )
+
+    def fits(value: Any) -> bool:
+        return inspect.isfunction(getattr(value, "of", value))  # a `Metric` has its function in ``of``
+
+    return _imported(f"{option}={target}", target, "function", fits)
 
 
 def _imported(key: str, target: str, kind: str, fits: Callable[[Any], bool]) -> Any:
@@ -356,12 +345,9 @@ def _short(value: Any) -> str:
 
 
 def _nested_components(group: str, value: Any, part_group: str | None) -> list[Component]:
-    """Return the components that an argument holds: a section or a list of sections, else an empty list.
+    """Return the components that an argument of a group's component holds: a section or a list of sections.
 
-    Args:
-        group: of the component with this argument.
-        value: of the argument.
-        part_group: the group of its parts, which may be given by name, if the argument is annotated so.
+    If it is annotated as taking parts, ``part_group`` is their group, and they may be given by name.
     """
     group = part_group or group
     items = value if isinstance(value, list) else [value]

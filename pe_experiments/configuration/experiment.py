@@ -17,7 +17,6 @@ from pe_experiments.configuration.schema import (
     MODEL_SIZES,
     TRAINER_OPTIONS_IN_IDENTITY,
     Config,
-    EvaluationConfig,
 )
 from pe_experiments.data.batches import Source, TrainingStream
 from pe_experiments.data.formats import Format, format_for, refuse_misfit
@@ -26,7 +25,7 @@ from pe_experiments.models import Backbone
 from pe_experiments.models.initialisation import seeded_model
 from pe_experiments.positions import PositionPolicy
 from pe_experiments.tasks import Task
-from pe_experiments.terminal.errors import NotApplicable, UserError, shown, user_errors
+from pe_experiments.terminal.errors import NotApplicable, UserError, allowed, shown, user_errors
 
 # Alternatives to callbacks that act at the end of each epoch, because a training is one epoch.
 EPOCH_CALLBACKS = {
@@ -133,11 +132,12 @@ class Experiment:
         self.evaluation_lengths = evaluation_lengths(evaluation.lengths, self.train_lengths, task)
         window = evaluation.window
         if window is not None and not causal:
-            problem = "an encoder reads the whole input; allowed: a decoder, or null"
-            raise NotApplicable(f"evaluation.window={window}: {problem}")
+            raise NotApplicable(
+                f"evaluation.window={window}: an encoder reads the whole input; allowed: null"
+            )
         if window is not None and self.positions.task_ids:
-            problem = "position ids of the task do not begin anew; allowed: null"
-            raise NotApplicable(f"evaluation.window={window}: {problem}")
+            why = "position ids of the task do not begin anew"
+            raise NotApplicable(f"evaluation.window={window}: {why}; allowed: null")
         self.longest_ids_1P: Tensor | None = None
         if not self.positions.task_ids:
             with user_errors("positions"):  # too few ids would be found only after the training
@@ -147,8 +147,17 @@ class Experiment:
                 train_length, generator = self.shape.train_length, torch.Generator()
                 self.longest_ids_1P = self.positions.evaluation_ids(tokens_1, train_length, generator)
         self.metrics: dict[str, Callable[..., Any]] = {}
-        if evaluation.metrics or evaluation.save:
-            self.metrics = _metrics(evaluation, task)
+        if (evaluation.metrics or evaluation.save) and not task.exact:
+            option = "evaluation.save" if evaluation.save else "evaluation.metrics"
+            raise NotApplicable(f"{option}: {type(task).__name__} has no answers to keep or measure")
+        for name in evaluation.metrics:
+            metric = load_function("evaluation.metrics", name)
+            column = getattr(metric, "name", None) or metric.__name__
+            if column in self.metrics:
+                raise UserError(
+                    f"evaluation.metrics={shown(evaluation.metrics)}: two metrics are called {column}"
+                )
+            self.metrics[column] = metric
 
     def untrained_model(self) -> Backbone:
         """Return a new model, with initial weights from random streams of the run's seed."""
@@ -161,7 +170,6 @@ class Experiment:
 
     @property
     def source(self) -> Source:
-        """Return the source of the training examples."""
         lengths = self.train_lengths
         longest = self.shape.train_length
         return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
@@ -175,7 +183,6 @@ class Experiment:
 
     @property
     def evaluation_source(self) -> Source:
-        """Return the source of the evaluation examples."""
         return replace(self.source, task=self.evaluation_task)
 
     @property
@@ -242,26 +249,14 @@ def _may_change_training(callback: Component) -> bool:
     Raises:
         UserError: the callback is one of Lightning that acts at the ends of epochs.
     """
-    for cls in callback.cls.__mro__:
-        name = cls.__name__
-        if name in EPOCH_CALLBACKS and cls.__module__.startswith("pytorch_lightning."):
-            why = "acts at the ends of epochs, and a training is one epoch"
-            raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {EPOCH_CALLBACKS[name]}")
-    cls = callback.cls
-    only_watches = cls.__module__.startswith("pytorch_lightning.") and cls.__name__ in WATCHING_CALLBACKS
-    return getattr(cls, "trains", True) and not only_watches
-
-
-def _metrics(evaluation: EvaluationConfig, task: Task) -> dict[str, Callable[..., Any]]:
-    """Return the functions and metrics of ``evaluation.metrics`` by name."""
-    if not task.exact:
-        option = "evaluation.save" if evaluation.save else "evaluation.metrics"
-        raise NotApplicable(f"{option}: {type(task).__name__} has no answers to keep or measure")
-    functions = [load_function("evaluation.metrics", name) for name in evaluation.metrics]
-    metrics = {getattr(function, "name", None) or function.__name__: function for function in functions}
-    if len(metrics) < len(functions):
-        raise UserError(f"evaluation.metrics={shown(evaluation.metrics)}: two metrics have the same name")
-    return metrics
+    lightnings = {
+        cls.__name__ for cls in callback.cls.__mro__ if cls.__module__.startswith("pytorch_lightning.")
+    }
+    for name in lightnings & EPOCH_CALLBACKS.keys():
+        why = "acts at the ends of epochs, and a training is one epoch"
+        raise UserError(f"{CALLBACKS}: {name} {why}; allowed instead: {EPOCH_CALLBACKS[name]}")
+    only_watches = callback.cls.__name__ in lightnings & WATCHING_CALLBACKS
+    return getattr(callback.cls, "trains", True) and not only_watches
 
 
 def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], task: Task) -> tuple[int, ...]:
@@ -270,18 +265,14 @@ def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], ta
     A default length is left out if it is below the trained lengths, or if the task makes no input of this
     length or at most a tenth shorter.
     """
-    name = type(task).__name__
+    cannot = f"evaluation.lengths: {type(task).__name__} cannot make an input of length"
     if requested is not None:
         for length in requested:
             nearest = task.nearest_length(length)
             if nearest is None:
-                bound = f"shortest is {shortest_length(task)}"
-            elif nearest < length and task.nearest_length(2 * length) == nearest:
-                bound = f"longest is {nearest}"
-            else:
-                continue
-            cannot = f"{name} cannot make an input of length {length}; its {bound}"
-            raise UserError(f"evaluation.lengths: {cannot}")
+                raise UserError(f"{cannot} {length}; its shortest is {shortest_length(task)}")
+            if nearest < length and task.nearest_length(2 * length) == nearest:
+                raise UserError(f"{cannot} {length}; its longest is {nearest}")
         return tuple(sorted(set(requested)))
     ratios = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
     grid = sorted({min(MAX_LENGTH, max(1, round(ratio * max(trained)))) for ratio in ratios})
@@ -290,8 +281,7 @@ def evaluation_lengths(requested: list[int] | None, trained: tuple[int, ...], ta
         length for length, nearest in candidates if nearest and nearest >= max(0.9 * length, min(trained))
     )
     if not lengths:
-        none = f"{name} makes none of {', '.join(map(str, grid))}; say which lengths"
-        raise UserError(f"evaluation.lengths=null: {none}")
+        raise UserError(f"{cannot} {allowed(map(str, grid))}; say which lengths")
     return lengths
 
 

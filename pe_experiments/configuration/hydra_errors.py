@@ -51,11 +51,8 @@ def explain_error(
 ) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
-    Args:
-        error: the exception.
-        overrides: the arguments of the command, with or without its flags; with ``-m`` several values of a
-            key are allowed.
-        command: name of the primary configuration.
+    With ``-m`` among the arguments several values of a key are allowed. ``command`` is the name of the primary
+    configuration.
     """
     if mark := getattr(error, "problem_mark", None):  # set by the YAML parser
         return UserError(f"{mark.name}, line {mark.line + 1}: {error.problem}")  # type: ignore[attr-defined]
@@ -93,10 +90,28 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
         return f"{text}: {key} is a setting already; write {key}={value}"
     if isinstance(error, MissingConfigException):
         group, _, choice = str(error.missing_cfg_file).partition(f"{key}/")
-        # Else a file of the user names the choice.
-        return _unknown_choice(key, choice, error.options or ()) if not group and choice in value else ""
+        if group or choice not in value:  # a file of the user names the choice
+            return ""
+        aliases = ALIASES if key == "pe" else ()
+        hint = nearest_choice(choice, [*(error.options or ()), *choices_in_folders(key), *aliases])
+        if choice == "optuna":
+            hint += ' It comes with pip install --pre -e ".[tune]" in an environment of its own.'
+        elif key.startswith("hydra/"):
+            hint += f" Others come with a package such as hydra-{choice}-{key.rpartition('/')[2]}."
+        return f"{key}={shown(choice)} is not a choice.{hint}"
     if isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        return _unknown_key(text, cause) if f"{key}.".startswith(f"{cause.full_key}.") else ""
+        if not f"{key}.".startswith(f"{cause.full_key}."):
+            return ""
+        composed: Any = OmegaConf.to_container(cause.parent_node._get_root())
+        section = key_of(text).partition(".")[0]
+        if section != "hydra":
+            composed.pop("hydra", None)
+        if section not in {*composed, *COMPONENT_GROUPS}:
+            return unknown_key(section, keys_of(composed))
+        problem = unknown_key(key_of(text), keys_of(composed))
+        if section in COMPONENT_GROUPS and "Did you mean" not in problem:
+            problem += f" An argument of the class that is not listed is written +{text}."
+        return problem
     if choices_of(key) and key not in groups_of(command):
         known = {**groups_of(command), **read_choice("", command)}.keys()
         return unknown_key(key, known - {"defaults", "application", "local"})
@@ -108,31 +123,6 @@ def _mistake(error: BaseException, text: str, command: str, multirun: bool) -> s
             needs = f"several values need {', or '.join(ways)}" if ways else "this command takes one value"
             return f"{shown(text)}: {needs}"
     return ""
-
-
-def _unknown_choice(group: str, name: str, options: Sequence[str]) -> str:
-    """Return the error for a choice that no config file has."""
-    hint = nearest_choice(name, [*options, *choices_in_folders(group), *(ALIASES if group == "pe" else ())])
-    if group.startswith("hydra/"):
-        package = f"a package such as hydra-{name}-{group.rpartition('/')[2]}"
-        if name == "optuna":
-            package = 'pip install --pre -e ".[tune]" in an environment of its own (docs/training.md)'
-        hint += f" Others come with {package}."
-    return f"{group}={shown(name)} is not a choice.{hint}"
-
-
-def _unknown_key(text: str, error: ConfigKeyError | ConfigAttributeError) -> str:
-    """Return the error for a key that the composed configuration does not have."""
-    composed: Any = OmegaConf.to_container(error.parent_node._get_root())
-    section = key_of(text).partition(".")[0]
-    if section != "hydra":
-        composed.pop("hydra", None)
-    if section not in {*composed, *COMPONENT_GROUPS}:
-        return unknown_key(section, keys_of(composed))
-    problem = unknown_key(key_of(text), keys_of(composed))
-    if section in COMPONENT_GROUPS and "Did you mean" not in problem:
-        problem += f" An argument of the class that is not listed is written +{text}."
-    return problem
 
 
 def _unreadable(text: str) -> str:

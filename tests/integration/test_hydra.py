@@ -42,14 +42,6 @@ def test_hydra_leaves_no_output_directory_unless_asked(
     assert (tmp_path / "mine" / ".hydra" / "overrides.yaml").exists()
 
 
-@pytest.mark.parametrize("option", ["hydra.run.dir=mine", "-m hydra.sweep.dir=mine", "hydra.verbose=true"])
-def test_an_option_of_hydra_without_effect_is_refused(option: str, script: Script, tmp_path: Path) -> None:
-    done = script("train", *option.split(), *TINY, f"results_dir={tmp_path}/results")
-    assert done.code == 1
-    assert "has no effect here without" in done.err
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("many", [[], ["-m", "hydra.launcher.jobs=1"]], ids=["run", "sweep"])
 def test_hydra_full_error_prints_the_traceback(
