@@ -86,8 +86,8 @@ def show_model(cfg: DictConfig) -> None:
     from pe_experiments.store.directory import output_folder
 
     results_dir = directory.results_dir
-    out = output_folder(settings.out or results_dir / "models" / directory.name, results_dir)
     trained = load_model(directory.path, settings.trust)
+    out = output_folder(settings.out or results_dir / "models" / directory.name, results_dir)
     inside = look_inside(trained, settings.length, settings.examples)
     experiment = trained.experiment
     is_longer = inside.length > experiment.max_length

@@ -163,6 +163,8 @@ def read_overrides(arguments: Sequence[str], command: str = "config") -> list[st
         if key in COMPONENT_GROUPS and key in values:
             how = f"is given twice; two runs are -m {key}={values[key]},{value}"
             raise UserError(f"{key}={shown(values[key])} {shown(text)}: {key} {how}")
+        if re.search(r"[^\s,/]{1000}", value):
+            raise UserError(f"{shown(text)}: words and numbers have at most 1000 characters")
         values[key] = value
         # Most arguments choose nothing, or a file as it is spelled. For them the configuration of the command
         # need not be read.

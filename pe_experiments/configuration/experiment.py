@@ -230,10 +230,12 @@ class Experiment:
 
 
 def trained_sections(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sections of a full configuration that affect training."""
-    sections = {
-        group: dict(config[group]) for group in (*ENCODING_AND_TASK, "model", "optimizer", "training")
-    }
+    """Return the sections of a full configuration, perhaps read from a file, that affect training."""
+    groups = (*ENCODING_AND_TASK, "model", "optimizer", "training")
+    for section in (*groups, "trainer"):
+        if not isinstance(config.get(section), Mapping):
+            raise UserError(f"{section}={shown(config.get(section))} is not a section of a configuration")
+    sections = {group: dict(config[group]) for group in groups}
     for argument in IGNORED_ARGUMENTS:
         sections["model"].pop(argument, None)
     sections["trainer"] = {key: config["trainer"][key] for key in TRAINER_OPTIONS_IN_IDENTITY}

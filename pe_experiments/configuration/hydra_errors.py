@@ -51,7 +51,7 @@ def explain_error(
 ) -> BaseException:
     """Return a `UserError` that explains an error of Hydra, OmegaConf or YAML; return other errors unchanged.
 
-    With ``-m`` among the arguments several values of a key are allowed. ``command`` is the name of the primary
+    With ``-m`` among the arguments several values of a key are allowed; ``command`` names its primary
     configuration.
     """
     if mark := getattr(error, "problem_mark", None):  # set by the YAML parser

@@ -49,7 +49,7 @@ def _fits_a_table(text: str) -> str:
 
 def _is_file_name(name: str) -> str:
     """Refuse a text that is no name of a file in a folder."""
-    if Path(name).name != name or not name.isprintable():
+    if Path(name).name != name or not name.isprintable() or len(name) > 255:
         raise ValueError(f"{shown(name)} is not the name of a file")
     return name
 
@@ -58,18 +58,18 @@ TableText = Annotated[str, AfterValidator(_fits_a_table)]
 FileName = Annotated[str, AfterValidator(_is_file_name)]
 
 
-class _Content(BaseModel):
+class Received(BaseModel):
     """Entries of a file that a stranger may have written, which may have more than these."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Evaluated(_Content):
+class _Evaluated(Received):
     lengths: list[Any]
     pe: dict[str, Any]
 
 
-class _Result(_Content):
+class _Result(Received):
     """The entries of ``result.json`` on which the package relies."""
 
     status: Literal["completed", "diverged", "error"]
@@ -87,6 +87,17 @@ class _Result(_Content):
     parameters: int | None = None
     encoding_parameters: int | None = None
     validation_loss: float = math.nan
+
+
+class _Environment(Received):
+    """The entries of ``environment.json`` on which the package relies."""
+
+    pe_experiments: TableText = ""
+    commit: TableText | None = None
+    device: TableText = ""
+    libraries: dict[str, TableText] = Field(default_factory=dict)
+    command: list[str] = Field(default_factory=list)
+    earlier: list[dict[str, Any]] = Field(default_factory=list)
 
 
 class State(StrEnum):
@@ -142,12 +153,11 @@ class RunDirectory:
 
     @property
     def results_dir(self) -> Path:
-        """Return the folder of results to which the run belongs."""
         return self.path.absolute().parent.parent
 
     @property
     def rerun(self) -> RunDirectory:
-        """Return the sibling directory in which a rerun trains until it has a result."""
+        """The sibling directory in which a rerun trains until it has a result."""
         return RunDirectory(self.path.with_name(f".{self.name}.rerun"))
 
     def evaluation(self, evaluation_hash: str) -> RunDirectory:
@@ -155,19 +165,14 @@ class RunDirectory:
         return RunDirectory(inside(self.path, "evaluations", evaluation_hash))
 
     def table(self, name: str) -> Path:
-        """Return the path of a CSV of a finished run after comparing it with the digest in ``result.json``.
+        """Return the path of a CSV of a finished run, if it is that which the run wrote.
 
         Runs from before results had digests are not compared.
-
-        Raises:
-            UserError: the file is not the one that the run wrote.
         """
         path = inside(self.path, name)
         digests = (self.read_result() or {}).get("files")
         if digests is not None and not (path.is_file() and digests.get(name) == file_digest(path)):
-            raise UserError(
-                f"{path} is not the file that its result.json names; add rerun=true to its command"
-            )
+            raise UserError(f"{path} is not the file that its result.json names; add rerun=true")
         return path
 
     def evaluations(self) -> list[str]:
@@ -229,14 +234,9 @@ class RunDirectory:
         """Return the content of ``environment.json``; empty if it is missing or damaged."""
         try:
             environment = read_json(self.environment)
-            command, commit = environment.get("command", []), environment.get("commit")
-            words = [*environment.get("libraries", {}).values(), *command]
-            is_valid = isinstance(command, list) and isinstance(commit, str | None)
-            is_valid = is_valid and isinstance(environment.get("earlier", []), list)
-            texts = [*environment.values(), *environment.get("libraries", {}).values()]
-            is_valid = is_valid and not any(map(is_formula, texts))  # some are written to runs.csv
-            return environment if is_valid and all(isinstance(word, str) for word in words) else {}
-        except (OSError, ValueError, TypeError, AttributeError):
+            validated(_Environment, environment)
+            return environment
+        except (OSError, ValueError):
             return {}
 
     def lock(self, wait: float = 0.2) -> AcquireReturnProxy:
@@ -273,8 +273,7 @@ class RunDirectory:
         self.complete_rerun()
         folders = [self.path, self.path.parent] if self.path.parent.name == "evaluations" else [self.path]
         for folder in folders:
-            if folder.is_symlink():
-                raise link_error(folder)
+            refuse_link(folder)
         try:
             lock = None
             while lock is None:
@@ -328,9 +327,10 @@ class RunDirectory:
             raise UserError(f"{self.path} {lost}")
 
 
-def link_error(folder: Path) -> UserError:
-    """Return the error of a run whose folder is a link, which may lead to other files."""
-    return UserError(f"{folder} is a link, and no run is written through one; delete it")
+def refuse_link(folder: Path) -> None:
+    """Refuse a run whose folder is a link, which may lead to other files."""
+    if folder.is_symlink():
+        raise UserError(f"{folder} is a link, and no run is written through one; delete it")
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:
@@ -346,12 +346,22 @@ def run_directory(results_dir: str | Path, name: str) -> RunDirectory:
     """Return the directory of a run, which may exist under another label with the same seed and hash."""
     runs = Path(results_dir) / "runs"
     if not (runs / name).exists() and runs.is_dir():
-        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(seed_and_hash(name), name)
+        name = _names_by_hash(runs, runs.stat().st_mtime_ns).get(_seed_and_hash(name), name)
     return RunDirectory(runs / name)
 
 
+@lru_cache(maxsize=8)
+def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
+    """Return the names of all runs by seed and hash, cached until the folder changes."""
+    return {_seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
+
+
+def _seed_and_hash(name: str) -> str:
+    return name[name.rfind("-s") :]
+
+
 def find_run(key: str, text: str, folders: Iterable[str | Path]) -> RunDirectory:
-    """Return the run with a path or name, from the first folder that contains it; ``key`` is the option."""
+    """Return the run of this path or name in the first folder that has it; ``key`` is the option."""
     paths = dict.fromkeys(Path(folder, text) for folder in folders)
     runs = [RunDirectory(path) for path in paths]
     for run in runs:
@@ -361,23 +371,8 @@ def find_run(key: str, text: str, folders: Iterable[str | Path]) -> RunDirectory
     raise UserError(f"{key}={shown(text)}: there is no run; looked for {missing}")
 
 
-@lru_cache(maxsize=8)
-def _names_by_hash(runs: Path, changed_at: int) -> dict[str, str]:
-    """Return the names of all runs by seed and hash, cached until the folder changes."""
-    return {seed_and_hash(name): name for name in sorted(os.listdir(runs)) if name[0] != "."}
-
-
-def seed_and_hash(name: str) -> str:
-    """Return the part of a name that identifies a run independently of its label."""
-    return name[name.rfind("-s") :]
-
-
 def output_folder(out: str | Path, results_dir: str | Path) -> Path:
-    """Create and return the output folder of a command.
-
-    Raises:
-        UserError: it cannot be created, or is among the runs, where every folder counts as a run.
-    """
+    """Create and return the output folder of a command, which is not among the runs."""
     refuse_among_runs(out, results_dir)
     try:
         return make_folder(Path(out))
@@ -388,6 +383,5 @@ def output_folder(out: str | Path, results_dir: str | Path) -> Path:
 def refuse_among_runs(out: str | Path, results_dir: str | Path) -> None:
     """Raise an error if an output folder is in the folder of runs, where every folder counts as a run."""
     runs = (Path(results_dir) / "runs").resolve()
-    folder = Path(out).resolve()
-    if runs in (folder, *folder.parents):
+    if Path(out).resolve().is_relative_to(runs):
         raise UserError(f"out={shown(out)} is among the runs; allowed: any folder outside {runs}")

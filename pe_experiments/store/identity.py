@@ -7,7 +7,6 @@ An `Identity` is made of the configuration of a run that is requested, or of the
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ from pe_experiments.store.names import (
     texts,
 )
 from pe_experiments.store.own_code import UNTRACKED, code_digests
-from pe_experiments.terminal.errors import UserError, one_line, shown
+from pe_experiments.terminal.errors import UserError, one_line
 
 LONGEST_LABEL = 120  # characters in a run's name
 CALL = "call"  # a random text that no other run has, for code that cannot be compared
@@ -54,30 +53,28 @@ class Identity:
     classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
     numerics: int
     stem: str = ""  # beginning of the run's name: task, model, label, seed
-    hashed: dict[str, Any] = field(init=False, repr=False)  # everything but the stem
-    hash: str = field(init=False)  # of ``hashed``, 64 hexadecimal digits
 
-    def __post_init__(self) -> None:
-        parts = ("numerics", "config", "data", "classes")
-        object.__setattr__(self, "hashed", {part: getattr(self, part) for part in parts})
-        object.__setattr__(self, "hash", full_hash(self.hashed))
+    @property
+    def hashed(self) -> dict[str, Any]:
+        return {part: getattr(self, part) for part in ("numerics", "config", "data", "classes")}
+
+    @cached_property
+    def hash(self) -> str:
+        """64 hexadecimal digits."""
+        return full_hash(self.hashed)
 
     @property
     def name(self) -> str:
-        """Return the name of the run, with eight digits of its hash."""
         return f"{self.stem}-{self.hash[:8]}"
 
     @property
     def key(self) -> str:
-        """Return the hash of configuration and data, by which a published run is found.
-
-        It does not depend on the version of the package.
-        """
+        """The hash by which a published run is found, whatever version of the package trained it."""
         return short_hash([self.config, self.data])
 
     @property
     def family(self) -> str:
-        """Return the hash that all seeds of a run share, also those of its parents."""
+        """The hash that all seeds of a run share, also those of its parents."""
         config = {key: value for key, value in self.config.items() if key not in ("seed", CALL)}
         if "parent" in config:
             config["parent"] = config["parent"]["family"]
@@ -85,10 +82,8 @@ class Identity:
 
 
 def identify(experiment: Experiment) -> Identity:
-    """Return the identity of the training of an experiment."""
-    components = experiment.components
+    components, callbacks = experiment.components, experiment.training_callbacks
     own_classes = {group: component.own_classes for group, component in components.items()}
-    callbacks = experiment.training_callbacks
     own_classes["trainer"] = [cls for callback in callbacks for cls in callback.own_classes]
     classes = {group: code_digests(classes) for group, classes in own_classes.items() if classes}
     label = safe_name(experiment.label.replace(" -> ", "-to-"))[:LONGEST_LABEL]
@@ -114,15 +109,12 @@ def without_defaults(trained: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: it names code from outside the package, which is not imported, or it is damaged.
     """
-    for section in (*ENCODING_AND_TASK, "model", "optimizer", "training", "trainer"):
-        if not isinstance(trained.get(section), Mapping):
-            raise UserError(f"{section}={shown(trained.get(section))} is not a section of a configuration")
-    model = {key: value for key, value in trained["model"].items() if key not in MODEL_SIZES}
-    sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer")} | {"model": model}
+    trained = trained_sections(trained)
+    sections = {group: trained[group] for group in (*ENCODING_AND_TASK, "optimizer", "model")}
+    sections["model"] = {key: value for key, value in trained["model"].items() if key not in MODEL_SIZES}
     with only_shipped():
         components = {group: load_component(group, section) for group, section in sections.items()}
-        sections = trained["trainer"].get("callbacks", ())
-        callbacks = [load_component(CALLBACKS, section) for section in sections]
+        callbacks = [load_component(CALLBACKS, section) for section in trained["trainer"]["callbacks"]]
     return _without_defaults(trained, components, callbacks)
 
 
@@ -180,7 +172,7 @@ class Record:
 
     @cached_property
     def identity(self) -> Identity:
-        """Return the identity without importing code from outside the package.
+        """The identity, for which no code from outside the package is imported.
 
         Raises:
             UserError: the run names such code, and does not record its identity without it.
@@ -269,8 +261,7 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     Args:
         data_files: files, and folders whose files are all included.
         components: if one of their arguments is the path of a file, this file is included; for the user's
-            classes also all files of a folder, or all that continue the argument, as ``data.npy`` for
-            ``data``.
+            classes also all files of a folder.
 
     Raises:
         UserError: one of ``data_files`` does not exist.
@@ -285,7 +276,7 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     files_by_name = {os.path.relpath(path, root): path for path in files if path.is_file()}
     for component in components:
         for value in texts(component.arguments):
-            for file in _argument_files(value, all_files=bool(component.own_classes)):
+            for file in _argument_files(value, with_folders=bool(component.own_classes)):
                 name = file.name if file.is_absolute() else value if file == Path(value) else str(file)
                 while files_by_name.get(name, file.absolute()) != file.absolute():
                     name += "'"  # another file of this name
@@ -297,19 +288,12 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     return digests
 
 
-def _argument_files(value: str, all_files: bool) -> list[Path]:
-    """Return the files that an argument may name: the file of this path, and with ``all_files`` more.
-
-    These are the files in the folder of this path, or else those whose names continue it.
-    """
+def _argument_files(value: str, with_folders: bool) -> list[Path]:
+    """Return the file, or all files of the folder, that an argument names, if there is one."""
     path = Path(value)
     try:
-        if "\n" in value or not value or path.is_file() or not all_files:
-            return [path] if value and path.is_file() else []
-        if path.is_dir():
-            return sorted(file for file in path.rglob("*") if file.is_file()) if path.name else []
-        beside = path.parent.iterdir() if path.name and path.parent.is_dir() else []
-        continued = re.compile(re.escape(path.name) + r"[._-].*")
-        return sorted(file for file in beside if continued.fullmatch(file.name) and file.is_file())
+        if path.is_dir() and path.name and with_folders:
+            return sorted(file for file in path.rglob("*") if file.is_file())
+        return [path] if path.is_file() else []
     except (OSError, ValueError):  # too long for a path, or not readable
         return []

@@ -13,7 +13,7 @@ from pe_experiments.store.directory import (
     TRAINED,
     RunDirectory,
     State,
-    link_error,
+    refuse_link,
     run_directory,
 )
 from pe_experiments.store.identity import Identity, Record, evaluation_key, identify
@@ -67,8 +67,8 @@ class Run:
     @property
     def state(self) -> State:
         """Return how far training and evaluation are, read from disk."""
-        if self.config.rerun and self.directory.path.is_symlink():
-            raise link_error(self.directory.path)
+        if self.config.rerun:
+            refuse_link(self.directory.path)
         state = self.directory.state()
         if state not in TRAINED:
             return state

@@ -9,15 +9,17 @@ from __future__ import annotations
 import ast
 import io
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from filelock import FileLock
+from pydantic import Field
 
+from pe_experiments.configuration.schema import validated
+from pe_experiments.store.directory import FileName, Received
 from pe_experiments.store.identity import config_key
 from pe_experiments.terminal.errors import UserError, one_line
 from pe_experiments.terminal.files import (
@@ -59,6 +61,11 @@ def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any
     write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
 
 
+class _Manifest(Received):
+    runs: list[FileName]
+    tuned: list[Annotated[str, Field(pattern=rf"^{OPTION}$", max_length=120)]] = Field(default_factory=list)
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a study: the names of its ``runs``, and the ``tuned`` options if any.
 
@@ -67,12 +74,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     try:
         content = read_json(path)
-        names = content.get("runs") if isinstance(content, dict) else None
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("runs are not names")
-        tuned = content.get("tuned", [])
-        if not isinstance(tuned, list) or not all(re.fullmatch(OPTION, str(option)) for option in tuned):
-            raise ValueError("tuned are not options")
+        validated(_Manifest, content)
         return content
     except FileNotFoundError as error:
         studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))
@@ -116,17 +118,11 @@ def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
             config = {**trained, "seed": row["seed"]}
             for setting, value in zip(row["setting"].split(", "), str(row["value"]).split(", "), strict=True):
                 group, _, key = setting.partition(".")
-                config[group] = {**config[group], key: _parsed(value)}
+                with suppress(ValueError, SyntaxError):  # else it is a text
+                    value = ast.literal_eval(value)
+                config[group] = {**config[group], key: value}
             lengths_by_key.setdefault(config_key(config, data), lengths)
     return lengths_by_key
-
-
-def _parsed(value: str) -> Any:
-    """Return the value of an option that `option_value` gave as text."""
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:

@@ -43,6 +43,8 @@ MISTAKES = {
     "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
     "training.steps=" + "x" * 500: ["training.steps=xxx", "...: expected a whole number"],
     "pe=" + "x" * 500: ["pe=xxx", "... is not a choice"],
+    "seed=" + "1" * 5000: ["seed=111", "at most 1000 characters"],
+    "pe=" + "x" * 5000: ["pe=xxx", "at most 1000 characters"],
     "nonsense": ["nonsense", "key=value"],
     "-x seed=1": ["-x is not a flag of this command", "key=value"],
     "=3": ["'=3' is not key=value"],

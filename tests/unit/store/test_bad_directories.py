@@ -70,6 +70,10 @@ BAD: dict[str, tuple[Spoil, str]] = {
     "another run's result": (lambda run: edit_result(run, run="0" * 64), "belongs to another run"),
     "no config": (lambda run: run.config.write_text("a: [1"), "config.yaml"),
     "a foreign config": (lambda run: run.config.write_text("lr: 0.1\n"), "config.yaml"),
+    "an empty section": (
+        lambda run: run.config.write_text(run.config.read_text().replace("pe:\n", "pe:\nold_pe:\n", 1)),
+        "config.yaml: pe=null is not a section of a configuration",
+    ),
     "half a curve": (
         lambda run: edit_curve(run, lambda text: "".join(text.splitlines(keepends=True)[:3])),
         "its lengths differ from",

@@ -275,10 +275,21 @@ def test_a_number_in_base_60_is_refused(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "a.yaml") == {"a": "12:30", "b": "C:x"}
 
 
-@pytest.mark.parametrize("tuned", [["__class__.x"], ["training"], "training.steps", [3]])
-def test_a_manifest_names_options(tuned: Any, tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text(json.dumps({"runs": [], "tuned": tuned}))
-    with pytest.raises(UserError, match=r"is damaged \(tuned are not options\)"):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("tuned", ["__class__.x"]),
+        ("tuned", ["training"]),
+        ("tuned", "training.steps"),
+        ("tuned", [3]),
+        ("runs", ["a/b"]),
+        ("runs", ["a" * 5000]),
+        ("runs", "a"),
+    ],
+)
+def test_a_manifest_names_runs_and_options(key: str, value: Any, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"runs": [], key: value}))
+    with pytest.raises(UserError, match=rf"is damaged \(.*({key}|is not the name of a file)"):
         read_manifest(tmp_path / "manifest.json")
 
 

@@ -24,7 +24,7 @@ from pe_experiments.store.finished import finished_run
 from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import CONFIG_DIR
-from tests.conftest import Tiny
+from tests.conftest import Script, Tiny, assert_one_sentence
 from tests.synthetic import fading, opened, write_run, write_trained_run
 
 pytestmark = pytest.mark.slow
@@ -218,8 +218,10 @@ def test_a_flipped_bit_of_the_weights_is_noticed(run: RunDirectory) -> None:
         load_model(run.path)
 
 
-def test_trust_imports_the_class(run: RunDirectory, marked: Path) -> None:
+def test_trust_imports_the_class(run: RunDirectory, marked: Path, script: Script) -> None:
     edit_config(run, lambda saved: saved["pe"].update(_target_="evil.Evil"))
+    assert_one_sentence(script("show_model", f"run={run.path}"), "names evil.Evil", "add trust=true")
+    assert not (run.results_dir / "models").exists()
     with pytest.raises(UserError, match=r"its config\.yaml records no identity"):
         load_model(run.path, trust=True)
     assert marked.exists()
