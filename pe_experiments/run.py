@@ -34,7 +34,6 @@ from pe_experiments.store.identity import untracked
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.requested import Run
-from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal import process
@@ -73,8 +72,8 @@ def run_experiment(
     Args:
         config: a configuration composed by Hydra, a `Config`, or a mapping with the keys of the command line
             (`configuration.compose.config_from_python`), such as ``{"pe": "rope", "training.steps": 100}``.
-        display: shows the progress; None shows nothing.
-        wait: if another process has the run, wait for it instead of raising an error.
+        display: of the progress; None shows nothing.
+        wait: for another process that has the run, instead of raising an error.
 
     Raises:
         UserError: the configuration cannot be run; no new directory is left and no earlier result is lost.
@@ -85,7 +84,10 @@ def run_experiment(
         if run.state not in TRAINED:
             model = _untrained_model(run)
             if _is_other_rank(run.config):
-                _train_on_other_rank(run, model, device)
+                process.end_with_parent()
+                with suppress(Diverged):  # rank 0 reports it
+                    _train(run, model, device, None)
+                process.end()
             _say_remarks(run, model, display)
             with run.directory.locked(wait=-1 if wait else 0.2):
                 if run.state not in TRAINED:  # another process may have trained it since
@@ -103,7 +105,7 @@ def evaluate_run(
         changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer``,
             ``logger``, or ``task`` to evaluate on another task. An encoding or a task may be given by name.
             Another encoding keeps the run's `PositionalEncoding.trained_arguments` that are not given.
-        display: shows the progress; None shows nothing.
+        display: of the progress; None shows nothing.
         trust: as in `load_model`.
 
     Raises:
@@ -130,7 +132,6 @@ def evaluate(run: Run, display: Display | None = None) -> Result:
 
 def try_out(run: Run) -> None:
     """Build and check what training would use, without writing anything (``dry_run=true``)."""
-    require_installed(run.config.logger)
     with use_device(run.config):
         _untrained_model(run)
 
@@ -269,20 +270,12 @@ def _train(run: Run, model: Backbone, device: str, writer: RunWriter | None) -> 
 
 
 def _is_other_rank(config: Config) -> bool:
-    """Return whether this process trains a run beside rank 0, which alone evaluates and writes."""
+    """Return whether this process only trains, beside rank 0, which alone evaluates and writes."""
     if config.trainer.devices * config.trainer.num_nodes == 1:
         return False
     from pytorch_lightning.utilities import rank_zero_only
 
     return rank_zero_only.rank != 0  # type: ignore[attr-defined]
-
-
-def _train_on_other_rank(run: Run, model: Backbone, device: str) -> None:
-    """Train beside rank 0 and end this process, without writing anything."""
-    process.end_with_parent()
-    with suppress(Diverged):  # rank 0 reports it
-        _train(run, model, device, None)
-    process.end()
 
 
 def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Result:

@@ -61,16 +61,28 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Return the rows of a ``metrics.csv`` as numbers, without empty cells."""
+    """Return the rows of a ``metrics.csv`` as numbers, without empty cells; no rows without the file."""
+    return _read_steps(path, ("step",), TRAINING_COLUMNS)
+
+
+def read_by_step(path: Path) -> list[Row]:
+    """Return the rows of a ``by_step.csv`` as `read_metrics`."""
+    return _read_steps(path, ("step", "length"))
+
+
+def _read_steps(path: Path, counts: Sequence[str], columns: Sequence[str] = ()) -> list[Row]:
     try:
-        rows = read_csv(path)
-        if rows and not set(rows[0]) <= set(TRAINING_COLUMNS):
-            raise ValueError(f"its columns are {shown(','.join(rows[0]))}")
-        metrics = [{key: _number(text) for key, text in row.items() if text} for row in rows]
-        steps: list[Any] = [row.get("step") for row in metrics]
-        if not all(isinstance(step, int) for step in steps) or steps != sorted(steps):
-            raise ValueError("a step is not a number or out of order")
-        return metrics
+        rows: list[Row] = [
+            {key: text if key == "split" else _number(text) for key, text in row.items() if text}
+            for row in read_csv(path)
+        ]
+        if columns and not {key for row in rows for key in row} <= set(columns):
+            raise ValueError(f"its columns are not {', '.join(columns)}")
+        if not all(isinstance(row.get(key), int) for row in rows for key in counts):
+            raise ValueError(f"{' or '.join(counts)} is not a number")
+        if rows != sorted(rows, key=lambda row: row["step"]):
+            raise ValueError("its steps are out of order")
+        return rows
     except (ValueError, csv.Error) as error:
         cure = "delete it to go on from the checkpoint without these rows, or add rerun=true"
         raise UserError(f"{path} is damaged ({error}); {cure}") from error
@@ -107,20 +119,6 @@ def read_curve(path: Path) -> list[Row]:
     except (KeyError, ValueError, csv.Error) as error:
         why = f"{type(error).__name__}: {error}"
         raise UserError(f"{path} is missing or damaged ({why}); add rerun=true") from error
-
-
-def read_by_step(path: Path) -> list[Row]:
-    """Return the rows of a ``by_step.csv`` as numbers, without empty cells; no rows without the file."""
-    try:
-        rows: list[Row] = [
-            {key: text if key == "split" else _number(text) for key, text in row.items() if text}
-            for row in read_csv(path)
-        ]
-        if not all(isinstance(row.get(key), int) for row in rows for key in ("step", "length")):
-            raise ValueError("a step or a length is not a number")
-        return rows
-    except (ValueError, csv.Error) as error:
-        raise UserError(f"{path} is damaged ({error}); delete it to go on without these rows") from error
 
 
 def read_run_curve(run: RunDirectory, result: Mapping[str, Any]) -> list[Row]:

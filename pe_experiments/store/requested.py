@@ -38,7 +38,6 @@ class Run:
         identity: Identity | None = None,
         directory: RunDirectory | None = None,
     ):
-        """Resolve and identify a configuration, or take the parts of a finished run that is opened."""
         self.config = config
         self.experiment = experiment or Experiment(config)
         self.identity = identity or identify(self.experiment)
@@ -52,7 +51,7 @@ class Run:
 
     @property
     def evaluation_directory(self) -> RunDirectory:
-        """Return the directory of the curve: that of the run, or of one of its later evaluations."""
+        """The directory of the curve: that of the run, or of one of its later evaluations."""
         result = self.directory.read_result()
         if result is None or result["status"] != COMPLETED:
             return self.directory
@@ -66,7 +65,7 @@ class Run:
 
     @property
     def state(self) -> State:
-        """Return how far training and evaluation are, read from disk."""
+        """How far training and evaluation are, read from disk."""
         if self.config.rerun:
             refuse_link(self.directory.path)
         state = self.directory.state()
@@ -83,20 +82,20 @@ class Run:
 
     @property
     def shown_state(self) -> State:
-        """Return the state for users: in progress if another process is training the run."""
+        """The state for users: in progress if another process is training the run."""
         state = self.state
         return State.IN_PROGRESS if state not in TRAINED and self.directory.in_use else state
 
     @property
     def remark(self) -> str:
-        """Return the remark that a dry run prints: another process has the run, or why it is new."""
+        """What a dry run prints: another process has the run, or why it is new."""
         if self.shown_state is State.IN_PROGRESS:
             return "in use by another process"
         return self.difference_to_cached_run() if self.state is State.NEW else ""
 
     @property
     def saved_config(self) -> dict[str, Any]:
-        """Return the content of ``config.yaml``: the configuration, derived values and the identity."""
+        """The content of ``config.yaml``: the configuration, derived values and the identity."""
         identity = {key: getattr(self.identity, key) for key in ("hash", "numerics", "data", "classes")}
         if self.identity.classes or self.experiment.training_callbacks:  # comparisons do not import them
             identity["config"] = self.identity.config
@@ -132,7 +131,7 @@ class Run:
 
     @property
     def header(self) -> dict[str, Any]:
-        """Return the entries of ``result.json`` that do not depend on the outcome."""
+        """The entries of ``result.json`` that do not depend on the outcome."""
         experiment = self.experiment
         header = {
             "name": self.name,

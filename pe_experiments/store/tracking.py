@@ -11,10 +11,9 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:  # imported where a logger is built, because Lightning takes s
 
 CURVE, FIGURE, TABLE = "extrapolation", "extrapolation/figure", "extrapolation/table"
 BY_STEP = "during_training"
-EXTRAS = ("tensorboard", "mlflow")  # loggers whose package is an extra of the same name
 FOLDERS = ("wandb", "tensorboard", "csv")  # of loggers that write to a folder of their name
 MAX_TAG_LENGTH = 64  # characters of a tag; Weights & Biases refuses longer ones
 DATA_DIR = "WANDB_DATA_DIR"  # where tables of an offline run wait for `wandb sync`
@@ -59,7 +57,7 @@ class LoggedRun:
 
     @property
     def texts(self) -> dict[str, str]:
-        """Return the values of the placeholders in ``configs/logger``."""
+        """The values of the placeholders in ``configs/logger``."""
         texts = {key: str(getattr(self, key)) for key in ("id", "group", "job", "study", "label", "folder")}
         results_dir = self.results_dir.absolute()
         texts |= {"results_dir": str(results_dir), "results_uri": results_dir.as_uri()}
@@ -88,16 +86,24 @@ class Loggers:
             return
         self.measured = [column for metric in metrics for column in metric.columns]
         self.config = run.config
-        require_installed(sections)
         try:
             for name, section in used_loggers(sections).items():
                 logger = _start(name, section, run)
                 self.loggers.append(logger)
                 logger.log_hyperparams(run.config)
-                _define_axes(logger, self.measured)
+                if _has_axes(logger):
+                    self._define_axes(logger.experiment.define_metric)  # type: ignore[attr-defined]
         except BaseException:
             self.close(succeeded=False)  # else the next run of this process would log to the started ones
             raise
+
+    def _define_axes(self, define: Callable[..., object]) -> None:
+        """Define the axis of every curve; the summary has no value of the curve's last point."""
+        for key in TRAINING_COLUMNS:
+            define(f"training/{key}", step_metric="training/step", hidden=key == "step")
+        for key in ("length", *self.measured):
+            define(f"{CURVE}/{key}", step_metric=f"{CURVE}/length", summary="none", hidden=key == "length")
+        define("text/*", step_metric=f"{CURVE}/length", summary="none")
 
     def training(self, row: Row) -> None:
         """Log one row of the training curve over ``training/step``."""
@@ -121,18 +127,15 @@ class Loggers:
     def by_step(self, rows: Sequence[Row]) -> None:
         """Log rows of ``by_step.csv``: for each metric and length a curve over the steps of the training."""
         for step in dict.fromkeys(row["step"] for row in rows):
-            values: dict[str, Any] = {"training/step": step}
+            values: dict[str, Any] = {}
             for row in rows:
-                if row["step"] == step:
-                    for metric in self.metrics:
-                        if row.get(metric.name) is not None:
-                            values[f"{BY_STEP}/{metric.name}/length_{row['length']}"] = row[metric.name]
-            for logger in self.loggers:
-                if _has_axes(logger):
-                    define = logger.experiment.define_metric  # type: ignore[attr-defined]
-                    for name in values.keys() - {"training/step"}:
-                        define(name, step_metric="training/step", summary="none")
-            self.log(values, step)
+                for metric in self.metrics:
+                    if row["step"] == step and row.get(metric.name) is not None:
+                        values[f"{BY_STEP}/{metric.name}/length_{row['length']}"] = row[metric.name]
+            for logger in filter(_has_axes, self.loggers):
+                for name in values:
+                    logger.experiment.define_metric(name, step_metric="training/step", summary="none")  # type: ignore[attr-defined]
+            self.log({"training/step": step} | values, step)
 
     def log(self, values: dict[str, Any], step: int) -> None:
         """Log values with every logger; W&B takes the step from the values."""
@@ -152,7 +155,6 @@ class Loggers:
                 logger.log_metrics(numbers)
 
     def close(self, succeeded: bool) -> None:
-        """End the loggers' runs."""
         for logger in self.loggers:
             logger.finalize("success" if succeeded else "failed")
             if _has_axes(logger):  # `finalize` leaves the run open for the next trainer
@@ -214,8 +216,12 @@ def _start(name: str, section: Mapping[str, Any], run: LoggedRun) -> Logger:
             reason = sentence(error.__cause__ or error)
             options = "logger.wandb.mode=offline, which needs no account, another logger, or logger=none"
             raise UserError(f"logger={name} could not start ({reason}); allowed: {options}") from error
-        if hasattr(experiment, "search_runs"):
-            _delete_earlier(logger, run)
+        if hasattr(experiment, "search_runs"):  # of MLflow, whose server may hold runs of others
+            same_name = f"attributes.run_name = '{run.id}'"
+            for earlier in experiment.search_runs([str(logger.experiment_id)], same_name):  # type: ignore[attr-defined]
+                is_same_run = earlier.data.tags.get("results_dir") == str(run.results_dir.absolute())
+                if is_same_run and earlier.info.run_id != logger.run_id:  # type: ignore[attr-defined]
+                    experiment.delete_run(earlier.info.run_id)
     if _has_axes(logger):
         experiment.tags = [*dict.fromkeys([*(experiment.tags or ()), *run.tags])]
     return logger
@@ -233,32 +239,11 @@ def _filled(value: Any, texts: Mapping[str, str]) -> Any:
     return value
 
 
-def _delete_earlier(logger: Any, run: LoggedRun) -> None:
-    """Delete earlier MLflow runs of this name and results folder; a server may hold runs of others."""
-    same_name = f"attributes.run_name = '{run.id}'"
-    for earlier in logger.experiment.search_runs([str(logger.experiment_id)], same_name):
-        is_own = earlier.data.tags.get("results_dir") == str(run.results_dir.absolute())
-        if is_own and earlier.info.run_id != logger.run_id:
-            logger.experiment.delete_run(earlier.info.run_id)
-
-
 # What loggers can do beside logging numbers, which Lightning has no common method for. A logger that has none
 # of these, such as Lightning's CSV file, gets the numbers alone.
 def _has_axes(logger: Any) -> bool:
     """Return whether a logger has axes of its own for its curves, as W&B, instead of one count of steps."""
     return hasattr(logger.experiment, "define_metric")
-
-
-def _define_axes(logger: Any, measured: Sequence[str]) -> None:
-    """Define the axis of every curve; the summary has no value of the curve's last point."""
-    if not _has_axes(logger):
-        return
-    define = logger.experiment.define_metric
-    for key in TRAINING_COLUMNS:
-        define(f"training/{key}", step_metric="training/step", hidden=key == "step")
-    for key in ("length", *measured):
-        define(f"{CURVE}/{key}", step_metric=f"{CURVE}/length", summary="none", hidden=key == "length")
-    define("text/*", step_metric=f"{CURVE}/length", summary="none")
 
 
 def _log_image(logger: Any, key: str, path: Path) -> None:
@@ -271,8 +256,6 @@ def _log_image(logger: Any, key: str, path: Path) -> None:
         experiment.add_image(key, imread(path), dataformats="HWC")
     elif hasattr(experiment, "log_artifact"):  # MLflow
         experiment.log_artifact(logger.run_id, str(path))
-    elif hasattr(experiment, "log_image"):  # Comet
-        experiment.log_image(str(path), key)
 
 
 def _log_table(logger: Any, key: str, columns: list[str], rows: list[list[Any]]) -> None:
@@ -286,14 +269,6 @@ def _log_table(logger: Any, key: str, columns: list[str], rows: list[list[Any]])
     elif hasattr(experiment, "log_table"):  # MLflow
         by_column = {column: [row[n] for row in rows] for n, column in enumerate(columns)}
         experiment.log_table(logger.run_id, by_column, f"{key}.json")
-
-
-def require_installed(sections: LoggerSections) -> None:
-    """Raise an error if a logger of the configuration is not installed."""
-    for name in used_loggers(sections):
-        if name in EXTRAS and not find_spec(name):
-            how = f'install it with pip install -c constraints.txt -e ".[{name}]"'
-            raise UserError(f"logger={name}: {name} is not installed; {how}")
 
 
 def upload_command(directory: RunDirectory) -> str | None:

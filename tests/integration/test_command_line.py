@@ -82,7 +82,6 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "evaluate evaluation.lengths=[5]": ["run is missing"],
     "compare foo": ["'foo' is not key=value; --help lists the options"],
     "evaluate +run=foo": ["run=foo", "no run"],
-    "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
     "export run=results/nothing out=x": ["nothing", "no run"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
 }

@@ -16,7 +16,6 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.evaluation.metrics import METRICS
 from pe_experiments.run import run_experiment
-from pe_experiments.store import tracking
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import upload_command
@@ -268,16 +267,6 @@ def test_runs_of_others_on_a_server_stay(tiny: Tiny, tmp_path: Path, monkeypatch
     (experiment,) = [found for found in client.search_experiments() if found.name == "pe_experiments"]
     runs = client.search_runs([experiment.experiment_id])
     assert sorted(Path(run.data.tags["results_dir"]).name for run in runs) == ["mine", "others"]
-
-
-def test_a_logger_that_is_not_installed_is_one_sentence(
-    tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "find_spec", lambda package: None)
-    brings = r'logger=mlflow: mlflow is not installed; install it with pip install .* "\.\[mlflow\]"'
-    with pytest.raises(UserError, match=brings):
-        run_experiment(tiny("logger=mlflow").config)
-    assert not list((results / "runs").iterdir())
 
 
 def test_a_logger_that_cannot_start_ends_those_before_it(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
