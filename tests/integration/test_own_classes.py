@@ -18,73 +18,60 @@ from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny
 from tests.integration import user_encodings
 from tests.processes import Started, wait_for
 
-USER_ENCODINGS = "tests.integration.user_encodings"
-
-
-@pytest.mark.parametrize("name", ["PoolsAll", "SeesOneKeyTooMany", "GatedByTheFuture"])
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_a_decoder_that_looks_ahead_is_refused(name: str, batch_size: int, tiny: Tiny) -> None:
-    options = (f"pe={USER_ENCODINGS}.{name}", f"training.batch_size={batch_size}")
-    with pytest.raises(UserError, match=f"pe: {name} looks ahead.*looks_ahead = True"):
-        check_own_classes(tiny(*options))
-    check_own_classes(tiny(*options, "model=encoder"))
-
-
-@pytest.mark.parametrize("name", ["MeansToPool", "Noisy", "EditsEmbeddings"])
-def test_a_right_encoding_passes(name: str, tiny: Tiny) -> None:
-    check_own_classes(tiny(f"pe={USER_ENCODINGS}.{name}"))
-
-
-def test_only_classes_from_outside_are_checked(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_classes, "_check_model", lambda experiment: pytest.fail("checked"))
-    assert run_experiment(tiny("pe=rope").config).status == "completed"
-    with pytest.raises(pytest.fail.Exception, match="checked"):
-        run_experiment(tiny(f"pe={USER_ENCODINGS}.Recency").config)
-
-
-def test_position_ids_that_tell_the_answer_are_refused(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="coupling ids of TellingIds depend on the values of its answers"):
-        check_own_classes(tiny(f"task={USER_ENCODINGS}.TellingIds", "positions=task"))
+USER = "tests.integration.user_encodings"
+OTHERS = "tests.integration.implementations"
 
 
 class NoAnswers(Copy):
     answers = 0
 
 
-def test_a_task_without_answers_is_refused(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match="answers=0, expected None or 1 to vocab_size"):
-        check_own_classes(tiny(f"task={__name__}.NoAnswers"))
+DEFECTS = {
+    f"pe={USER}.PoolsAll": "pe: PoolsAll looks ahead.*looks_ahead = True",
+    f"pe={USER}.SeesOneKeyTooMany training.batch_size=1": "pe: SeesOneKeyTooMany looks ahead",
+    f"pe={USER}.GatedByTheFuture": "pe: GatedByTheFuture looks ahead",
+    f"pe={USER}.AheadInEvaluation": "pe: AheadInEvaluation looks ahead",
+    f"pe={USER}.NotANumberFar evaluation.lengths=[1000]": "at evaluation length 1000 are NaN or infinite",
+    f"pe={USER}.NoisyInEvaluation": "pe: NoisyInEvaluation: two equal calls give different",
+    f"pe={USER}.WrongShapeInEvaluation": "pe fails at evaluation length 40",
+    f"pe={OTHERS}.OwnGenerator": "pe: OwnGenerator: two equal calls give different results",
+    f"pe={OTHERS}.Raises": r"pe fails .*KeyError: .* \(implementations\.py:\d+, in bias\)$",
+    f"task={USER}.WrongAnswers": r"task: WrongAnswers at length .* solve says",
+    f"task={USER}.TellingIds positions=task": "coupling ids of TellingIds depend on the values",
+    f"task={__name__}.NoAnswers": "answers=0, expected None or 1 to vocab_size",
+}
 
 
-def test_nan_at_an_evaluation_length_is_refused(tiny: Tiny) -> None:
-    encoding = f"pe={USER_ENCODINGS}.NotANumberFar"
-    check_own_classes(tiny(encoding))
-    with pytest.raises(UserError, match="at evaluation length 1000 are NaN or infinite"):
-        check_own_classes(tiny(encoding, "evaluation.lengths=[1000]"))
+@pytest.mark.parametrize("options", DEFECTS)
+def test_a_part_with_a_defect_is_refused(options: str, tiny: Tiny) -> None:
+    experiment = tiny("evaluation.lengths=[4,40]", *options.split())
+    with pytest.raises(UserError, match=DEFECTS[options]):
+        check_own_classes(experiment)
 
 
 @pytest.mark.parametrize(
-    ("part", "sentence"),
+    "options",
     [
-        ("pe=user_encodings.AheadInEvaluation", "pe: AheadInEvaluation looks ahead"),
-        ("pe=implementations.OwnGenerator", "pe: OwnGenerator: two equal calls give different results"),
-        ("pe=user_encodings.NoisyInEvaluation", "pe: NoisyInEvaluation: two equal calls give different"),
-        ("pe=user_encodings.WrongShapeInEvaluation", "pe fails at evaluation length 40"),
-        ("pe=implementations.Raises", r"pe fails .*KeyError: .* \(implementations\.py:\d+, in bias\)$"),
-        ("task=user_encodings.WrongAnswers", r"task: WrongAnswers at length .* solve says"),
+        *(f"pe={USER}.{name}" for name in ("MeansToPool", "Noisy", "EditsEmbeddings", "NotANumberFar")),
+        *(f"pe={USER}.{name} model=encoder" for name in ("PoolsAll", "SeesOneKeyTooMany")),
     ],
 )
-def test_a_part_with_a_defect_is_refused(part: str, sentence: str, tiny: Tiny) -> None:
-    experiment = tiny(part.replace("=", "=tests.integration."), "evaluation.lengths=[4,40]")
-    with pytest.raises(UserError, match=sentence):
-        check_own_classes(experiment)
+def test_a_right_encoding_passes(options: str, tiny: Tiny) -> None:
+    check_own_classes(tiny(*options.split()))
+
+
+def test_only_classes_from_outside_are_checked(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_classes, "_check_model", lambda experiment: pytest.fail("checked"))
+    assert run_experiment(tiny("pe=rope").config).status == "completed"
+    with pytest.raises(pytest.fail.Exception, match="checked"):
+        run_experiment(tiny(f"pe={USER}.Recency").config)
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])
 def test_random_numbers_are_refused_before_an_evaluation(model: str, tiny: Tiny) -> None:
     run = run_experiment(tiny("pe=none", f"model={model}").config).directory.path
     with pytest.raises(UserError, match=r"two equal calls give different results; draw while"):
-        evaluate_run(run, {"pe": {"_target_": f"{USER_ENCODINGS}.NoisyInEvaluation"}})
+        evaluate_run(run, {"pe": {"_target_": f"{USER}.NoisyInEvaluation"}})
     assert not list(run.glob("evaluations/*"))
 
 
@@ -95,7 +82,7 @@ def test_a_misspelt_hook_gives_a_remark(tiny: Tiny, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, results: Path) -> None:
-    outcome = script("train", *TINY, f"results_dir={results}", f"pe={USER_ENCODINGS}.ExitsLate")
+    outcome = script("train", *TINY, f"results_dir={results}", f"pe={USER}.ExitsLate")
     assert outcome.code == 1
     assert "RuntimeError: a part ends the program with " in outcome.out
 
@@ -105,7 +92,7 @@ def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> No
     """The encoding takes nearly all of the time, so the signal arrives in it."""
     running = Started(
         TRAIN, *TINY, "training.steps=2000", f"results_dir={results}",
-        f"pe={USER_ENCODINGS}.Slow",
+        f"pe={USER}.Slow",
         cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)},
     )  # fmt: skip
     wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)

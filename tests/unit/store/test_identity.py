@@ -31,17 +31,9 @@ from pe_experiments.encodings import PositionalEncoding
 FACTOR = 1.0
 
 
-class Base(PositionalEncoding):
-    power = 1
-
-
-class Slope(Base):
-    def __init__(self, shape, slope: float = 0.1):
-        super().__init__(shape)
-        self.slope = slope
-
+class Slope(PositionalEncoding):
     def bias(self, q_BHTK, k_BHSK, at):
-        return -self.slope * FACTOR * at.relative_positions_BTS[:, None].abs().float()
+        return -FACTOR * at.relative_positions_BTS[:, None].abs().float()
 """
 
 

@@ -139,15 +139,6 @@ def test_a_chain_of_runs_hands_the_original_length_down(tiny: Tiny, child: Child
     assert length_after(child, stated, ("rope_ntk", 24)) == 9
 
 
-def test_an_encoding_keeps_the_lengths_it_was_trained_with(tiny: Tiny, child: Child) -> None:
-    parent = tiny("pe=t5")
-    extended = child(write_trained_run(parent), "training.max_length=24")
-    grandchild = child(write_trained_run(extended), "training.max_length=30")
-    before, after, last = (run.components["pe"].build(run.shape) for run in (parent, extended, grandchild))
-    assert (after.num_buckets, after.max_distance) == (before.num_buckets, before.max_distance)
-    assert last.max_distance == before.max_distance
-
-
 def loaded(experiment: Experiment) -> tuple[Backbone, str]:
     """Return the model with its parent's weights, and the remark about them."""
     model = experiment.untrained_model()
@@ -213,9 +204,6 @@ def test_the_batches_follow_those_of_the_parent(tiny: Tiny, child: Child) -> Non
     grandchild = child(write_trained_run(extended))
     next_batch = parent.batches.batch(2 * BATCHES_PER_DRAW)
     assert torch.equal(grandchild.batches.batch(0).tokens_BT, next_batch.tokens_BT)
-    longer = child(write_trained_run(child(run, "pe=none"), steps=17))  # its parent began at 16, ended at 33
-    next_batch = parent.batches.batch(3 * BATCHES_PER_DRAW)
-    assert torch.equal(longer.batches.batch(0).tokens_BT, next_batch.tokens_BT)
 
 
 def test_a_parent_that_is_not_a_completed_run_is_refused(tiny: Tiny, child: Child, tmp_path: Path) -> None:
