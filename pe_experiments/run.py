@@ -166,7 +166,7 @@ def _untrained_model(run: Run) -> Backbone:
 
 @contextmanager
 def _explained_failures() -> Iterator[None]:
-    """Turn PyTorch's error for too little memory into one sentence, and an exit of a part into an error."""
+    """Explain PyTorch's error for too little memory, and turn an exit of a part into an error."""
     try:
         yield
     except SystemExit as error:
@@ -174,25 +174,21 @@ def _explained_failures() -> Iterator[None]:
     except (RuntimeError, MemoryError, UserError) as error:  # on a CPU it has no class of its own
         on_cpu = "not enough memory" in str(error) or "allocate memory" in str(error)
         if on_cpu or isinstance(error, torch.OutOfMemoryError | MemoryError):
-            raise UserError(
-                "this machine has too little memory for this run; lower model.d_model, model.num_layers, "
-                "training.batch_size, training.max_length or evaluation.lengths"
-            ) from error
+            lower = "model.d_model, model.num_layers, training.batch_size, training.max_length"
+            problem = "this machine has too little memory for this run"
+            raise UserError(f"{problem}; lower {lower} or evaluation.lengths") from error
         raise
 
 
 def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
-    """Print remarks on a run before it is trained."""
     task = run.experiment.components["task"].choice
     catalogue = yaml.load(CATALOGUE.read_text(), Loader=LOADER)
     tier = catalogue["tasks"].get(task, {}).get("tier", "quick")
     if tier != "quick" and not isinstance(run.experiment.task, Text):
         first = catalogue["try_first"].get(task, "copy")
         time = {"hour": "an hour of one core or more", "gpu": "hours of a GPU"}[tier]
-        display.say(
-            f"{task} takes {time} until an encoding learns it; try task={first} first, and more steps than "
-            f"training.steps={run.config.training.steps} here"
-        )
+        more = f"more steps than training.steps={run.config.training.steps} here"
+        display.say(f"{task} takes {time} until an encoding learns it; try task={first} first, and {more}")
     for remark in remarks_of(model.encodings):
         say(remark)
     if names := untracked(run.identity.classes):
@@ -258,8 +254,8 @@ def _train(run: Run, model: Backbone, device: str, writer: RunWriter | None) -> 
     if writer:
         writer.begin_training(device, first_step)
     if checkpoint:
-        cure = "delete it to train this run from the start, or add rerun=true"
-        load_weights(model, checkpoint, path, f"{path} contains the weights of another model; {cure}")
+        mismatch = f"{path} contains the weights of another model; delete it, or add rerun=true"
+        load_weights(model, checkpoint["state_dict"], path, mismatch)
         if checkpoint["finished"]:
             return first_step
     elif run.config.init_from:

@@ -21,7 +21,7 @@ from pe_experiments.drawing import markdown_table
 from pe_experiments.models import Backbone, Transformer
 from pe_experiments.store.csv_files import Row
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.finished import MOST_BYTES
+from pe_experiments.store.finished import MOST_MODEL_BYTES, refuse_infinite
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
 from pe_experiments.store.requested import Run
@@ -60,7 +60,7 @@ def write_model_folder(run: Run, model: Backbone, curve: list[Row], folder: Path
     received = {}  # read before anything is written, since a stranger may have made the run
     for path in (run.directory.curve, run.directory.figure):
         with user_errors(str(path), "cannot be read"):
-            require_file(path, MOST_BYTES)
+            require_file(path, MOST_MODEL_BYTES)
             received[path.name] = path.read_bytes()
     with TemporaryDirectory() as scratch:
         draft = Path(scratch) / WEIGHTS
@@ -182,15 +182,14 @@ def read_model_folder(folder: Path, trust: bool) -> tuple[Experiment, Backbone]:
         raise UserError(f"{option}: its tokens are those of another Python's library, the default text")
     weights = inside(folder, WEIGHTS)
     try:
-        require_file(weights, MOST_BYTES)
+        require_file(weights, MOST_MODEL_BYTES)
         _refuse_larger_model(experiment, weights)
         model = experiment.untrained_model()
         load_model(model, str(weights))
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         why = one_line(str(error))
         raise UserError(f"{weights} is missing, damaged or of another model ({why})") from error
-    if not all(parameter.isfinite().all() for parameter in model.parameters()):
-        raise UserError(f"{weights} is damaged (its weights are NaN or infinite)")
+    refuse_infinite(model, weights)
     return experiment, model
 
 

@@ -133,7 +133,6 @@ def _exit_code(
 
 
 def _unexpected(error: BaseException) -> str:
-    """Write the traceback of an unexpected error to a temporary file and return the message."""
     place = error_place(error) or " (unexpected)"
     with tempfile.NamedTemporaryFile(prefix="pe_experiments_", suffix=".log", delete=False) as log:
         log.write("".join(traceback.format_exception(error)).encode(errors="backslashreplace"))

@@ -57,8 +57,6 @@ def evaluate(cfg: DictConfig) -> None:
 
 
 class ShowModelSettings(RunSettings):
-    """The options of ``configs/show_model.yaml``."""
-
     length: Length | None
     examples: Annotated[int, Field(ge=1, le=10_000)]
     out: Folder | None
@@ -100,8 +98,6 @@ def show_model(cfg: DictConfig) -> None:
 
 
 class ExportSettings(RunSettings):
-    """The options of ``configs/export.yaml``."""
-
     out: Folder
     push_to_hub: Repository | None
 

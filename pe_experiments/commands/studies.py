@@ -15,8 +15,6 @@ from pe_experiments.terminal.files import write_atomically
 
 
 class CompareSettings(Section):
-    """The options of ``configs/compare.yaml``."""
-
     results_dir: Folder
     study: Study | None
     out: Folder | None
@@ -49,8 +47,6 @@ def compare(cfg: DictConfig) -> None:
 
 
 class ResultsSettings(Section):
-    """The options of ``configs/results.yaml``."""
-
     results_dir: Folder
     publish: Study | None
     check: bool

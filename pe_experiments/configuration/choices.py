@@ -67,7 +67,6 @@ HINTS = {
 
 
 def choices_of(group: str) -> list[str]:
-    """Return the shipped choices of a config group."""
     return sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
 
 
@@ -78,7 +77,6 @@ def choices_in_folders(group: str) -> list[str]:
 
 
 def read_choice(group: str, choice: str) -> dict[str, Any]:
-    """Return the content of a shipped YAML file."""
     content: Any = OmegaConf.to_container(OmegaConf.load(CONFIG_DIR / group / f"{choice}.yaml"))
     return content
 

@@ -294,7 +294,6 @@ class Signature:
 
 @cache
 def signature_of(cls: type) -> Signature:
-    """Return the configured arguments of a class."""
     skipped = next((count for group, count in LEADING_ARGUMENTS.items() if issubclass(cls, KINDS[group])), 0)
     excluded = SET_BY_TRAINING if issubclass(cls, optim.Optimizer) else ()
     parameters = inspect.signature(cls).parameters
@@ -331,7 +330,6 @@ def signature_of(cls: type) -> Signature:
 
 
 def _short(value: Any) -> str:
-    """Return the value of an argument as it appears in a label."""
     if isinstance(value, float):
         return repr(value).removesuffix(".0")  # all digits, so that labels differ
     if isinstance(value, list | tuple):

@@ -135,7 +135,6 @@ def bounded_columns() -> dict[str, tuple[float, float]]:
 
 
 def _number(text: str) -> int | float | None:
-    """Return a cell as an int or a float, or None if it is empty."""
     if not text:
         return None
     if text.isdigit() and len(text) < 16:  # small enough to be exact as a float, too

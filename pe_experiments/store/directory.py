@@ -90,8 +90,6 @@ class _Result(Received):
 
 
 class _Environment(Received):
-    """The entries of ``environment.json`` on which the package relies."""
-
     pe_experiments: TableText = ""
     commit: TableText | None = None
     device: TableText = ""

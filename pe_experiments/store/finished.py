@@ -25,7 +25,7 @@ from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError, allowed, few, one_line, shown
 from pe_experiments.terminal.files import require_file
 
-MOST_BYTES = 16 << 30  # of a checkpoint: a billion parameters and the state of their optimizer
+MOST_MODEL_BYTES = 16 << 30  # a billion parameters and the state of their optimizer
 
 
 def finished_run(
@@ -91,54 +91,45 @@ def finished_run(
 def _refuse_edited_code(
     option: str, recorded: Record, encoding: Mapping[str, Any], current: Identity, changes: Mapping[str, Any]
 ) -> None:
-    """Raise an error if data or classes not replaced by ``changes`` have been edited since training.
+    """Raise an error if data or classes have been edited since training, except what ``changes`` replace.
 
     ``encoding`` is the section of the trained encoding, whose files do not count if it is replaced.
     """
-    replaced: set[str] = set()
-    if "pe" in changes:
-        values = [value for section in (encoding, changes["pe"]) for _, value in leaves(section)]
-        replaced = {name for value in values for name in (str(value), Path(str(value)).name)}
+    encodings = (encoding, changes["pe"]) if "pe" in changes else ()
+    values = [str(value) for section in encodings for _, value in leaves(section)]
+    replaced = {name for value in values for name in (value, Path(value).name)}
     digests = [(recorded.data, current.data)]
     for group in {**recorded.classes, **current.classes}.keys() - changes.keys():
         digests.append((recorded.classes.get(group, {}), current.classes.get(group, {})))
-    edited = []
-    for old, new in digests:
-        edited += [name for name in old | new if old.get(name) != new.get(name) and name not in replaced]
-    if edited:
+    edited = [name for old, new in digests for name in old | new if old.get(name) != new.get(name)]
+    if edited := [name for name in edited if name not in replaced]:
         raise UserError(f"{option}: {few(edited)} changed since it was trained; train it again")
 
 
 def trained_model(run: Run) -> Backbone:
     """Return the model of the experiment with the weights of the run."""
-    experiment, directory = run.experiment, run.directory
-    if not directory.checkpoint.exists():
+    path = run.directory.checkpoint
+    if not path.exists():
         cure = "add rerun=true to train it again"
-        raise UserError(f"{directory.checkpoint} is missing, so the run cannot be evaluated; {cure}")
-    checkpoint = read_checkpoint(directory.checkpoint, run.identity.hash)
-    recorded = (directory.read_result() or {}).get("checkpoint")
-    if recorded != file_digest(directory.checkpoint):
-        raise UserError(f"{directory.checkpoint} is damaged (its content changed since the run finished)")
-    model = experiment.untrained_model()
-    label = experiment.components["pe"].label
+        raise UserError(f"{path} is missing, so the run cannot be evaluated; {cure}")
+    checkpoint = read_checkpoint(path, run.identity.hash)
+    if (run.directory.read_result() or {}).get("checkpoint") != file_digest(path):
+        raise UserError(f"{path} is damaged (its content changed since the run finished)")
+    model = run.experiment.untrained_model()
+    label = run.experiment.components["pe"].label
     mismatch = f"pe={label} has different parameters than the trained encoding of {run.name}"
-    mismatch += "; only encodings with the same parameters can use its weights"
-    load_weights(model, checkpoint, directory.checkpoint, mismatch)
+    load_weights(model, checkpoint["state_dict"], path, mismatch)
     return model
 
 
 def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any]:
-    """Return the checkpoint.
-
-    Args:
-        path: of the checkpoint.
-        run_hash: the hash of the run that must have written it (`Identity.hash`).
+    """Return a checkpoint that the run of this `Identity.hash` must have written.
 
     Raises:
-        UserError: the checkpoint is damaged or was not written by this run.
+        UserError: it is damaged or was not written by this run.
     """
     try:
-        require_file(path, MOST_BYTES)
+        require_file(path, MOST_MODEL_BYTES)
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
         required = {"state_dict", "finished"}
         if type(checkpoint["global_step"]) is not int or not required <= checkpoint.keys():
@@ -151,17 +142,21 @@ def read_checkpoint(path: Path, run_hash: str) -> dict[str, Any]:
     return checkpoint
 
 
-def load_weights(model: nn.Module, checkpoint: dict[str, Any], path: Path, mismatch: str) -> None:
-    """Load the weights of a checkpoint into an untrained model.
+def load_weights(model: nn.Module, weights: Any, path: Path, mismatch: str) -> None:
+    """Load the weights of the checkpoint in ``path`` into an untrained model.
 
     Raises:
         UserError: the weights do not fit the model (with the message ``mismatch``) or are not finite.
     """
     try:
-        weights = {name.removeprefix("model."): value for name, value in checkpoint["state_dict"].items()}
-        model.load_state_dict(weights)
+        model.load_state_dict({name.removeprefix("model."): value for name, value in weights.items()})
     except (RuntimeError, AttributeError, TypeError) as error:
         raise UserError(mismatch) from error
+    refuse_infinite(model, path)
+
+
+def refuse_infinite(model: nn.Module, path: Path) -> None:
+    """Raise an error if the weights that were read from this file are NaN or infinite."""
     if not all(parameter.isfinite().all() for parameter in model.parameters()):
         raise _damaged(path, "its weights are NaN or infinite")
 

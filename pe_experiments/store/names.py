@@ -91,7 +91,6 @@ def leaves(node: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def texts(node: Any) -> Iterator[str]:
-    """Yield the texts in nested mappings and lists."""
     if isinstance(node, str):
         yield node
     elif isinstance(node, Mapping | list | tuple):

@@ -13,7 +13,7 @@ depend on no length, so a run with one of them passes on its own training length
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,12 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     place = {key: requested.get(key) for key in ParentPlace.model_fields}
     parent = _parent_run(**validated(ParentPlace, place).model_dump())
     saved = parent.directory.read_config()
-    keys = {*explicit_keys, *_changed_keys(requested)}
+    # The keys of settings that differ from the defaults, for example because of a preset, are explicit, too.
+    defaults = dict(leaves(resolved(compose_config())))
+    changed = {path for path, value in leaves(requested) if path not in defaults or defaults[path] != value}
+    keys = {*explicit_keys}
+    for section, *path in changed:
+        keys.add(section if (section, "_target_") in changed else ".".join([section, *path]))
     merged = with_settings(saved, requested, keys)
     child = requested | {section: merged[section] for section in INHERITED_SECTIONS}
     training, parent_training = child["training"], saved["training"]
@@ -114,8 +119,8 @@ def copy_parent_weights(model: nn.Module, experiment: Experiment) -> str:
                 new_weights.append(name)
             else:
                 shapes = f"has the shape {list(weight.shape)} here and {list(parent_weight.shape)} there"
-                same = "allowed: the task's symbols and the model's sizes as they were there"
-                raise UserError(f"init_from={config.init_from}: {name} {shapes}; {same}")
+                cure = "allowed: the task's symbols and the model's sizes as they were there"
+                raise UserError(f"init_from={config.init_from}: {name} {shapes}; {cure}")
     remark = f"continues {config.parent.name} with its weights"
     if config.parent.length:
         remark += f"; original length of its encoding: {config.parent.length} tokens"
@@ -140,14 +145,6 @@ def _parent_run(init_from: str, results_dir: str, trust: bool) -> Run:
     if not directory.checkpoint.exists():
         raise UserError(f"init_from={directory.path}: its weights are missing ({directory.checkpoint})")
     return run
-
-
-def _changed_keys(config: ConfigMapping) -> Iterator[str]:
-    """Yield the keys of settings that differ from the defaults, for example because of a preset."""
-    defaults = dict(leaves(resolved(compose_config())))
-    changed = {path for path, value in leaves(config) if path not in defaults or defaults[path] != value}
-    for section, *path in changed:
-        yield section if (section, "_target_") in changed else ".".join([section, *path])
 
 
 def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfig:

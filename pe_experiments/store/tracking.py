@@ -106,7 +106,6 @@ class Loggers:
         define("text/*", step_metric=f"{CURVE}/length", summary="none")
 
     def training(self, row: Row) -> None:
-        """Log one row of the training curve over ``training/step``."""
         self.log({f"training/{key}": value for key, value in row.items()}, row["step"])
 
     def curve(self, rows: Sequence[Row], texts: Sequence[Row]) -> None:
@@ -228,7 +227,6 @@ def _start(name: str, section: Mapping[str, Any], run: LoggedRun) -> Logger:
 
 
 def _filled(value: Any, texts: Mapping[str, str]) -> Any:
-    """Return the arguments of a logger with ``{folder}``, ``{name}`` and so on replaced."""
     if isinstance(value, Mapping):
         return {key: _filled(item, texts) for key, item in value.items()}
     if isinstance(value, list):

@@ -36,10 +36,7 @@ from pe_experiments.terminal.files import inside, write_atomically
 class RunWriter(console.Observer):
     """Write the files of one training or evaluation in a ``with`` block, at whose end the loggers end.
 
-    Args:
-        run: the requested run.
-        directory: directory of the run or of one of its evaluations, locked by this process.
-        display: shows when the training begins, and what evaluations during it cost.
+    ``directory`` is that of the run or of one of its evaluations, locked by this process.
     """
 
     def __init__(self, run: Run, directory: RunDirectory, display: console.Display):
@@ -109,7 +106,6 @@ class RunWriter(console.Observer):
         self.started = time.monotonic()
 
     def row(self, row: Row) -> None:
-        """Append a row to ``metrics.csv`` and log it."""
         with self.directory.metrics.open("a", newline="") as file:
             file.write(to_csv(TRAINING_COLUMNS, [row], header=False))
         self._log(row)

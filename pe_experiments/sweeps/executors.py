@@ -42,8 +42,6 @@ LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run."""
-
     error: str = ""  # a sentence, if it failed
     not_applicable: bool = False  # whether the error is that its valid parts do not fit together
     lines: tuple[str, ...] = ()  # what it printed
@@ -176,7 +174,6 @@ class _Job:
 
 
 def _end_with(pid: int) -> None:
-    """End this process when another one has ended."""
     while True:
         try:
             os.kill(pid, 0)  # raises an error if there is no such process
@@ -259,7 +256,6 @@ def executor_for(kind: str, settings: LauncherConfig, config: Config) -> Executo
 
 
 def gpus() -> tuple[str, ...]:
-    """Return the visible GPUs, each as a value of CUDA_VISIBLE_DEVICES."""
     import torch
 
     count = torch.cuda.device_count()

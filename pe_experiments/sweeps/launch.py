@@ -40,8 +40,6 @@ LAUNCHED: list[Job] = []  # all runs of the current sweep, which a sweeper may l
 
 @dataclass(eq=False)
 class Job:
-    """One run of a sweep."""
-
     overrides: list[str]  # arguments of train.py for this run alone
     flags: Sequence[str] = ()  # of the sweep's command, which select the user's config files
     run: Run | None = None  # None if the configuration is invalid
@@ -105,8 +103,6 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
         title = str(config.get("study") or "sweep")
         if ready := sum(job.done or job.state is State.PUBLISHED for job in jobs):
             say(f"{title}: {ready} of {len(jobs)} runs are finished already")
-        for reason, invalid in by_reason(job for job in jobs if job.run is None).items():
-            say(f"{title}: {len(invalid)} of {len(jobs)} runs cannot start: {reason}")
         pending = {job: job.run for job in jobs if job.run and job.pending}
         if pending:
             executor = executor_for(launcher.kind, settings, next(iter(pending.values())).config)
@@ -153,7 +149,6 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> li
 
 
 def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
-    """Return the checked configuration of a run, without Hydra's own section."""
     from pe_experiments.store.parent import inherited
 
     own_keys = [str(key) for key in composed if key != "hydra"]
@@ -165,7 +160,6 @@ def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
 
 
 def _read_state(job: Job, run: Run, published: Callable[[Path], Published]) -> None:
-    """Set the state of a run, from its directory or from the published study."""
     job.state = run.shown_state
     if job.state in (State.FAILED, State.DIVERGED):
         job.reason = str((run.directory.read_result() or {}).get("reason", ""))
@@ -185,7 +179,6 @@ def _read_state(job: Job, run: Run, published: Callable[[Path], Published]) -> N
 
 
 def _config_flags(config: DictConfig) -> list[str]:
-    """Return the flags ``--config-dir`` and ``--config-name`` of the command."""
     folders = [
         source.path for source in config.hydra.runtime.config_sources if source.provider == "command-line"
     ]
@@ -228,7 +221,6 @@ def _execute(runs: Mapping[Job, Run], executor: Executor, title: str, reports: S
 
 
 def _record(job: Job, run: Run, future: Any) -> None:
-    """Copy the outcome of a future to its job and print it."""
     try:
         outcome: Outcome = future.result()
     except Exception as error:  # raised by the executor, since calls do not raise
@@ -260,7 +252,6 @@ def _saved_steps(run: Run) -> int:
 
 
 def by_reason(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Return the jobs grouped by reason."""
     reasons: dict[str, list[Job]] = {}
     for job in jobs:
         reasons.setdefault(one_line(job.reason), []).append(job)
@@ -275,7 +266,6 @@ def totals(jobs: Iterable[Job]) -> str:
 
 
 def _say_outcome(jobs: Sequence[Job]) -> None:
-    """Print totals and each reason once, with the commands that repeat failed runs."""
     say(totals(jobs))
     for reason, skipped in by_reason(job for job in jobs if job.state is State.NOT_APPLICABLE).items():
         say(f"not applicable: {reason} ({len(skipped)} run{'s' if len(skipped) > 1 else ''})")

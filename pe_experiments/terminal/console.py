@@ -30,7 +30,6 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def complain(text: str) -> None:
-    """Print one line to stderr. Never raise."""
     if sys.stderr is not None:
         _write(printable(f"error: {text}\n"), sys.stderr)
 
@@ -55,7 +54,6 @@ def reader_left() -> bool:
 
 
 def on_terminal() -> bool:
-    """Return whether stdout is a terminal."""
     with suppress(OSError, ValueError):  # the stream is closed
         return sys.stdout is not None and sys.stdout.isatty()
     return False
@@ -137,7 +135,6 @@ class Lines(Display):
         self._show(f"{self._what} {done}/{self._total}  {', '.join(remarks)}")
 
     def _show(self, line: str) -> None:
-        """Print the line, or on a terminal replace the last one."""
         if on_terminal():
             say(line[: get_terminal_size().columns - 1], "\r")
         else:
@@ -156,7 +153,6 @@ class Lines(Display):
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in seconds, minutes or hours, as ``12 min``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

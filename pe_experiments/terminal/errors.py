@@ -38,7 +38,6 @@ class InUse(UserError):
 
 
 def disk_problem(error: BaseException) -> str | None:
-    """Return the problem with the disk that caused an error (full, read-only, over quota), or None."""
     if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
         return os.strerror(error.errno)
     return None
