@@ -161,11 +161,12 @@ def load_component(group: str, section: dict[str, Any]) -> Component:
         kind: type = Callback
     else:
         kind = KINDS[group]
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, type) and issubclass(value, kind)
-
-    cls = _imported(f"{group}._target_={target}", target, kind.__name__, fits)
+    cls = _imported(
+        f"{group}._target_={target}",
+        target,
+        kind.__name__,
+        lambda value: isinstance(value, type) and issubclass(value, kind),
+    )
     arguments = {key: value for key, value in section.items() if key not in INSTANTIATE_KEYS}
     signature = signature_of(cls)
     parameters, types = signature.parameters, signature.types

@@ -76,6 +76,7 @@ class Experiment:
         }
         model = {"_target_": config.model.target, **(config.model.model_extra or {})}
         self.components["model"] = load_component("model", model)
+        self.model_sizes = {key: getattr(config.model, key) for key in MODEL_SIZES}
         self.components["optimizer"] = load_component("optimizer", config.optimizer)
         self.callbacks = tuple(load_component(CALLBACKS, section) for section in config.trainer.callbacks)
         self.training_callbacks = tuple(filter(_may_change_training, self.callbacks))
@@ -189,10 +190,6 @@ class Experiment:
     def model_choice(self) -> str:
         """Return the most similar choice of ``configs/model``, including sizes, or the name of the class."""
         return self.components["model"].closest_choice(**self.model_sizes)[0]
-
-    @property
-    def model_sizes(self) -> dict[str, Any]:
-        return {key: getattr(self.config.model, key) for key in MODEL_SIZES}
 
     @property
     def label(self) -> str:

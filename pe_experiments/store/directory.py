@@ -271,7 +271,8 @@ class RunDirectory:
         self.complete_rerun()
         folders = [self.path, self.path.parent] if self.path.parent.name == "evaluations" else [self.path]
         for folder in folders:
-            refuse_link(folder)
+            if folder.is_symlink():
+                raise link_error(folder)
         try:
             lock = None
             while lock is None:
@@ -325,10 +326,9 @@ class RunDirectory:
             raise UserError(f"{self.path} {lost}")
 
 
-def refuse_link(folder: Path) -> None:
-    """Refuse a run whose folder is a link, which may lead to other files."""
-    if folder.is_symlink():
-        raise UserError(f"{folder} is a link, and no run is written through one; delete it")
+def link_error(folder: Path) -> UserError:
+    """Return the error of a run whose folder is a link, which may lead to other files."""
+    return UserError(f"{folder} is a link, and no run is written through one; delete it")
 
 
 def validation_loss(result: Mapping[str, Any]) -> float:

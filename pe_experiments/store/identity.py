@@ -44,28 +44,29 @@ CALL = "call"  # a random text that no other run has, for code that cannot be co
 MOST_FILES = 20  # data files with a separate digest; more files share one digest
 
 
-@dataclass(frozen=True)
+@dataclass
 class Identity:
-    """What makes two trainings the same run."""
+    """What makes two trainings the same run.
 
-    config: dict[str, Any]  # the trained configuration without default arguments
-    data: dict[str, str]  # digests of data files by name
-    classes: dict[str, dict[str, str]]  # digests of the code of user classes by config group and module
+    Attributes:
+        config: the trained configuration without default arguments.
+        data: digests of data files by name.
+        classes: digests of the code of user classes by config group and module.
+        numerics: `NUMERICS` of the package that trains it.
+        stem: beginning of the run's name: task, model, label, seed.
+        hash: of all but the stem, 64 hexadecimal digits, eight of which end the name.
+    """
+
+    config: dict[str, Any]
+    data: dict[str, str]
+    classes: dict[str, dict[str, str]]
     numerics: int
-    stem: str = ""  # beginning of the run's name: task, model, label, seed
+    stem: str = ""
 
-    @property
-    def hashed(self) -> dict[str, Any]:
-        return {part: getattr(self, part) for part in ("numerics", "config", "data", "classes")}
-
-    @cached_property
-    def hash(self) -> str:
-        """64 hexadecimal digits."""
-        return full_hash(self.hashed)
-
-    @property
-    def name(self) -> str:
-        return f"{self.stem}-{self.hash[:8]}"
+    def __post_init__(self) -> None:
+        self.hashed = {part: getattr(self, part) for part in ("numerics", "config", "data", "classes")}
+        self.hash = full_hash(self.hashed)
+        self.name = f"{self.stem}-{self.hash[:8]}"
 
     @property
     def key(self) -> str:

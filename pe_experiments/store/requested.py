@@ -13,7 +13,7 @@ from pe_experiments.store.directory import (
     TRAINED,
     RunDirectory,
     State,
-    refuse_link,
+    link_error,
     run_directory,
 )
 from pe_experiments.store.identity import Identity, Record, evaluation_key, identify
@@ -66,8 +66,8 @@ class Run:
     @property
     def state(self) -> State:
         """How far training and evaluation are, read from disk."""
-        if self.config.rerun:
-            refuse_link(self.directory.path)
+        if self.config.rerun and self.directory.path.is_symlink():
+            raise link_error(self.directory.path)
         state = self.directory.state()
         if state not in TRAINED:
             return state

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import wandb
-from pytorch_lightning.loggers import CSVLogger
 from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.evaluation.metrics import METRICS
@@ -161,27 +160,6 @@ def test_a_wandb_group_holds_the_runs_that_differ_only_in_the_seed(
     assert groups[0] == groups[1] != groups[2]
 
 
-class ListLogger(CSVLogger):
-    """A logger that somebody else wrote: it can log numbers only."""
-
-    started: list[ListLogger] = []
-
-    def __init__(self, name: str):
-        self.given_name = name
-        self.logged: list[tuple[dict[str, Any], int | None]] = []
-        self.started.append(self)
-
-    name = property(lambda self: self.given_name)
-    version = experiment = None
-
-    def log_hyperparams(self, *_: Any) -> None: ...
-
-    def finalize(self, status: str) -> None: ...
-
-    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        self.logged.append((metrics, step))
-
-
 def scalars_of(directory: RunDirectory) -> dict[str, list[tuple[int, float]]]:
     """Steps and values by name, from the event files of TensorBoard."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -276,14 +254,3 @@ def test_a_logger_that_cannot_start_ends_those_before_it(tiny: Tiny, monkeypatch
     with pytest.raises(UserError, match=r"logger=csv could not start .*CSVLoger"):
         run_experiment(tiny(*options).config)
     assert wandb.run is None
-
-
-def test_any_logger_of_lightning_gets_the_numbers(tiny: Tiny) -> None:
-    added = {"mine._target_": f"{__name__}.ListLogger", "mine.name": "'{label} of {id}'"}
-    typed = [f"+logger.{key}={value}" for key, value in added.items()]
-    result = run_experiment(tiny("logger=none", *typed).config)
-    (logger,) = ListLogger.started
-    assert logger.name == f"sinusoidal of {result.directory.name}"
-    logged = [(step, values) for values, step in logger.logged if "extrapolation/length" in values]
-    curve = [(step, values["extrapolation/exact_match"]) for step, values in logged]
-    assert curve == [(row["length"], row["exact_match"]) for row in result.curve]

@@ -15,6 +15,10 @@ from tests.conftest import Tiny
 CALLBACK = "trainer.callbacks=[{{_target_: pytorch_lightning.callbacks.{}}}]"
 MISTAKES = {
     "pe=a,b": "pe=a,b: several values need a sweep, -m 'pe=a,b'$",
+    "model.d_model=1 model.num_heads=1": "model.d_model=1: a layer norm .* allowed: 2 or more",
+    "evaluation.lengths=50": "evaluation.lengths=50: expected a list in brackets",
+    "training.lr=0.1": r"Did you mean training.learning_rate\?",
+    "pe=rotary": r"pe=rotary is not a choice. Did you mean rope\? Allowed: sinusoidal, learned, rope",
     "pe=rope +pe.base=3": "pe.base is a setting already; write pe.base=3",
     "pe=mine.X pe.slope=1": r"is written \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
