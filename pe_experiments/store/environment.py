@@ -42,12 +42,6 @@ def describe_environment(device: str) -> dict[str, Any]:
     }
 
 
-def code_versions() -> dict[str, Any]:
-    """Return the entries of `describe_environment` to which a finished run is compared."""
-    commit, edited = checkout()
-    return {"commit": commit, "edited": edited, "libraries": {"torch": metadata.version("torch")}}
-
-
 def environment_changes(environment: dict[str, Any], reference: dict[str, Any]) -> list[str]:
     """Describe the values of an environment that may affect results and differ from the reference."""
     reference_values = dict(leaves(reference))

@@ -10,7 +10,7 @@ import ast
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,14 +50,14 @@ def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> N
             return  # no lock is needed, so this works in a read-only directory, too
     with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
         content = read_manifest(manifest) if manifest.exists() else {"runs": []}
-        kept = {key: value for key, value in content.items() if key not in ("runs", "study")}
-        write_manifest(results_dir, study, [*content["runs"], *names], **(kept | facts))
+        names = (*content.pop("runs"), *names)
+        write_manifest(results_dir, study, names, **(content | facts))
 
 
-def write_manifest(results_dir: Path, study: str, names: list[str], **facts: Any) -> None:
+def write_manifest(results_dir: Path, name: str, names: Iterable[str], /, **facts: Any) -> None:
     """Write the manifest of a study with exactly these runs and ``facts`` such as ``tuned``."""
-    folder = make_folder(results_dir / study)
-    content = facts | {"study": study, "runs": sorted(set(names))}
+    folder = make_folder(results_dir / name)
+    content = facts | {"study": name, "runs": sorted(set(names))}
     write_atomically(folder / "manifest.json", json.dumps(content, indent=2) + "\n")
 
 

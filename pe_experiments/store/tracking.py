@@ -39,29 +39,22 @@ USER_HAS_DATA_DIR = DATA_DIR in os.environ
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What loggers show of a run, of one of its evaluations, or of the evaluation of a pretrained model.
-
-    The texts replace ``{id}``, ``{name}`` and so on in the arguments of a logger.
-    """
+    """What loggers show of a run, of one of its evaluations, or of the evaluation of a pretrained model."""
 
     id: str  # a logger replaces an earlier run of this name
     folder: Path  # for the loggers' files
     results_dir: Path
     config: dict[str, Any]
-    name: str = ""
-    group: str = ""
-    job: str = "evaluation"
-    study: str = ""
-    label: str = ""
+    texts: dict[str, str] = field(default_factory=dict)  # other values of `placeholders`
     tags: list[str] = field(default_factory=list)
 
     @property
-    def texts(self) -> dict[str, str]:
-        """The values of the placeholders in ``configs/logger``."""
-        texts = {key: str(getattr(self, key)) for key in ("id", "group", "job", "study", "label", "folder")}
+    def placeholders(self) -> dict[str, str]:
+        """The texts that replace ``{id}``, ``{name}`` and so on in ``configs/logger``."""
         results_dir = self.results_dir.absolute()
-        texts |= {"results_dir": str(results_dir), "results_uri": results_dir.as_uri()}
-        return texts | {"name": self.name or self.id}
+        texts = {"name": self.id, "group": "", "job": "evaluation", "study": "", "label": ""} | self.texts
+        texts |= {"id": self.id, "folder": str(self.folder)}
+        return texts | {"results_dir": str(results_dir), "results_uri": results_dir.as_uri()}
 
 
 class Loggers:
@@ -165,25 +158,21 @@ def run_loggers(
 ) -> Loggers:
     """Start the loggers of a run, or of one of its evaluations in a directory of its own."""
     experiment = run.experiment
-    label, model = experiment.label, experiment.model_choice
-    task = experiment.components["task"].choice
-    study = run.config.study or ""
-    group = f"{label}, {task} [{run.identity.family[:4]}]"
+    label, task = experiment.label, experiment.components["task"].choice
+    study = f"{run.config.study}: " if run.config.study else ""
     run_id, name, job = run.name, f"{label}, {task}, seed {run.config.seed}", "training"
     if directory is not run.directory:
         run_id, name, job = f"{run_id}-e{directory.name}", f"{name}, evaluated again", "evaluation"
-    logged = LoggedRun(
-        id=run_id,
-        folder=directory.path,
-        results_dir=Path(run.config.results_dir),
-        config=config,
-        name=name[: 2 * MAX_TAG_LENGTH],
-        group=(f"{study}: {group}" if study else group)[-2 * MAX_TAG_LENGTH :],
-        job=job,
-        study=study,
-        label=label,
-        tags=[label[:MAX_TAG_LENGTH], task[:MAX_TAG_LENGTH], model[:MAX_TAG_LENGTH]],
-    )
+    texts = {
+        "name": name[: 2 * MAX_TAG_LENGTH],
+        "group": f"{study}{label}, {task} [{run.identity.family[:4]}]"[-2 * MAX_TAG_LENGTH :],
+        "job": job,
+        "study": run.config.study or "",
+        "label": label,
+    }
+    tags = [tag[:MAX_TAG_LENGTH] for tag in (label, task, experiment.model_choice)]
+    results_dir = Path(run.config.results_dir)
+    logged = LoggedRun(run_id, directory.path, results_dir, config, texts, tags)
     return Loggers(run.config.logger, logged, metrics)
 
 
@@ -200,7 +189,7 @@ def _start(name: str, section: Mapping[str, Any], run: LoggedRun) -> Logger:
         logging.getLogger(package).setLevel(logging.WARNING)
     if name in FOLDERS:
         shutil.rmtree(run.folder / name, ignore_errors=True)
-    arguments = _filled(section, run.texts)
+    arguments = _filled(section, run.placeholders)
     has_database = "tracking_uri" in section
     # Only one process at a time creates MLflow's tables.
     with FileLock(run.results_dir / ".mlflow.lock") if has_database else nullcontext():

@@ -151,8 +151,8 @@ def look_up(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> li
 def _checked(composed: DictConfig, overrides: Sequence[str]) -> Config:
     from pe_experiments.store.parent import inherited
 
-    own_keys = [str(key) for key in composed if key != "hydra"]
-    config = validated(Config, inherited(OmegaConf.masked_copy(composed, own_keys), map(key_of, overrides)))
+    sections = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+    config = validated(Config, inherited(sections, map(key_of, overrides)))
     if config.trainer.devices * config.trainer.num_nodes > 1:
         problem = f"trainer.devices={config.trainer.devices}: a sweep trains each run on one device"
         raise UserError(f"{problem}; run it alone, without -m")
