@@ -43,7 +43,7 @@ def command(
     their traceback.
 
     Args:
-        name: name of the command, as in ``scripts/NAME.py``.
+        name: of the command, as in ``scripts/NAME.py``.
         config: name of the primary configuration, by default the name of the command.
         renamed: options whose names are config groups of other commands, and how Hydra reads them.
     """

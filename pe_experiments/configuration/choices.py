@@ -184,12 +184,7 @@ def key_of(text: str) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Return the error for a key that is not among the known ones, with those that were perhaps meant.
-
-    Args:
-        key: with its sections, as ``training.lr``.
-        known: keys of the values of a configuration, as ``training.learning_rate``.
-    """
+    """Return the error for a key, such as ``training.lr``, that is not among the known ones."""
     problem = f"{key} is not a setting"
     if hint := HINTS.get(key) or HINTS.get(key.partition(".")[0]):
         return f"{problem}; {hint}"

@@ -26,15 +26,12 @@ ABSENT = object()
 def compose_config(
     overrides: Iterable[str] = (), name: str = "config", with_hydra: bool = False
 ) -> DictConfig:
-    """Return the configuration of a command with these overrides, composed by Hydra and not yet checked.
+    """Return the configuration ``configs/NAME.yaml`` of a command with overrides, not yet checked.
 
-    Args:
-        overrides: as on the command line, such as ``pe=rope`` or ``training.steps=100``.
-        name: of the primary configuration.
-        with_hydra: keep Hydra's own section, ``hydra``.
+    Hydra's own section is left out, unless ``with_hydra``.
 
     Raises:
-        UserError: Hydra cannot compose the configuration.
+        UserError: Hydra cannot compose it.
     """
     overrides = read_overrides(list(overrides), name)
     outer_application = GlobalHydra.instance().hydra  # if this is called inside a Hydra application
@@ -122,12 +119,8 @@ def with_settings(
     """Return the configuration of a trained run with the settings of the user.
 
     Logger, devices and threads are always the user's. Options of ``trainer`` that belong to the identity of
-    the run, and everything else, are the user's only if they are among the keys.
-
-    Args:
-        saved: the configuration of the run, which may come from a stranger.
-        requested: the configuration of the user.
-        keys: that the user set, such as ``pe`` or ``training.steps``.
+    the run, and everything else, are the user's only if they are among the keys that the user set, such as
+    ``training.steps``. The saved configuration may come from a stranger.
     """
     arithmetic = saved["trainer"].keys() & set(TRAINER_OPTIONS_IN_IDENTITY)
     trainer = {**requested.get("trainer", {}), **{key: saved["trainer"][key] for key in arithmetic}}

@@ -258,10 +258,8 @@ class Config(Section):
                 "allowed: null"
             )
         if re.match(r"~|\w\w+:|\w+::", self.results_dir):  # fsspec, which writes checkpoints, reads schemes
-            problem = (
-                f"results_dir={self.results_dir} is an address, or has a ~ that the shell did not expand"
-            )
-            raise ValueError(f"{problem}; allowed: a path without them")
+            problem = f"results_dir={self.results_dir} is an address or begins with ~"
+            raise ValueError(f"{problem}; allowed: a path")
         return self
 
 
@@ -282,10 +280,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 def validated(schema: type[Schema], content: Any, *above: str) -> Schema:
     """Return validated content; raise a `UserError` for an unknown key or an invalid value.
 
-    Args:
-        schema: of the content.
-        content: a composed configuration, whose ``${...}`` are resolved, or plain values.
-        above: the keys that lead to the content.
+    The keys ``above`` lead to the content, a composed configuration or plain values.
     """
     if isinstance(content, DictConfig):
         content = resolved(content)
@@ -321,10 +316,7 @@ UNION_MEMBER = re.compile(r"list\[|constrained|literal\[|(bool|int|float|str)$")
 def complaint(error: ValidationError, *above: str, known: Iterable[str] = ()) -> UserError:
     """Return the first validation error as one sentence with key, value and what is allowed.
 
-    Args:
-        error: of pydantic.
-        above: the keys that lead to the validated content.
-        known: keys of the configuration, which the error for an unknown key may suggest.
+    The keys ``above`` lead to the content. The error for an unknown key may suggest one that is ``known``.
     """
     errors = error.errors()
     first = errors[0]

@@ -126,11 +126,9 @@ def published_keys(folder: Path) -> dict[str, set[tuple[int, int]]]:
 
 
 def read_table(path: Path, *texts: str) -> pd.DataFrame:
-    """Return a CSV as a data frame; only empty cells are NaN, since "none" is the name of an encoding.
+    """Return a CSV as a data frame, some of whose columns are texts.
 
-    Args:
-        path: the CSV.
-        texts: columns to read as text, besides those that always are.
+    Only empty cells are NaN, since "none" is the name of an encoding.
     """
     import pandas as pd
 

@@ -58,12 +58,9 @@ class LoggedRun:
 
 
 class Loggers:
-    """The started loggers of a run; without arguments, none.
+    """The started loggers of a run, by the sections of ``configs/logger``; without arguments, none.
 
-    Args:
-        sections: of ``configs/logger`` by name.
-        run: what the loggers show.
-        metrics: the registry of the run.
+    ``metrics`` is the registry of the run.
     """
 
     def __init__(
