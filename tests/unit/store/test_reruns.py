@@ -48,13 +48,6 @@ def finished(tiny: Tiny) -> RunDirectory:
     return run
 
 
-def test_a_rerun_without_an_earlier_run_also_trains_beside(tiny: Tiny) -> None:
-    """So that the same command goes on with it after an interruption."""
-    run = Run(tiny("rerun=true").config)
-    run.final_directory.path.mkdir(parents=True)
-    assert run.directory.path == Run(run.config).directory.path != run.final_directory.path
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("status", ["completed", "diverged", "error"])
 def test_killed_anywhere_a_rerun_leaves_the_old_result_or_the_new_run(
