@@ -11,14 +11,7 @@ from pydantic import Field
 
 from pe_experiments.commands.command_line import command, show_result
 from pe_experiments.configuration.choices import key_of
-from pe_experiments.configuration.schema import (
-    Folder,
-    Length,
-    Repository,
-    Section,
-    resolved,
-    validated,
-)
+from pe_experiments.configuration.schema import Folder, Length, Repository, Section, resolved, validated
 from pe_experiments.terminal.console import Lines, print_table, say
 
 if TYPE_CHECKING:  # imports torch

@@ -7,6 +7,7 @@ An `Identity` is made of the configuration of a run that is requested, or of the
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -262,7 +263,8 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     Args:
         data_files: files, and folders whose files are all included.
         components: if one of their arguments is the path of a file, this file is included; for the user's
-            classes also all files of a folder.
+            classes also all files of a folder, or all that continue the argument, as ``data.npy`` for
+            ``data``.
 
     Raises:
         UserError: one of ``data_files`` does not exist.
@@ -277,7 +279,7 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     files_by_name = {os.path.relpath(path, root): path for path in files if path.is_file()}
     for component in components:
         for value in texts(component.arguments):
-            for file in _argument_files(value, with_folders=bool(component.own_classes)):
+            for file in _argument_files(value, all_files=bool(component.own_classes)):
                 name = file.name if file.is_absolute() else value if file == Path(value) else str(file)
                 while files_by_name.get(name, file.absolute()) != file.absolute():
                     name += "'"  # another file of this name
@@ -289,12 +291,20 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     return digests
 
 
-def _argument_files(value: str, with_folders: bool) -> list[Path]:
-    """Return the file, or all files of the folder, that an argument names, if there is one."""
+def _argument_files(value: str, all_files: bool) -> list[Path]:
+    """Return the files that an argument may name: the file of this path, and with ``all_files`` more.
+
+    These are the files in the folder of this path, or else those whose names continue it.
+    """
     path = Path(value)
     try:
-        if path.is_dir() and path.name and with_folders:
+        if path.is_file() or not (all_files and path.name):
+            return [path] if path.is_file() else []
+        if path.is_dir():
             return sorted(file for file in path.rglob("*") if file.is_file())
-        return [path] if path.is_file() else []
+        continued = re.compile(re.escape(path.name) + r"[._-].*")
+        return sorted(
+            file for file in path.parent.glob("*") if continued.fullmatch(file.name) and file.is_file()
+        )
     except (OSError, ValueError):  # too long for a path, or not readable
         return []

@@ -8,14 +8,7 @@ from typing import Any
 
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config, warmup_steps
-from pe_experiments.store.directory import (
-    COMPLETED,
-    TRAINED,
-    RunDirectory,
-    State,
-    link_error,
-    run_directory,
-)
+from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, link_error, run_directory
 from pe_experiments.store.identity import Identity, Record, evaluation_key, identify
 from pe_experiments.store.names import differences, full_hash, jsonable, short_hash
 from pe_experiments.terminal.errors import UserError, few

@@ -367,8 +367,8 @@ def test_arguments_are_equal_if_type_and_value_are(
     assert before.label != after.label or not new or "true" not in given
 
 
-@pytest.mark.parametrize("argument", ["data", "./data/part.txt"])
-def test_a_folder_or_a_file_counts_by_its_content(
+@pytest.mark.parametrize("argument", ["data", "data/part", "./data/part.txt"])
+def test_a_folder_a_stem_or_a_file_counts_by_its_content(
     argument: str, write: Write, tiny: Tiny, tmp_path: Path
 ) -> None:
     write({"mine.py": f"S = 0.1\n{ENCODING}", "data/part.txt": "a"})
