@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
+from pe_experiments.comparison import load_runs
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.run import run_experiment
 from pe_experiments.store.identity import evaluation_key, identify, untracked
 from pe_experiments.store.own_code import UNTRACKED, code_digests
+from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script, Tiny, assert_one_sentence
 
 ENCODING = """
@@ -133,6 +135,19 @@ def test_an_import_within_a_function_counts_before_it_is_executed(write: Write) 
     before = digest(write(files))
     assert "later.part" not in sys.modules
     assert digest(write(files | {"later/__init__.py": "print()"})) != before
+
+
+def test_the_module_that_python_finds_counts(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is in the working directory, another comes before it on the path."""
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "helper.py").write_text("S = 0.1")
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    files = {"mine.py": f"from helper import S\n{ENCODING}", "helper.py": "S = 3"}
+    before = digest(write(files))
+    assert digest(write(files | {"helper.py": "S = 4"})) == before
+    assert digest(write(files | {"first/helper.py": "S = 0.7"})) != before
 
 
 def test_an_edited_module_that_is_not_imported_does_not_count(write: Write) -> None:
@@ -320,6 +335,22 @@ def test_a_class_without_a_file_is_trained_anew(
     assert capsys.readouterr().out.count("will not be found again; load it by its path") == 3
 
 
+def test_seeds_of_one_class_in_a_notebook_are_compared_as_one_encoding(tiny: Tiny) -> None:
+    cls = in_a_notebook(0.1)
+    base = tiny().config.model_dump(exclude={"pe"}, by_alias=True)
+    for seed in (0, 1):
+        result = run_experiment(base | {"pe": cls, "seed": seed})
+    runs = load_runs(result.run.results_dir)
+    assert runs.runs["encoding"].nunique() == 1
+    assert len(runs.runs) == 2
+
+
+def test_two_classes_of_one_name_are_refused_together() -> None:
+    parts = [made_by_a_function(slope) for slope in (0.1, 0.7)]
+    with pytest.raises(UserError, match="is the name of two different classes"):
+        run_experiment({"pe": {"_target_": "pe_experiments.encodings.mixtures.ByLayer", "encodings": parts}})
+
+
 def metric_of(scale: float) -> Callable[..., Any]:
     def measured(batch: Any, answers_BT: Any) -> Any:
         return scale * (answers_BT >= 0).double().mean(dim=1)
@@ -365,6 +396,10 @@ def test_arguments_are_equal_if_type_and_value_are(
     before, after = tiny("pe=mine.Slope"), tiny("pe=mine.Slope", f"+pe.k={given}")
     assert (identify(before).hash != identify(after).hash) is new
     assert before.label != after.label or not new or "true" not in given
+
+
+def test_a_partial_at_the_top_is_the_same_run(tiny: Tiny) -> None:
+    assert identify(tiny("+pe._partial_=true")) == identify(tiny())
 
 
 @pytest.mark.parametrize("argument", ["data", "data/part", "./data/part.txt"])
