@@ -231,7 +231,7 @@ def trained_sections(config: Mapping[str, Any]) -> dict[str, Any]:
     groups = (*ENCODING_AND_TASK, "model", "optimizer", "training")
     for section in (*groups, "trainer"):
         if not isinstance(config.get(section), Mapping):
-            raise UserError(f"{section}={shown(config.get(section))} is not a section of a configuration")
+            raise ValueError(f"{section}={shown(config.get(section))} is not a section of a configuration")
     sections = {group: dict(config[group]) for group in groups}
     for argument in IGNORED_ARGUMENTS:
         sections["model"].pop(argument, None)

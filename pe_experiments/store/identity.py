@@ -24,9 +24,10 @@ from pe_experiments.configuration.schema import (
     MODEL_SIZES,
     TrainerConfig,
     TrainingConfig,
+    validated,
     warmup_steps,
 )
-from pe_experiments.store.directory import RunDirectory
+from pe_experiments.store.directory import Received, RunDirectory
 from pe_experiments.store.names import (
     bytes_digest,
     file_digest,
@@ -148,6 +149,22 @@ def _without_defaults(
     return jsonable(sections)
 
 
+class _SavedIdentity(Received):
+    hash: str
+    numerics: int
+    data: dict[str, str]
+    classes: dict[str, dict[str, str]]
+    config: dict[str, Any] | None = None
+
+
+class _SavedConfig(Received):
+    """The entries of ``config.yaml`` on which the package relies, beside the `trained_sections`."""
+
+    identity: _SavedIdentity
+    derived: dict[str, Any]
+    parent: dict[str, Any] | None = None
+
+
 @dataclass(frozen=True)
 class Record:
     """The record of one run, from which comparisons and published studies take its configuration.
@@ -181,7 +198,7 @@ class Record:
         """
         try:
             config = without_defaults(self.trained)
-        except UserError as error:
+        except ValueError as error:
             if self.config is None:
                 problem = f"{error}, and its config.yaml records no identity that can be read without it"
                 raise UserError(f"{problem}; if it is yours, add rerun=true to its command") from error
@@ -197,25 +214,21 @@ class Record:
         """
         saved = directory.read_config() if saved is None else saved
         try:
-            identity = saved["identity"]
-            record = cls(
+            content = validated(_SavedConfig, saved)
+            identity = content.identity
+            return cls(
                 directory.name,
                 trained_sections(saved),
-                int(identity["numerics"]),
-                dict(identity["data"]),
-                dict(identity["classes"]),
-                dict(saved["derived"]),
-                str(identity["hash"]),
-                identity.get("config"),
+                identity.numerics,
+                identity.data,
+                identity.classes,
+                content.derived,
+                identity.hash,
+                identity.config,
             )
-            if not all(isinstance(digests, dict) for digests in record.classes.values()):
-                raise TypeError("section 'identity.classes' is not a mapping of mappings")
-            return record
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-            why = f"section {error} is missing" if isinstance(error, KeyError) else str(error)
-            raise UserError(
-                f"{directory.path} is not a valid run directory: config.yaml: {one_line(why)}"
-            ) from error
+        except (KeyError, ValueError) as error:
+            why = f"section {error} is missing" if isinstance(error, KeyError) else one_line(str(error))
+            raise UserError(f"{directory.path} is not a valid run directory: config.yaml: {why}") from error
 
 
 def config_key(trained: Mapping[str, Any], data: Mapping[str, str]) -> str:

@@ -73,6 +73,10 @@ BAD: dict[str, tuple[Spoil, str]] = {
         lambda run: run.config.write_text(run.config.read_text().replace("pe:\n", "pe:\nold_pe:\n", 1)),
         "config.yaml: pe=null is not a section of a configuration",
     ),
+    "a number in place of a section": (
+        lambda run: run.config.write_text(run.config.read_text().replace("derived:\n", "derived: 5\nold:\n")),
+        "config.yaml: derived=5: expected names with values",
+    ),
     "half a curve": (
         lambda run: edit_curve(run, lambda text: "".join(text.splitlines(keepends=True)[:3])),
         "its lengths differ from",
