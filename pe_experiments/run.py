@@ -194,8 +194,8 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
         why = "its code is not, or not only, what its file says, so this run will not be found again"
         say(f"{few(names)}: {why}; load it by its path, as in pe=my_module.MyEncoding")
     elif type(display) is not Display and run.state is State.NEW and not run.config.rerun:
-        # A mute display does not wait for this, which reads the configuration of every similar run.
-        if difference := run.difference_to_cached_run():
+        difference = run.difference_to_cached_run()  # reads all similar runs, which a mute display need not
+        if difference:
             display.say(f"This is a new run, {difference}.")
 
 
