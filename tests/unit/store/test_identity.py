@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.schema import Config, validated
@@ -21,34 +17,8 @@ from pe_experiments.store.identity import config_key, data_digests, identify
 from pe_experiments.store.names import jsonable
 from pe_experiments.store.own_code import code_digests
 from pe_experiments.store.requested import Run
-from pe_experiments.terminal.errors import UserError
 from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
-
-SOURCE = """
-from pe_experiments.encodings import PositionalEncoding
-
-FACTOR = 1.0
-
-
-class Slope(PositionalEncoding):
-    def bias(self, q_BHTK, k_BHSK, at):
-        return -FACTOR * at.relative_positions_BTS[:, None].abs().float()
-"""
-
-
-@pytest.fixture
-def write_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that writes ``user_code.py``, which the next import reads."""
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-
-    def write(text: str) -> None:
-        (tmp_path / "user_code.py").write_text(text)
-        sys.modules.pop("user_code", None)
-        importlib.invalidate_caches()
-
-    return write
 
 
 def name_of(experiment: Experiment) -> str:
@@ -110,23 +80,6 @@ def test_a_new_argument_with_a_default_keeps_evaluations(tiny: Tiny) -> None:
     result["evaluation"]["pe"]["base"] = 7.0
     run.result.write_text(json.dumps(result))
     assert run_experiment(config).done == "evaluated"
-
-
-@pytest.mark.slow
-def test_an_edited_run_is_trained_and_evaluated_anew(tiny: Tiny, write_code: Callable[[str], None]) -> None:
-    write_code(SOURCE)
-    first = run_experiment(tiny("pe=user_code.Slope").config)
-    shipped_run = run_experiment(tiny("pe=none").config)
-    changes = {"pe": {"_target_": "user_code.Slope"}}
-    assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
-    assert evaluate_run(shipped_run.directory.path, changes).done == "found"
-    write_code(SOURCE.replace("FACTOR = 1.0", "FACTOR = 2.0"))
-    assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
-    difference = Run(tiny("pe=user_code.Slope").config).difference_to_cached_run()
-    assert difference == f"not the run {first.run.name}: user_code has been edited"
-    assert run_experiment(tiny("pe=user_code.Slope").config).done == "trained"
-    with pytest.raises(UserError, match="user_code changed since it was trained"):
-        load_model(first.run.path, trust=True)
 
 
 def test_a_new_run_says_how_it_differs_from_the_nearest_cached_run(tiny: Tiny) -> None:

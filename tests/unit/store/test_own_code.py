@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.comparison import load_runs
 from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
-from pe_experiments.run import run_experiment
+from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.identity import evaluation_key, identify, untracked
 from pe_experiments.store.own_code import UNTRACKED, code_digests
+from pe_experiments.store.requested import Run
 from pe_experiments.terminal.errors import UserError
 from tests.conftest import Script, Tiny, assert_one_sentence
 
@@ -153,6 +155,23 @@ def test_the_module_that_python_finds_counts(
 def test_an_edited_module_that_is_not_imported_does_not_count(write: Write) -> None:
     files = {"mine.py": f"S = 0.1\n{ENCODING}", "other.py": "S = 1"}
     assert digest(write(files)) == digest(write(files | {"other.py": "S = 2"}))
+
+
+@pytest.mark.slow
+def test_an_edited_run_is_trained_and_evaluated_anew(tiny: Tiny, write: Write) -> None:
+    write({"mine.py": f"S = 0.1\n{ENCODING}"})
+    first = run_experiment(tiny("pe=mine.Slope").config)
+    shipped_run = run_experiment(tiny("pe=none").config)
+    changes = {"pe": {"_target_": "mine.Slope"}}
+    assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
+    assert evaluate_run(shipped_run.directory.path, changes).done == "found"
+    write({"mine.py": f"S = 0.7\n{ENCODING}"})
+    assert evaluate_run(shipped_run.directory.path, changes).done == "evaluated"
+    difference = Run(tiny("pe=mine.Slope").config).difference_to_cached_run()
+    assert difference == f"not the run {first.run.name}: mine has been edited"
+    assert run_experiment(tiny("pe=mine.Slope").config).done == "trained"
+    with pytest.raises(UserError, match="mine changed since it was trained"):
+        load_model(first.run.path, trust=True)
 
 
 @pytest.mark.parametrize("validation", ["timestamp", "unchecked"])
