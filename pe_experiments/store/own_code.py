@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import secrets
 import sys
+from abc import ABCMeta
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -199,21 +200,24 @@ def _constants(
 
     A name that is bound several times cannot be compared. Of a function the value is its name.
     """
-    nodes = (node for statement in body for node in ast.walk(statement) if isinstance(node, ast.Name))
-    times_bound = Counter(node.id for node in nodes if isinstance(node.ctx, ast.Store))
+    times_bound = Counter(name for statement in body for node in ast.walk(statement) for name in _bound(node))
     for statement in body:
         match statement:
-            case ast.ClassDef(name):
-                yield from _constants(statement.body, values, package, f"{prefix}{name}.")
-            case ast.FunctionDef(name, decorator_list=[]) if prefix + name in values:
-                if not times_bound[name]:
-                    yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
+            case ast.ClassDef(name) if times_bound[name] == 1:
+                if type(values.get(prefix + name)) in (type, ABCMeta):  # an Enum computes its members
+                    yield from _constants(statement.body, values, package, f"{prefix}{name}.")
+            case ast.FunctionDef(name, decorator_list=[]) if (
+                prefix + name in values and times_bound[name] == 1
+            ):
+                yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
             case ast.ImportFrom(names=aliases):
                 source = sys.modules.get(_absolute("." * statement.level + (statement.module or ""), package))
                 if source and not is_library(str(getattr(source, "__file__", ""))):
                     for alias in aliases:
-                        name = prefix + (alias.asname or alias.name)
-                        yield name, values.get(name), vars(source).get(alias.name, values.get(name))
+                        name = alias.asname or alias.name
+                        value = values.get(prefix + name)
+                        if times_bound[name] == 1:
+                            yield prefix + name, value, vars(source).get(alias.name, value)
             case ast.Assign([ast.Name(name)], node) | ast.AnnAssign(ast.Name(name), value=ast.expr() as node):
                 value = values.get(prefix + name)
                 with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -221,6 +225,16 @@ def _constants(
                     # None and empty containers are perhaps filled by the module itself.
                     if times_bound[name] == 1 and type(value) in LITERALS and literal not in EMPTY:
                         yield prefix + name, value, literal
+
+
+def _bound(node: ast.AST) -> list[str]:
+    """Return the name that a node of a statement binds, if any."""
+    match node:
+        case ast.FunctionDef(name) | ast.ClassDef(name) | ast.Name(name, ctx=ast.Store()):
+            return [name]
+        case ast.alias(name, asname):
+            return [asname or name]
+    return []
 
 
 def _is_of_files(value: Any, codes: set[CodeType]) -> bool:

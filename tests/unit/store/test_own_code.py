@@ -314,13 +314,22 @@ def three():
     return 3
 
 exec("def four(): return 4")
+from helper import T
+T = 2 * T
+from helper import five
+def five():
+    return 5
+class Twice:
+    size = 1
+class Twice:
+    size = 2
 if TYPE_CHECKING:
     from nowhere import Nothing
 S = 0.1
 if NAMES:
     S = 0.2
 """
-    digest(write({"mine.py": changing + ENCODING}))
+    digest(write({"mine.py": changing + ENCODING, "helper.py": "T = 1\ndef five(): return 4"}))
 
 
 def made_by_a_function(slope: float) -> type[PositionalEncoding]:
