@@ -206,10 +206,9 @@ def _constants(
             case ast.ClassDef(name) if times_bound[name] == 1:
                 if type(values.get(prefix + name)) in (type, ABCMeta):  # an Enum computes its members
                     yield from _constants(statement.body, values, package, f"{prefix}{name}.")
-            case ast.FunctionDef(name, decorator_list=[]) if (
-                prefix + name in values and times_bound[name] == 1
-            ):
-                yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
+            case ast.FunctionDef(name, decorator_list=[]) if times_bound[name] == 1:
+                if prefix + name in values:  # a private name is another in its class
+                    yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
             case ast.ImportFrom(names=aliases):
                 source = sys.modules.get(_absolute("." * statement.level + (statement.module or ""), package))
                 if source and not is_library(str(getattr(source, "__file__", ""))):
