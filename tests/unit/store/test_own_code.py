@@ -42,6 +42,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     """Return a function that writes files by path and imports ``mine.Slope`` as a new process would."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # of another test
     before = set(sys.modules)
 
     def write_and_import(files: dict[str, str], name: str = "mine") -> Any:
