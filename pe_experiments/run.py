@@ -28,11 +28,13 @@ from pe_experiments.evaluation.evaluate_model import Curve, describe_model, eval
 from pe_experiments.models import Backbone
 from pe_experiments.store.csv_files import read_run_curve
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, validation_loss
+from pe_experiments.store.environment import code_versions, environment_changes
 from pe_experiments.store.finished import finished_run, load_weights, read_checkpoint, trained_model
 from pe_experiments.store.identity import untracked
 from pe_experiments.store.names import file_digest, jsonable
 from pe_experiments.store.parent import copy_parent_weights, inherited
 from pe_experiments.store.requested import Run
+from pe_experiments.store.tracking import require_installed
 from pe_experiments.store.writer import RunWriter, list_run, training_failure
 from pe_experiments.tasks.text import Text
 from pe_experiments.terminal import process
@@ -131,6 +133,7 @@ def evaluate(run: Run, display: Display | None = None) -> Result:
 
 def try_out(run: Run) -> None:
     """Build and check what training would use, without writing anything (``dry_run=true``)."""
+    require_installed(run.config.logger)
     with use_device(run.config):
         _untrained_model(run)
 
@@ -286,6 +289,9 @@ def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Re
         with run.evaluation_directory.locked(wait=-1 if wait else 0.2):
             if run.state is State.TO_EVALUATE:  # another process may have evaluated it since
                 return _evaluate_again(run, device, display)
+    changes = environment_changes(run.directory.read_environment(), code_versions())
+    if changes:
+        display.say(f"{run.name}: trained with {few(changes)}; rerun=true trains again")
     directory = run.evaluation_directory
     with suppress(UserError, KeyError, AttributeError):  # a finished run does not need its config.yaml
         logged = {name for name, section in directory.read_config()["logger"].items() if section}

@@ -54,6 +54,13 @@ ALSO_CALLED = {
 # Options that are listed first if there are too many to list.
 FIRST = ("sinusoidal", "learned", "rope", "alibi", "none", "copy", "reverse", "text", "pe", "task", "model",
          "training", "evaluation", "seed", "steps", "batch_size", "max_length", "learning_rate")  # fmt: skip
+# Options of Hydra that change nothing here, unless one of these others is given, too.
+WITHOUT_EFFECT = {
+    "hydra.run.dir": ("hydra.output_subdir", "hydra.job.chdir", "hydra/job_logging"),
+    "hydra.sweep.dir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.sweep.subdir": ("hydra/sweeper", "hydra/launcher"),
+    "hydra.verbose": ("hydra/job_logging", "hydra/hydra_logging"),
+}
 RESUMES = "an interrupted run resumes from its last checkpoint when its command is repeated"
 PARALLEL = "a sweep trains hydra.launcher.jobs=N runs at a time, by default one per core"
 # What takes the place of keys that users of other Hydra and Lightning projects try first.
@@ -142,8 +149,8 @@ def read_overrides(arguments: Sequence[str], command: str = "config") -> list[st
     The dotted name of a class and a file of the user in ``configs/`` keep their names.
 
     Raises:
-        UserError: for an unknown flag, for which Hydra would print a page of usage, and for a list or a
-            repeated group, of which Hydra would ignore all choices but one.
+        UserError: for an unknown flag, for which Hydra would print a page of usage, and for what Hydra would
+            ignore: all choices of a list or of a repeated group but one, and options without effect.
     """
     flags = [text for text in get_args_parser().parse_known_args(arguments)[1] if text.startswith("-")]
     if flags:
@@ -173,6 +180,10 @@ def read_overrides(arguments: Sequence[str], command: str = "config") -> list[st
                 choices.append(choice if is_users else spelled(key, choice))
             text = f"{text.removesuffix(value)}{','.join(choices)}"
         overrides.append(text)
+    for key, others in WITHOUT_EFFECT.items():
+        if key in values and values.keys().isdisjoint(others):
+            hint = "" if key == "hydra.verbose" else "; files of runs are written to results_dir=FOLDER"
+            raise UserError(f"{key} has no effect here without {allowed(others)}{hint}")
     return overrides
 
 

@@ -52,6 +52,12 @@ def environment_changes(environment: dict[str, Any], reference: dict[str, Any]) 
     ]
 
 
+def code_versions() -> dict[str, Any]:
+    """Return the entries of `describe_environment` to which a finished run is compared."""
+    commit, edited = checkout()
+    return {"commit": commit, "edited": edited, "libraries": {"torch": metadata.version("torch")}}
+
+
 def is_tracked(path: Path) -> bool:
     """Return whether a file is tracked by the git repository of this checkout."""
     command = ["git", "-C", str(Path(__file__).parents[2]), "ls-files", "--error-unmatch", str(path)]

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # imported where a logger is built, because Lightning takes s
 CURVE, FIGURE, TABLE = "extrapolation", "extrapolation/figure", "extrapolation/table"
 BY_STEP = "during_training"
 FOLDERS = ("wandb", "tensorboard", "csv")  # of loggers that write to a folder of their name
+EXTRAS = ("tensorboard", "mlflow")  # loggers whose package is an extra of the same name
 MAX_TAG_LENGTH = 64  # characters of a tag; Weights & Biases refuses longer ones
 DATA_DIR = "WANDB_DATA_DIR"  # where tables of an offline run wait for `wandb sync`
 USER_HAS_DATA_DIR = DATA_DIR in os.environ
@@ -76,6 +78,7 @@ class Loggers:
             return
         self.measured = [column for metric in metrics for column in metric.columns]
         self.config = run.config
+        require_installed(sections)
         try:
             for name, section in used_loggers(sections).items():
                 logger = _start(name, section, run)
@@ -259,3 +262,11 @@ def upload_command(directory: RunDirectory) -> str | None:
     """Return the command that uploads the offline W&B run of a directory, if there is one."""
     offline_runs = sorted(directory.path.glob("wandb/offline-run-*"))
     return f"wandb sync {shlex.quote(os.path.relpath(offline_runs[-1]))}" if offline_runs else None
+
+
+def require_installed(sections: LoggerSections) -> None:
+    """Raise an error if a logger of the configuration is not installed."""
+    for name in used_loggers(sections):
+        if name in EXTRAS and not find_spec(name):
+            how = f'install it with pip install -c constraints.txt -e ".[{name}]"'
+            raise UserError(f"logger={name}: {name} is not installed; {how}")

@@ -15,6 +15,7 @@ from wandb.proto import wandb_internal_pb2
 
 from pe_experiments.evaluation.metrics import METRICS
 from pe_experiments.run import run_experiment
+from pe_experiments.store import tracking
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.tracking import upload_command
@@ -254,3 +255,13 @@ def test_a_logger_that_cannot_start_ends_those_before_it(tiny: Tiny, monkeypatch
     with pytest.raises(UserError, match=r"logger=csv could not start .*CSVLoger"):
         run_experiment(tiny(*options).config)
     assert wandb.run is None
+
+
+def test_a_logger_that_is_not_installed_is_one_sentence(
+    tiny: Tiny, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "find_spec", lambda package: None)
+    brings = r'logger=mlflow: mlflow is not installed; install it with pip install .* "\.\[mlflow\]"'
+    with pytest.raises(UserError, match=brings):
+        run_experiment(tiny("logger=mlflow").config)
+    assert not list((results / "runs").iterdir())
