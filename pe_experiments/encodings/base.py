@@ -90,7 +90,7 @@ class PositionalEncoding(nn.Module):
             through the mask or the content). The contract tests check it; None claims nothing.
         remark: a warning about the encoding in this model, printed when a run starts.
         inherits_length: whether a run that continues another takes the length of the first training from it,
-            as buckets of distance or rescaled frequencies need. True in a subclass that does not say False.
+            as buckets of distance or rescaled frequencies need. A subclass does unless it says False itself.
         grown_tables: names of parameters whose first rows are taken from a parent's shorter table.
         trained_arguments: arguments that fix what training has shown, such as frequencies; an encoding chosen
             for a trained run keeps the run's values, unless its own differ from the defaults.
@@ -106,10 +106,6 @@ class PositionalEncoding(nn.Module):
     inherits_length = False
     grown_tables: tuple[str, ...] = ()
     trained_arguments: tuple[str, ...] = ()
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.inherits_length = bool(vars(cls).get("inherits_length", True))
 
     def __init__(self, shape: ModelShape):
         super().__init__()

@@ -160,9 +160,9 @@ def _absolute(name: str, package: str | None) -> str:
 def _is_patched(module: ModuleType, tree: ast.Module, codes: set[CodeType]) -> bool:
     """Return whether a function, class or constant of a loaded module is not that of its file.
 
-    What a file computes or binds conditionally cannot be compared with it, only with what it was when this
-    function first saw the module. Names that the file sets on modules and classes do not count, nor do those
-    that its functions declare ``global``.
+    What a file computes cannot be compared with it, only with what it was when this function first saw the
+    module. Names that the file sets on modules and classes do not count, nor do those that its functions
+    declare ``global``.
     """
     variable = set()
     for node in ast.walk(tree):
@@ -175,7 +175,9 @@ def _is_patched(module: ModuleType, tree: ast.Module, codes: set[CodeType]) -> b
                 variable.add(name)
     values = dict(_values(vars(module), module.__name__))
     first_values = vars(module.__spec__).setdefault("first_values", values)
-    compared = [(name, values.get(name), value) for name, value in first_values.items()]
+    members = {name for name in values if "." in name}  # a module may get further names, such as submodules
+    names = first_values.keys() | members
+    compared = [(name, values.get(name), first_values.get(name)) for name in names]
     compared += _constants(tree.body, values, module.__package__)
     return not all(_is_of_files(value, codes) for value in values.values()) or any(
         value is not expected and not (type(value) in LITERALS and same(value, expected))
@@ -185,12 +187,15 @@ def _is_patched(module: ModuleType, tree: ast.Module, codes: set[CodeType]) -> b
 
 
 def _values(namespace: Mapping[str, Any], module: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what a namespace holds, and what the classes that the module defines in it hold, by name."""
+    """Yield what a namespace, its functions' defaults and the classes defined in it hold, by name."""
     for name, value in list(namespace.items()):
         yield prefix + name, value
         is_defined_here = getattr(value, "__module__", "") == module
         if isinstance(value, type) and is_defined_here and value.__qualname__ == prefix + name:
             yield from _values(vars(value), module, f"{prefix}{name}.")
+        elif function := _function_of(value):
+            yield f"{prefix}{name}.defaults", function.__defaults__
+            yield f"{prefix}{name}.keyword_defaults", function.__kwdefaults__
 
 
 def _constants(
@@ -202,37 +207,61 @@ def _constants(
     """
     times_bound = Counter(name for statement in body for node in ast.walk(statement) for name in _bound(node))
     for statement in body:
+        pairs: list[tuple[ast.expr, ast.expr]] = []  # of a name and what it is bound to
         match statement:
             case ast.ClassDef(name) if times_bound[name] == 1:
-                if type(values.get(prefix + name)) in (type, ABCMeta):  # an Enum computes its members
-                    yield from _constants(statement.body, values, package, f"{prefix}{name}.")
+                cls = values.get(prefix + name)
+                if type(cls) not in (type, ABCMeta):  # an Enum computes its members
+                    continue
+                yield from _constants(statement.body, values, package, f"{prefix}{name}.")
+                if not statement.decorator_list and "__slots__" not in vars(cls):
+                    in_file = {name for node in ast.walk(statement) for name in _bound(node)}
+                    added = [member for member in vars(cls) if member[0] != "_" and member not in in_file]
+                    yield from ((f"{prefix}{name}.{member}", vars(cls)[member], None) for member in added)
             case ast.FunctionDef(name, decorator_list=[]) if times_bound[name] == 1:
                 if prefix + name in values:  # a private name is another in its class
                     yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
+            case ast.Import(aliases):
+                for alias in aliases:
+                    (name,) = _bound(alias)
+                    if times_bound[name] == 1:
+                        source = alias.name if alias.asname else name
+                        yield prefix + name, values.get(prefix + name), sys.modules.get(source)
             case ast.ImportFrom(names=aliases):
-                source = sys.modules.get(_absolute("." * statement.level + (statement.module or ""), package))
-                if source and not is_library(str(getattr(source, "__file__", ""))):
+                module = sys.modules.get(_absolute("." * statement.level + (statement.module or ""), package))
+                if module and not is_library(str(getattr(module, "__file__", ""))):
                     for alias in aliases:
-                        name = alias.asname or alias.name
+                        (name,) = _bound(alias)
                         value = values.get(prefix + name)
                         if times_bound[name] == 1:
-                            yield prefix + name, value, vars(source).get(alias.name, value)
-            case ast.Assign([ast.Name(name)], node) | ast.AnnAssign(ast.Name(name), value=ast.expr() as node):
-                value = values.get(prefix + name)
-                with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                    literal = ast.literal_eval(node)
-                    # None and empty containers are perhaps filled by the module itself.
-                    if times_bound[name] == 1 and type(value) in LITERALS and literal not in EMPTY:
-                        yield prefix + name, value, literal
+                            yield prefix + name, value, vars(module).get(alias.name, value)
+            case ast.Assign([ast.Tuple(targets)], ast.Tuple(nodes)):
+                pairs = list(zip(targets, nodes, strict=False))
+            case ast.Assign([target], node) | ast.AnnAssign(target, value=ast.expr() as node):
+                pairs = [(target, node)]
+            case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try():
+                nested = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
+                yield from _constants(nested, values, package, prefix)
+        for target, node in pairs:
+            if not isinstance(target, ast.Name) or times_bound[target.id] > 1:
+                continue
+            value = values.get(prefix + target.id)
+            with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                literal = ast.literal_eval(node)
+                # None and empty containers are perhaps filled by the module itself.
+                if type(value) in LITERALS and literal not in EMPTY:
+                    yield prefix + target.id, value, literal
 
 
 def _bound(node: ast.AST) -> list[str]:
     """Return the name that a node of a statement binds, if any."""
     match node:
-        case ast.FunctionDef(name) | ast.ClassDef(name) | ast.Name(name, ctx=ast.Store()):
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return [name]
+        case ast.Name(name, ctx=ast.Store()):
             return [name]
         case ast.alias(name, asname):
-            return [asname or name]
+            return [asname or name.partition(".")[0]]
     return []
 
 

@@ -157,7 +157,9 @@ def _parent_record(parent: Run, encoding_classes: Iterable[type]) -> ParentConfi
     # An encoding with this attribute may have got another value from its configuration.
     original_length = getattr(encoding, "original_length", experiment.shape.original_length)
     inherits_length = any(
-        cls.inherits_length for cls in encoding_classes if issubclass(cls, PositionalEncoding)
+        vars(cls).get("inherits_length", True)  # a subclass does not inherit it
+        for cls in encoding_classes
+        if issubclass(cls, PositionalEncoding)
     )
     return ParentConfig(
         name=parent.name,

@@ -204,13 +204,20 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "a new hook": lambda mine: setattr(mine.Slope, "rotate", lambda self, q, k, at: (k, q)),
     "another function of the file": lambda mine: setattr(mine.Slope, "bias", mine.helper),
     "an attribute": lambda mine: setattr(mine.Slope, "power", 2),
+    "an inherited attribute": lambda mine: setattr(mine.Slope, "causal_only", True),
     "the class": lambda mine: setattr(mine, "Slope", type("Slope", (mine.Slope,), {})),
     "a helper": lambda mine: setattr(mine, "helper", functools.partial(abs)),
     "an attribute of a dataclass": lambda mine: setattr(mine.Size, "size", 2),
     "a decorated method": lambda mine: setattr(mine.Size, "area", lambda self: 7),
     "a property": lambda mine: setattr(mine.Size, "double", property(lambda self: 7)),
     "a constant": lambda mine: setattr(mine, "S", 0.7),
-    "a conditional constant, after a use": lambda mine: [digest(mine.Slope), setattr(mine, "C", 7)],
+    "one of two constants": lambda mine: setattr(mine, "A", 7),
+    "a conditional constant": lambda mine: setattr(mine, "C", 7),
+    "an imported module": lambda mine: setattr(mine, "math", sys),
+    "default arguments, after a use": lambda mine: [
+        digest(mine.Slope),
+        setattr(mine.Slope.__init__, "__defaults__", (7,)),
+    ],
     "a computed value, after a use": lambda mine: [digest(mine.Slope), setattr(mine, "COMPUTED", 7)],
     "the file, after a use": lambda mine: [digest(mine.Slope), edit(mine)],
 }
@@ -220,6 +227,7 @@ from dataclasses import dataclass
 from functools import cache
 
 S = 0.1
+A, B = 1, 2
 COMPUTED = math.sqrt(2)
 if COMPUTED:
     C = 3
