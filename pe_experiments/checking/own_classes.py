@@ -26,6 +26,8 @@ from pe_experiments.training.optimizer import TrainingOptimizer
 CHECKED_TOKENS = 1024  # of a longer evaluation row
 ROWS = 8  # checked examples, and rows whose later tokens are changed
 LOOK_AHEAD = 1e-4  # larger changes, relative to the largest logit, count as look-ahead
+# Columns of by_step.csv and of comparisons, and of a summary of exact match (solved_in_distribution).
+RESERVED = ("step", "name", "label", "seed", "task", "model", "protocol", "status", "in_summary", "solved")
 SOLVED_LENGTH = 64  # largest length at which `Task.solve`, which may be slow, checks answers
 
 
@@ -93,13 +95,12 @@ def _check_metrics(experiment: Experiment) -> None:
     """Raise an error if a metric fails on right answers, or has the name of a column of the curve."""
     shortest = experiment.evaluation_task.nearest_length(min(experiment.evaluation_lengths)) or 0
     batch = experiment.evaluation_source.evaluation_block(shortest, 0).rows(slice(ROWS))
-    taken = {*CURVE_COLUMNS}
+    taken = {*CURVE_COLUMNS, *RESERVED}
     for metric in user_metrics(experiment.metrics):
-        if clash := taken & {*metric.columns}:
-            raise UserError(
-                f"evaluation.metrics: {min(clash)} is a column of extrapolation.csv; rename the metric"
-            )
-        taken |= {*metric.columns}
+        columns = {*metric.columns, metric.guess_column}
+        if clash := taken & columns:
+            raise UserError(f"evaluation.metrics: {min(clash)} is a column of a result; rename the metric")
+        taken |= columns
         with user_errors("evaluation.metrics", f"{metric.name} fails on right answers"):
             metric_values(metric, batch, batch.labels_BT)
 

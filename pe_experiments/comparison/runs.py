@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison.tuning import best_of_each
+from pe_experiments.comparison.tuning import best_of_each, option_value
 from pe_experiments.configuration.schema import MAX_LENGTH
 from pe_experiments.evaluation.curve import CURVE_COLUMNS
 from pe_experiments.evaluation.metrics import (
@@ -145,11 +145,12 @@ def read_runs(
         with _exclude_on_error(path.name, left_out):
             finished.append(_read_run(RunDirectory(path), tuned, left_out))
     display.stop()
+    finished = _without_duplicates(finished, tuned, left_out)
     best, tuning = best_of_each(finished, tuned)
     finished = [run for run in finished if run.directory.name in best]
     if not finished:
         return Runs(pd.DataFrame(), pd.DataFrame(), dict(sorted(left_out.items())))
-    table = _with_unique_labels(_without_duplicates(finished, left_out), pe)
+    table = _with_unique_labels(pd.DataFrame([run.row for run in finished]), pe)
     by_name = {run.directory.name: run for run in finished}
     runs = {name: by_name[name] for name in table["name"]}
     metrics = _metrics_of(list(runs.values()))
@@ -318,8 +319,8 @@ def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
     described = {name: description for run in reversed(runs) for name, description in run.metrics.items()}
     further = [str(column) for column in columns if column not in CURVE_COLUMNS and column.isidentifier()]
     metrics = [described_metric(name, described.get(name)) for name in further]
-    intervals = {column for metric in metrics for column in metric.columns[1:]}
-    return (*METRICS, *(metric for metric in metrics if metric.name not in intervals))
+    others = {column for metric in metrics for column in (*metric.columns[1:], metric.guess_column)}
+    return (*METRICS, *(metric for metric in metrics if metric.name not in others))
 
 
 def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) -> pd.DataFrame:
@@ -350,23 +351,25 @@ def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) ->
     return rows.drop_duplicates(["name", *keys], ignore_index=True) if len(rows) else rows
 
 
-def _without_duplicates(runs: list[_Run], left_out: dict[str, str]) -> pd.DataFrame:
-    """Return the rows of the runs, one per configuration and seed.
+def _without_duplicates(runs: list[_Run], tuned: Sequence[str], left_out: dict[str, str]) -> list[_Run]:
+    """Return the runs, one per configuration and seed, sorted by name.
 
     The run with the latest `NUMERICS` is kept; if several have it, the one whose directory has the original
     name.
     """
-    numerics = {run.directory.name: run.saved.numerics for run in runs}
-    renamed = {run.directory.name: not run.directory.name.endswith(run.saved.hash[:8]) for run in runs}
-    names = sorted(numerics, key=lambda name: (-numerics[name], renamed[name]))
-    table = pd.DataFrame([run.row for run in runs]).set_index("name", drop=False).rename_axis(None).loc[names]
-    originals = table.groupby(["protocol", "encoding", "seed"])["name"].transform("first")
-    for name, original in originals[originals != originals.index].items():
-        left_out[str(name)] = f"a duplicate of {original}"
-        if numerics[str(name)] != numerics[original]:
-            versions = f"NUMERICS {numerics[str(name)]}, and {original} with {numerics[original]}"
-            left_out[str(name)] = f"trained with {versions}"
-    return table.loc[originals.unique()].sort_values("name", ignore_index=True)
+    kept: dict[tuple[Any, ...], _Run] = {}
+    originals_first = sorted(runs, key=lambda run: not run.directory.name.endswith(run.saved.hash[:8]))
+    for run in sorted(originals_first, key=lambda run: -run.saved.numerics):
+        values = [option_value(run.saved.trained, setting) for setting in tuned]
+        configuration = (run.row["protocol"], run.row["encoding"], run.row["seed"], *values)
+        original = kept.setdefault(configuration, run)
+        if original is not run:
+            reason = f"a duplicate of {original.directory.name}"
+            if run.saved.numerics != original.saved.numerics:
+                numerics = f"NUMERICS {run.saved.numerics}, and {original.directory.name}"
+                reason = f"trained with {numerics} with {original.saved.numerics}"
+            left_out[run.directory.name] = reason
+    return sorted(kept.values(), key=lambda run: run.directory.name)
 
 
 def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> pd.DataFrame:

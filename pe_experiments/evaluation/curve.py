@@ -236,7 +236,7 @@ def extrapolation_curve(
         counts = tally(model, blocks, source.format.eos, decoding, display.step, used_window, details.add)
         further_columns = details.end()
         low, high = wilson_interval(counts.exact, counts.examples)
-        yield {
+        row = {
             **point(source, length, content_length, max_length, details.largest_id),
             "examples": counts.examples,
             "token_accuracy": counts.token_accuracy,
@@ -249,6 +249,8 @@ def extrapolation_curve(
             "input_blind": source.task.input_blind(content_length),
             **further_columns,
         }
+        guesses = {metric.guess_column: metric.guess(row) for metric in details.metrics if metric.guess}
+        yield row | guesses
 
 
 def point(source: Source, length: int, content_length: int, max_length: int, largest_id: float) -> Row:

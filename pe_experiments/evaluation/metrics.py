@@ -7,7 +7,7 @@ from ``result.json``, so that it never imports the user's code.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,8 @@ class Metric:
         unit: of the values, such as ``nats``.
         binary: whether each row has 0 or 1. Its mean then has Wilson's interval in two more columns.
         guess: the value of a uniform guess, from a row of the curve. With ``bounds``, it counts as 0 past the
-            training lengths. Without ``bounds``, a diverged run counts as a guess.
+            training lengths. Without ``bounds``, a diverged run counts as a guess. That of a user's metric is
+            a further column of the curve, from which a comparison takes it.
     """
 
     name: str
@@ -74,6 +75,10 @@ class Metric:
         return (self.name, f"{self.name}_low", f"{self.name}_high") if self.binary else (self.name,)
 
     @property
+    def guess_column(self) -> str:
+        return f"{self.name}_guess"
+
+    @property
     def label_with_unit(self) -> str:
         """Return the label of an axis, such as ``loss (nats)``."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
@@ -99,7 +104,7 @@ class Metric:
     @property
     def description(self) -> dict[str, Any]:
         """Return what ``result.json`` records of a metric of the user."""
-        return {key: getattr(self, key) for key in DESCRIBED}
+        return {key: getattr(self, key) for key in DESCRIBED} | {"guess": self.guess is not None}
 
 
 DESCRIBED = ("label", "bounds", "higher_is_better", "unit", "binary")
@@ -154,7 +159,11 @@ def described_metric(name: str, description: Any) -> Metric:
     is_pair = isinstance(bounds, list) and [type(end) in (int, float) for end in bounds] == [True, True]
     texts = {key: known[key][:80] for key in ("label", "unit") if isinstance(known.get(key), str)}
     flags = {key: known[key] for key in ("higher_is_better", "binary") if isinstance(known.get(key), bool)}
-    return Metric(name, bounds=tuple(bounds) if is_pair and bounds[0] < bounds[1] else None, **texts, **flags)
+    valid_bounds = tuple(bounds) if is_pair and bounds[0] < bounds[1] else None
+    metric = Metric(name, bounds=valid_bounds, **texts, **flags)
+    if known.get("guess") is not True:
+        return metric
+    return replace(metric, guess=lambda row: row.get(metric.guess_column) or 0.0)
 
 
 def unknown(value: Any) -> bool:

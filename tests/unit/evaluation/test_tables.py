@@ -32,6 +32,15 @@ def first_error(batch, answers_BT):
 WRONG = Metric("wrong", lambda *answers: ~exact_match(*answers), "wrong answers", (0, 1), False, binary=True)
 
 
+SHARE = Metric(
+    "share", lambda *answers: exact_match(*answers), bounds=(0, 1), guess=lambda row: row["chance"] / 2
+)
+
+
+def solved(batch, answers_BT):
+    return exact_match(batch, answers_BT)
+
+
 def mean_over_the_batch(batch, answers_BT):
     return (answers_BT == batch.labels_BT).float().mean()
 
@@ -118,6 +127,14 @@ def test_a_metric_says_its_bounds_and_its_direction(tiny: Tiny, results: Path) -
     assert row["wrong_low"] == pytest.approx(1 - row["exact_match_high"])
 
 
+def test_a_comparison_counts_a_guess_as_the_run_does(tiny: Tiny, results: Path) -> None:
+    result = run_experiment(tiny(f"evaluation.metrics=[{HERE}.SHARE]").config)
+    (row,) = compare(results, metric="share").table.to_dict("records")
+    assert row["share_extrapolation"] == pytest.approx(result.result["share_extrapolation"])
+    assert row["share_extrapolation"] < result.curve[-1]["share"] + 0.01  # a guess counts as 0
+    assert "share_guess" not in {metric.name for metric in compare(results).runs.metrics}
+
+
 def test_an_edited_metric_is_evaluated_again(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +161,8 @@ def test_an_edited_metric_is_evaluated_again(
     [
         (f"[{HERE}.first_eror]", ["no function of that name", "first_error"]),
         (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
-        (f"[{HERE}.loss]", ["loss is a column of extrapolation.csv"]),
+        (f"[{HERE}.loss]", ["loss is a column of a result"]),
+        (f"[{HERE}.solved]", ["solved is a column of a result"]),
         (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),
         ("[] evaluation.save=true task=text", ["evaluation.save: Text has no answers"]),
     ],
