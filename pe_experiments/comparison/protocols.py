@@ -1,6 +1,6 @@
 """Group the runs of a comparison into protocols; name protocols by the options in which they differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,9 +94,10 @@ def protocols_of(runs: Runs) -> list[Protocol]:
         return protocols
     first_runs = runs.runs.groupby("protocol").first()
     for (task, model), candidates in first_runs.groupby(["task", "model"]):
-        all_settings = [_settings(runs, str(digest)) for digest in candidates.index]
-        named = zip(distinctive_settings(all_settings), candidates.index, all_settings, strict=True)
-        for distinctive, digest, settings in sorted(named, key=lambda entry: entry[0]):
+        all_settings, tuned = zip(*(_settings(runs, str(digest)) for digest in candidates.index), strict=True)
+        distinctive = distinctive_settings(all_settings, set().union(*tuned))
+        named = zip(distinctive, candidates.index, all_settings, strict=True)
+        for names, digest, settings in sorted(named, key=lambda entry: entry[0]):
             rows = runs.runs[runs.runs["protocol"] == digest]
             curves = runs.curves[runs.curves["protocol"] == digest]
             trained = [runs.saved[name].trained for name in rows["name"]]
@@ -110,7 +111,7 @@ def protocols_of(runs: Runs) -> list[Protocol]:
                     hash=str(digest),
                     task=str(task),
                     model=str(model),
-                    distinctive=distinctive,
+                    distinctive=names,
                     max_length=int(candidates.loc[digest, "max_length"]),
                     runs=rows,
                     curves=curves,
@@ -123,14 +124,15 @@ def protocols_of(runs: Runs) -> list[Protocol]:
     return protocols
 
 
-def distinctive_settings(protocols: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+def distinctive_settings(
+    protocols: Sequence[Mapping[str, str]], tuned: Collection[str]
+) -> list[tuple[str, ...]]:
     """Return for each protocol a few options in which it differs from the others, such as ``d_model=64``.
 
     The protocols have the same task and model. Options are added one at a time until all protocols differ.
     Protocols that differ only in code or in tuned options are numbered.
     """
     table = pd.DataFrame(protocols).fillna("unset")
-    tuned = [str(key) for key in table if table[key].str.contains(" (", regex=False).any()]
     options = [str(key) for key in table if table[key].nunique() > 1 and key not in (*CODE, *tuned)]
     chosen: list[str] = []
 
@@ -157,8 +159,8 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _settings(runs: Runs, digest: str) -> dict[str, str]:
-    """Return the values of all options of a protocol; of a tuned option as ``value (encoding)``."""
+def _settings(runs: Runs, digest: str) -> tuple[dict[str, str], set[str]]:
+    """Return the options of a protocol, tuned ones as ``value (encoding)``, and which are tuned."""
     labels_by_value: dict[str, dict[str, list[str]]] = {}  # labels by option and value
     rows = runs.runs[runs.runs["protocol"] == digest].drop_duplicates("label", keep="last")
     for label, name in zip(rows["label"], rows["name"], strict=True):
@@ -172,11 +174,12 @@ def _settings(runs: Runs, digest: str) -> dict[str, str]:
         for key, value in settings.items():
             text = _shown(value)
             labels_by_value.setdefault(key, {}).setdefault(text, []).append(label)
-    texts = {}
+    texts, tuned = {}, set()
     for key, by_value in labels_by_value.items():
         if len(by_value) > 1:
+            tuned.add(key)
             texts[key] = ", ".join(f"{value} ({', '.join(labels)})" for value, labels in by_value.items())
         else:
             texts[key] = next(iter(by_value))
     counts = runs.curves.loc[runs.curves["protocol"] == digest, "examples"].dropna().unique()
-    return texts | {"evaluation.examples": ", ".join(f"{count:g}" for count in counts)}
+    return texts | {"evaluation.examples": ", ".join(f"{count:g}" for count in counts)}, tuned
