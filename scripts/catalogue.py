@@ -31,7 +31,6 @@ from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.experiment import shortest_length
 from pe_experiments.drawing import COLOURS, drawing, panel_grid, save
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.mixtures import ByLayer, Composition
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.studies import markdown_table
@@ -259,7 +258,7 @@ def acts_on(encoding: PositionalEncoding) -> list[str]:
     base = PositionalEncoding
     kind = type(encoding)
     acts = {
-        "embedding": acts_at_embedding(encoding),
+        "embedding": encoding.acts_at_embedding,
         "q and k": kind.rotate is not base.rotate,
         "logits": kind.bias is not base.bias,
         "weights": makes_weights(encoding),

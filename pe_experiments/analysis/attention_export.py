@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.terminal.errors import UserError
 
@@ -32,7 +31,7 @@ def score_mod(encoding: PositionalEncoding, length: int) -> ScoreMod:
     cls = type(encoding)
     name = cls.__name__
     base = PositionalEncoding
-    acts_elsewhere = acts_at_embedding(encoding) or makes_weights(encoding) or encoding.acts_on_values
+    acts_elsewhere = encoding.acts_at_embedding or makes_weights(encoding) or encoding.acts_on_values
     if acts_elsewhere or cls.rotate is not base.rotate:
         raise UserError(f"export: {name} does more than add to the logits, so it is no score_mod")
     if cls.bias is base.bias or encoding.invariant_to != "shift":
@@ -73,7 +72,7 @@ def register_with_transformers(name: str, encodings: Sequence[PositionalEncoding
     except ImportError as error:
         raise UserError("export: transformers is not installed; pip install transformers") from error
     for encoding in encodings:
-        if acts_at_embedding(encoding):
+        if encoding.acts_at_embedding:
             raise UserError(f"export: {type(encoding).__name__} acts at the embedding, not in attention")
         try:
             heads, width = encoding.shape.num_heads, encoding.shape.head_dim

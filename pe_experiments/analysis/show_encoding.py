@@ -25,7 +25,6 @@ from pe_experiments.data.randomness import named_seed
 from pe_experiments.drawing import render, style_indices
 from pe_experiments.encodings import ModelShape, PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models.attention import makes_weights
 from pe_experiments.models.attention_scores import Inputs
@@ -162,7 +161,7 @@ def encoding_view(name: str, about: str, encoding: PositionalEncoding) -> Json:
     shape = encoding.shape
     tokens = min(2 * shape.train_length, MAX_POSITIONS)
     vectors_PW = None  # added to the embeddings, or concatenated with them
-    if acts_at_embedding(encoding):
+    if encoding.acts_at_embedding:
         with torch.no_grad():
             vectors_PD = vectors_at(encoding, torch.arange(tokens))
         vectors_PW = vectors_PD[:, -encoding.position_width :]  # all columns if the width is 0

@@ -42,7 +42,7 @@ from pe_experiments.checking.subject import (
 )
 from pe_experiments.configuration.component import Component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import MakeEncoding, acts_at_embedding
+from pe_experiments.encodings.base import MakeEncoding
 from pe_experiments.encodings.rope_extension import ExtendedRope
 from pe_experiments.models.attention_scores import Inputs
 from pe_experiments.terminal.errors import join_names, sentence, shown
@@ -134,7 +134,7 @@ class Comparison:
     def layouts(self, layouts: Sequence[Sequence[str]]) -> Iterator[Comparison]:
         """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
         encoding = build(self.reference.build, model_shape(SMALL, self.forms[0]))
-        if type(encoding).rotate is not PositionalEncoding.rotate or acts_at_embedding(encoding):
+        if type(encoding).rotate is not PositionalEncoding.rotate or encoding.acts_at_embedding:
             for layout in layouts:
                 yield replace(self, layout=layout)
 

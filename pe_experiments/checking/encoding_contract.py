@@ -28,7 +28,7 @@ from pe_experiments.checking.subject import (
     trainable,
     vectors_at,
 )
-from pe_experiments.encodings.base import acts_at_embedding, overridden_hooks
+from pe_experiments.encodings.base import overridden_hooks
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.models import attention
 from pe_experiments.models.attention import makes_weights
@@ -368,7 +368,7 @@ def gradient_reaches_parameters(subject: Subject) -> Measurement:
 )
 def positions_have_vectors(subject: Subject) -> Measurement:
     encoding = subject.encoding(train_positions=LENGTH)
-    if not acts_at_embedding(encoding):
+    if not encoding.acts_at_embedding:
         return None, "only for vectors at the embedding"
     vectors_TD = vectors_at(encoding, torch.arange(LENGTH))
     zero_positions = [position for position in range(LENGTH) if not vectors_TD[position].any()]
@@ -399,7 +399,7 @@ def positions_have_vectors(subject: Subject) -> Measurement:
     "cosines of one column too many; take d_model // 2, or raise ValueError",
 )
 def odd_widths(subject: Subject) -> Measurement:
-    if not acts_at_embedding(subject.encoding()):
+    if not subject.encoding().acts_at_embedding:
         return None, "only for vectors at the embedding"
     if "d_model" in subject.sizes:
         return None, "the width is given"

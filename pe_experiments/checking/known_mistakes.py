@@ -22,7 +22,6 @@ from torch import Tensor
 from pe_experiments.checking.pair import SMALL, model_shape
 from pe_experiments.checking.subject import SizedComponent, build
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.models.attention import makes_weights
 
@@ -102,7 +101,7 @@ def _at_embedding(change_ids: ChangeIds) -> Change:
         return original(x, key_ids if torch.equal(query_ids, key_ids) else ids, *declared)
 
     def change(encoding: PositionalEncoding) -> None:
-        if acts_at_embedding(encoding):
+        if encoding.acts_at_embedding:
             reads_row = type(encoding).embed_sequence is not PositionalEncoding.embed_sequence
             replace_method(encoding, "embed_sequence" if reads_row else "embed", embed)
 

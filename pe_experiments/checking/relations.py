@@ -17,7 +17,6 @@ from pe_experiments.checking.known_mistakes import Change, at_every_hook, change
 from pe_experiments.checking.pair import DENSE, TOLERANCE, Pair, scores_of
 from pe_experiments.checking.subject import embed, masked_difference, unmasked, vectors_at
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import MASKED, is_masked
@@ -67,7 +66,7 @@ def _ratio(values: Tensor, expected: Tensor, largest: float | None = None) -> fl
 
 def factor(pair: Pair) -> Relation | None:
     """Measure a factor of all logits, of the bias, or of tokens and vectors at the embedding."""
-    if acts_at_embedding(pair.reference):
+    if pair.reference.acts_at_embedding:
         return None if pair.reference.position_width else _embedding_factors(pair)
     if pair.compares_weights:
         return None
@@ -166,7 +165,7 @@ def _reasons_of_factor(
 
 def heads(pair: Pair) -> Relation | None:
     """Measure for each head which of our heads' biases it has, and by which factor."""
-    if pair.compares_weights or acts_at_embedding(pair.reference):
+    if pair.compares_weights or pair.reference.acts_at_embedding:
         return None
     measured = _position_parts(pair)
     if measured is None:
@@ -216,7 +215,7 @@ def _describe_heads(sources: list[int], factors: list[float]) -> tuple[str, bool
 
 def layers(pair: Pair) -> Relation | None:
     """Measure which layers compute what ours computes in other layers, or nothing."""
-    if pair.compares_weights or acts_at_embedding(pair.reference):
+    if pair.compares_weights or pair.reference.acts_at_embedding:
         return None
     inputs = pair.inputs_below(DENSE)
     scores = [pair.scores(inputs, layer) for layer in range(pair.shape.num_layers)]
@@ -280,7 +279,7 @@ def shifted_ids(pair: Pair) -> Relation | None:
     if pair.compares_weights:
         return None
     inputs = pair.inputs_below(DENSE)
-    at_embedding = acts_at_embedding(pair.reference)
+    at_embedding = pair.reference.acts_at_embedding
     result, expected = pair.embeddings(inputs) if at_embedding else pair.scores(inputs)
     if result.shape != expected.shape or _equal(result, expected):
         return None
@@ -305,7 +304,7 @@ def frequencies(pair: Pair) -> Relation | None:
     """Measure the frequencies of a rotation or of sinusoidal vectors, pair by pair of channels."""
     if isinstance(pair.reference, Sinusoidal):
         return _sinusoid_frequencies(pair)
-    if not isinstance(pair.reference, Rope) or acts_at_embedding(pair.candidate):
+    if not isinstance(pair.reference, Rope) or pair.candidate.acts_at_embedding:
         return None
     angles_R, our_angles_R = (pair_angles(pair, encoding) for encoding in (pair.candidate, pair.reference))
     if angles_R is None or our_angles_R is None:

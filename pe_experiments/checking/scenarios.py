@@ -15,7 +15,6 @@ from torch import Tensor
 from pe_experiments.checking.pair import Pair
 from pe_experiments.checking.subject import draw_content, relative_difference
 from pe_experiments.encodings import AttentionContext, PositionalEncoding
-from pe_experiments.encodings.base import acts_at_embedding
 from pe_experiments.models.attention_scores import Inputs
 
 ROWS, TOKENS = 3, 8
@@ -169,7 +168,7 @@ def worst_difference(results: list[Tensor], expected: list[Tensor]) -> float:
 
 def scenario_results(pair: Pair) -> Iterator[tuple[str, Scenario, list[Tensor], list[Tensor]]]:
     """Yield the name of each scenario, the scenario, and the outputs of the candidate and the reference."""
-    compares_layouts = bool(pair.layout) and acts_at_embedding(pair.reference)
+    compares_layouts = bool(pair.layout) and pair.reference.acts_at_embedding
     for name, scenario in SCENARIOS.items():
         if scenario.decoding and not pair.shape.causal:
             continue

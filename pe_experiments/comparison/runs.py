@@ -130,8 +130,6 @@ def read_runs(
     tuned = manifest.get("tuned", [])
     folder = Path(results_dir) / "runs"
     if study is not None:
-        if any(Path(name).name != name for name in manifest["runs"]):
-            raise UserError(f"study={study}: its manifest lists an invalid run name")
         paths = sorted({run_directory(Path(results_dir), name).path for name in manifest["runs"]})
     elif folder.is_dir():
         paths = sorted(path for path in folder.iterdir() if path.name[0] != ".")
@@ -314,7 +312,7 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
 
 
 def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
-    """Return `METRICS` and the metrics of the runs' further columns; runs of earlier versions lack them."""
+    """Return `METRICS` and the metrics of the runs' further columns."""
     columns = dict.fromkeys(column for run in runs for point in run.curve.values() for column in point)
     described = {name: description for run in reversed(runs) for name, description in run.metrics.items()}
     further = [str(column) for column in columns if column not in CURVE_COLUMNS and column.isidentifier()]

@@ -225,7 +225,7 @@ def is_importable(value: Any) -> bool:
 
 
 def _is_known(cls: type) -> bool:
-    """Return whether a class is of `KNOWN_PACKAGES` or Python, whose names user files may have, as it was."""
+    """Return whether an unpatched class is of `KNOWN_PACKAGES` or Python; user files may have such names."""
     package = cls.__module__.partition(".")[0]
     if package in sys.stdlib_module_names:
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)

@@ -129,10 +129,10 @@ class EvaluationConfig(Section):
 
     lengths: Annotated[list[Length], Field(min_length=1)] | None
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
-    decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # runs of version 0.1 lack it
-    every: Count | None = None  # steps between evaluations during training; runs from before lack it
+    decoding: Literal["teacher_forcing", "greedy"] = "teacher_forcing"  # absent in some saved runs
+    every: Count | None = None  # steps between evaluations during training
     every_examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)] = 200
-    window: Annotated[int, Field(ge=2)] | None = None  # runs from before this option lack it
+    window: Annotated[int, Field(ge=2)] | None = None
     save: bool = False  # whether inputs, targets and answers are kept
     metrics: list[Words] = Field(default_factory=list)  # functions, such as mine.first_error
 

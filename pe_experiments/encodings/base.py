@@ -245,10 +245,6 @@ def overridden_hooks(encoding: PositionalEncoding) -> tuple[list[str], str]:
     return [], f"{allowed(methods)} overrides no hook; hooks are {allowed(HOOKS)}"
 
 
-def acts_at_embedding(encoding: PositionalEncoding) -> bool:
-    return encoding.acts_at_embedding
-
-
 def largest_ids(positions_BP: Tensor, declared_B: Tensor | None) -> Tensor:
     """Return the largest id among the declared tokens of each row, [B or 1, 1] (see `embed_sequence`)."""
     if declared_B is None:

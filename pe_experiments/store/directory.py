@@ -165,7 +165,7 @@ class RunDirectory:
     def table(self, name: str) -> Path:
         """Return the path of a CSV of a finished run, if it is that which the run wrote.
 
-        Runs from before results had digests are not compared.
+        Without a digest in the result it is not compared.
         """
         path = inside(self.path, name)
         digests = (self.read_result() or {}).get("files")

@@ -48,7 +48,7 @@ def code_digests(user_classes: Iterable[UserCode]) -> dict[str, str]:
         module = sys.modules.get(cls.__module__)
         try:
             is_patched = isinstance(cls, type) and cls.__module__.partition(".")[0] in KNOWN_PACKAGES
-            if is_patched or not is_importable(cls):  # a class of this package as it was needs no digest
+            if is_patched or not is_importable(cls):  # an unpatched class of this package needs no digest
                 raise _Unknown
             if is_library(str(getattr(module, "__file__", ""))):
                 library = cls.__module__.partition(".")[0]

@@ -184,7 +184,7 @@ def tune(config: Config, model: Backbone, environment: Mapping[str, Any], say: C
         return
     if environment:
         recorded = ONEDNN if environment.get("matmul") == "onednn" and ONEDNN_IS_EXACT else DEFAULT
-        fused_from = environment.get("fused_attention_from")  # lacking in runs from before this entry
+        fused_from = environment.get("fused_attention_from")  # absent in some saved runs
         use_route(recorded._replace(fused_from=fused_from) if isinstance(fused_from, int) else recorded)
     elif config.trainer.precision == "32-true":
         symbols = config.training.batch_size * config.training.max_length
