@@ -188,9 +188,9 @@ def _say_remarks(run: Run, model: Backbone, display: Display) -> None:
     tier = catalogue["tasks"].get(task, {}).get("tier", "quick")
     if tier != "quick" and not isinstance(run.experiment.task, Text):
         first = catalogue["try_first"].get(task, "copy")
-        duration = {"hour": "an hour of one core or more", "gpu": "hours of a GPU"}[tier]
+        cost = {"hour": "an hour of one core or more", "gpu": "hours of a GPU"}[tier]
         more = f"more steps than training.steps={run.config.training.steps} here"
-        display.say(f"{task} takes {duration} until an encoding learns it; try task={first} first, and {more}")
+        display.say(f"{task} takes {cost} until an encoding learns it; try task={first} first, and {more}")
     for remark in remarks_of(model.encodings):
         say(remark)
     if names := untracked(run.identity.classes):
