@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from pe_experiments.checking import task_contract
-from pe_experiments.checking.task_contract import CHECKS
+from pe_experiments.checking.task_contract import CHECKS, differing_builds
 from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.tasks import Task
+from pe_experiments.tasks.base import OneAnswer
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.tasks.local import Lag
 from tests.conftest import Script
@@ -138,6 +141,75 @@ MISTAKES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("check", CHECKS)
 def test_each_check_finds_its_mistake(check: str) -> None:
     assert CHECKS[check](type("Planted", (Mistaken,), MISTAKES[check])()).holds is False
+
+
+def wrong_at(wrong_length: int) -> Any:
+    """Copying, except at a single length."""
+
+    def sample(self: Task, length: int, batch_size: int, generator: torch.Generator) -> Any:
+        inputs = torch.randint(3, (batch_size, length), generator=generator)
+        return inputs, inputs.flip(1) if length == wrong_length else inputs.clone()
+
+    return sample
+
+
+def of_numpy(self: Task, length: int, batch_size: int, generator: torch.Generator) -> Any:
+    inputs = torch.from_numpy(np.random.randint(3, size=(batch_size, length)))
+    return inputs, inputs.clone()
+
+
+def of_a_new_generator(self: Task, length: int, batch_size: int, generator: torch.Generator) -> Any:
+    inputs = torch.from_numpy(np.random.default_rng().integers(3, size=(batch_size, length)))
+    return inputs, inputs.clone()
+
+
+@pytest.mark.parametrize(
+    ("check", "sample", "measured"),
+    [
+        ("rule", wrong_at(33), "length 33: "),
+        ("rule", wrong_at(160), "length 160: "),
+        ("generator", of_numpy, "it draws from or seeds numpy.random"),
+        ("generator", of_a_new_generator, "the same generator gave other examples"),
+    ],
+)
+def test_mistakes_that_hide_are_found(check: str, sample: Any, measured: str) -> None:
+    assert measured in CHECKS[check](type("Planted", (Mistaken,), {"sample": sample})()).measured
+
+
+class OwnPermutation(Mistaken):
+    """Its symbols are permuted by an order that each instance draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order = torch.tensor(random.Random().sample(range(1000), 1000))
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs, _ = super().sample(length, batch_size, generator)
+        return self.order[inputs], self.order[inputs]
+
+
+def test_a_task_that_differs_between_instances_is_found() -> None:
+    assert "two instances draw other examples" in differing_builds(OwnPermutation)
+    assert differing_builds(Copy) == ""
+
+
+class SecondLargest(OneAnswer):
+    """A correct task: of nine symbols the second largest is hardly ever 0 or 1."""
+
+    vocab_size = 10
+    order_sensitive = False
+    shortest = 2
+
+    def sample(self, length: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        inputs = torch.randint(10, (batch_size, length), generator=generator)
+        return inputs, inputs.sort(dim=1).values[:, -2:-1].clone()
+
+    def solve_row(self, row: list[int]) -> list[int]:
+        return [sorted(row)[-2]]
+
+
+def test_rare_answers_do_not_fail_a_correct_task() -> None:
+    assert broken(SecondLargest(), CHECKS) == {}
 
 
 @pytest.mark.slow

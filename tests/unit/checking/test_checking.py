@@ -12,13 +12,12 @@ from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
 from pe_experiments.checking.comparison import Comparison, common_forms
-from pe_experiments.checking.explanations import Verdict, describe_difference, explain, known_mistake
+from pe_experiments.checking.explanations import Verdict, known_mistake
 from pe_experiments.checking.known_mistakes import (
     GENERIC,
     NO_EFFECT,
     REPORTED,
     Change,
-    mistakes_while_decoding,
 )
 from pe_experiments.checking.subject import SizedComponent, reference_of
 from pe_experiments.checking.wrapping import by_offset, from_start, pairs
@@ -26,7 +25,6 @@ from pe_experiments.encodings import AttentionContext, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope
-from pe_experiments.encodings.rope_extension import RopeLinear
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 
 INDICES = "position ids are ignored, indices in memory read"
@@ -65,40 +63,6 @@ def test_a_generic_mistake_is_named(choice: str, name: str) -> None:
     assert name in explanation.text
 
 
-def test_a_mistake_while_decoding_is_no_difference_of_single_sequences() -> None:
-    name, change = next(mistakes_while_decoding())
-    comparison = comparison_with(reference_of("rope"), change)
-    assert comparison.same_nearby
-    assert [outcome.stage for outcome in comparison.differences][:1] == ["decoding with cached keys"]
-    explanation = explain([comparison])
-    assert explanation is not None
-    assert explanation.text.startswith("It equals rope, except in decoding with cached keys")
-    assert name in explanation.text
-
-
-def test_what_is_read_from_values_is_compared() -> None:
-    reference = reference_of("rope_values")
-    comparison = Comparison(Rope, reference, [True, False])
-    assert comparison.same_nearby
-    assert "the values that are read" in comparison.differences[0].place
-    text = describe_difference(comparison)
-    assert text.startswith(
-        "Its attention weights are those of rope_values, but the values that it reads differ."
-    )
-
-
-class DividedByTokensSoFar(Rope):
-    """Linear interpolation by the number of tokens, which grows while decoding."""
-
-    def frequencies_BR(self, at: AttentionContext) -> Tensor:
-        return super().frequencies_BR(at) / (at.k_positions_BS.shape[1] / self.shape.train_length)
-
-
-def test_dependence_on_the_number_of_tokens_so_far_is_found() -> None:
-    assert CHECKS["decoding"](Subject(DividedByTokensSoFar)).holds is False
-    assert CHECKS["decoding"](Subject(RopeLinear)).holds is True
-
-
 class DistancesInMemory(PositionalEncoding):
     """Its distances are those of indices in memory, whatever the ids."""
 
@@ -130,31 +94,10 @@ class UntrainedPadding(Learned):
         return x + torch.where(positions[..., None] == 0, vectors.detach(), vectors)
 
 
-@pytest.mark.parametrize(
-    ("cls", "name", "causal"),
-    [
-        (DistancesInMemory, "order", False),
-        (RoundedByAutocast, "autocast", True),
-        (WithDropout, "modes", True),
-        (UntrainedPadding, "vectors", True),
-    ],
-)
-def test_a_mistake_that_only_one_check_finds(cls: type[PositionalEncoding], name: str, causal: bool) -> None:
-    subject = Subject(cls, causal=causal)
-    assert [check.name for check in CHECKS.values() if check(subject).holds is False] == [name]
-
-
 class SeedsItself(Rope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
         torch.manual_seed(0)
         return super().rotate(q, k, at)
-
-
-def test_a_module_that_seeds_in_every_call_is_found() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        result = CHECKS["repeatable"](Subject(SeedsItself))
-    assert result.measured == "a call draws from or seeds torch's global generator"
 
 
 class SlopesCachedByLength(Alibi):
@@ -168,9 +111,20 @@ class SlopesCachedByLength(Alibi):
         return -(slopes * at.relative_positions_BTS.abs()[:, None]).float()
 
 
-def test_a_cache_that_instances_share_is_found() -> None:
-    assert CHECKS["instances"](Subject(SlopesCachedByLength)).holds is False
-    assert CHECKS["instances"](Subject(Alibi)).holds is True
+@pytest.mark.parametrize(
+    ("cls", "name", "causal"),
+    [
+        (DistancesInMemory, "order", False),
+        (RoundedByAutocast, "autocast", True),
+        (WithDropout, "modes", True),
+        (UntrainedPadding, "vectors", True),
+        (SeedsItself, "repeatable", True),
+        (SlopesCachedByLength, "instances", True),
+    ],
+)
+def test_a_mistake_that_only_one_check_finds(cls: type[PositionalEncoding], name: str, causal: bool) -> None:
+    subject = Subject(cls, causal=causal)
+    assert [check.name for check in CHECKS.values() if check(subject).holds is False] == [name]
 
 
 def test_modules_without_position_ids_are_evaluated_at_any_ids() -> None:
