@@ -4,12 +4,10 @@ import re
 
 import pandas as pd
 import pytest
-from scipy import stats
 
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config, resolved, validated
-from pe_experiments.studies.scores import majority_of_bits
 from results.bank import study as bank
 from tests import recomputation
 from tests.conftest import ROOT
@@ -143,40 +141,6 @@ def test_independent_code_finds_that_each_part_of_the_pattern_is_needed() -> Non
     assert without_window == pytest.approx(scores["rope"].mean(), abs=0.05)
 
 
-def test_independent_code_finds_what_is_said_of_twice_the_length_and_without_lag() -> None:
-    runs = without_variants()
-    at_2x = recomputation.over_tasks(runs, "2x").drop(columns="stick_breaking")
-    others = at_2x.drop(columns=bank.GATE)
-    difference, p = recomputation.sign_flip_tests(others.rsub(at_2x[bank.GATE], axis=0)).loc["rope"]
-    assert number_of("2x/rope/difference") == pytest.approx(difference, abs=CLOSE)
-    assert number_of("2x/rope/p") == pytest.approx(p, abs=CLOSE)
-    without = recomputation.over_tasks(runs[runs["task"] != "lag"]).mean()
-    means = dict(re.findall(r"`([^`]+)` ([\d.]+)", said("without lag")))
-    assert {"cpb_log", "cope", "cpb_linear", "alibi"} < set(means)
-    for name, mean in means.items():
-        assert float(mean) == pytest.approx(without[name], abs=CLOSE)
-
-
-def test_independent_code_finds_the_planned_tests() -> None:
-    first, mirrored = recomputation.over_tasks(without_variants()), recomputation.over_tasks(half(1))
-    later = [name for name in first if name not in bank.EARLIEST]
-    p_above_both = []  # the larger of the two, for encodings with higher means
-    for name in later:
-        tests = recomputation.sign_flip_tests(first[bank.EARLY].rsub(first[name], axis=0))
-        if (tests["difference"] > 0).all():
-            p_above_both.append(tests["p"].max())
-    assert number_of("later/encodings") == len(later)
-    assert number_of("later/p") == pytest.approx(min(p_above_both), abs=CLOSE)
-    assert ("-->none<!-- end --> is significantly above both (lowest p" in PAGE) == (min(p_above_both) > 0.05)
-    others = mirrored[[name for name in bank.EARLIEST if name not in bank.EARLY]]
-    differences = pd.concat(
-        {name: others.rsub(mirrored[name], axis=0) for name in bank.EARLY}, axis="columns"
-    )
-    ps = recomputation.sign_flip_tests(differences)["p"]
-    assert number_of("mirrored/higher") == (ps <= 0.05).sum()
-    assert number_of("mirrored/tests") == len(ps)
-
-
 def test_independent_code_finds_the_tests_over_eleven_tasks() -> None:
     further = recomputation.bank_runs(FOLDER).query("seed >= 24")
     new = recomputation.cases(further).groupby("task").mean()
@@ -215,27 +179,6 @@ def test_independent_code_finds_the_scores_in_mirrored_configurations() -> None:
     for name in ("fox", "kerple_log"):
         difference = (mirrored[name] - truncated).mean()
         assert number_of(f"truncation/{name}/difference") == pytest.approx(difference, abs=CLOSE)
-
-
-@pytest.mark.slow
-def test_the_order_of_larger_models_is_spearmans() -> None:
-    means = bank.scale_means(bank.load(FOLDER).scale)["6 cases"].loc[bank.SCALED]
-    assert number_of("scale/rho") == pytest.approx(stats.spearmanr(means[64], means[128]).statistic, abs=5e-3)
-
-
-def test_in_larger_models_kerple_is_ahead_of_the_pattern() -> None:
-    kerple, pattern = (cells_of("scale")[name] for name in ("kerple_log", "rope_nope"))
-    assert all(float(a) > float(b) for a, b in zip(kerple, pattern, strict=True) if b != "–")
-    assert (
-        "Untried on seven further tasks, text and larger models, where KERPLE is ahead of RoPE/NoPE"
-        in (ROOT / "README.md").read_text()
-    )
-
-
-def test_the_answer_names_the_encoding_with_the_highest_mean() -> None:
-    assert f"Without the convolution `{next(iter(cells_of('ranking')))}` has the highest mean" in PAGE
-    best = max(float(row[0].strip("*")) for row in cells_of("mirrored").values())
-    assert number_of("shift/mean") > best  # "start with FoX whose gates start near 1 and a convolution"
 
 
 def test_the_readme_recommends_what_scores_best() -> None:
@@ -286,8 +229,3 @@ def test_the_variants_of_the_pattern_have_the_labels_of_their_choices() -> None:
     for label, (choice, _, _) in bank.VARIANTS.items():
         config = validated(Config, resolved(compose_config([f"pe={choice}"])))
         assert Experiment(config).label == label
-
-
-@pytest.mark.parametrize("ignore", [0.8, 0.9])
-def test_the_floor_of_flip_flop_is_the_majority_of_the_bits_so_far(ignore: float) -> None:
-    assert majority_of_bits(ignore, 20) == pytest.approx(recomputation.flip_flop_floor(ignore, 20), abs=0.02)

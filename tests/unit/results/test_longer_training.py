@@ -3,28 +3,11 @@
 from collections import Counter
 
 import pandas as pd
-import pytest
 
 from results.longer_training import study
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "results" / "longer_training"
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "verdict"),
-    [
-        (0.5, 0.4, "stays"),
-        (0.405, 0.3, "falls"),
-        (0.96, 0.86, "stays"),
-        (0.5, 0.605, "rises"),
-        (0.1, 0.0, "at the floor"),
-        (0.1, 0.2, "at the floor"),
-        (0.0, 0.105, "rises"),
-    ],
-)
-def test_changes_are_judged_as_planned(before: float, after: float, verdict: str) -> None:
-    assert study.judge(before, after) == verdict
 
 
 def test_counts_follow_from_the_curves_of_the_training() -> None:

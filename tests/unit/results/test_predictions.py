@@ -13,10 +13,6 @@ from tests import recomputation
 from tests.conftest import ROOT
 
 TEXT = ROOT / "results" / "text"
-CLASSES = {
-    "none": 1, "sinusoidal": 0, "learned": 0, "learned+random_offset": 1, "rope": 0, "rope+random_subset": 1,
-    "p_rope": 0, "alibi": 2, "kerple_log": 2, "fire": 1, "t5": 1, "fox": 2,
-}  # fmt: skip
 
 
 def rise_of(label: str) -> float:
@@ -65,17 +61,3 @@ def test_independent_code_finds_the_outcome() -> None:
     with_ties = [0.0 if abs(fall) < 0.01 else fall for fall in falls]
     assert blocks["bank_p_with_ties"] == pytest.approx(permutation_p(scores, with_ties))
     assert blocks["classes_p"] == pytest.approx(permutation_p(levels, falls))
-
-
-def test_in_hindsight_classes_rank_text_better_than_the_bank() -> None:
-    rows = pd.read_csv(ROOT / "results" / "bank" / "scores.csv").query("configuration < 12 and learned")
-    rows = rows[rows["task"].isin(["copy", "flip_flop", "induction", "kth", "lag"])]
-    past = rows.groupby(["label", "task"])["score"].mean().groupby("label").mean()[[*CLASSES]]
-    losses = transfer.load(transfer.RESULTS)
-    falls = -transfer.rises(losses).groupby("label").mean()[[*CLASSES]]
-    values = transfer.values(losses)
-    assert values["twelve/classes_rho"] == pytest.approx(
-        stats.spearmanr([*CLASSES.values()], falls).statistic
-    )
-    assert values["twelve/bank_rho"] == pytest.approx(stats.spearmanr(past, falls).statistic)
-    assert values["twelve/classes_rho"] > values["twelve/bank_rho"]

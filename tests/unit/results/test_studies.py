@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 
 from pe_experiments.comparison import Runs, compare, load_runs
@@ -20,10 +21,12 @@ from pe_experiments.studies.pages import (
     differences,
     list_studies,
     load_study,
+    progress,
     regenerate,
     require_committed_code,
 )
 from pe_experiments.terminal.errors import UserError
+from results.tutorial_claims.audits import NOISE, audit_all
 from tests import recomputation
 from tests.conftest import ROOT, Tiny
 from tests.synthetic import fading, write_run, write_study
@@ -148,6 +151,25 @@ def test_code_that_came_with_other_results_is_not_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_independent_code_recomputes_the_published_tables() -> None:
     assert recomputation.check_comparison(RESULTS / "tutorial_claims") > 5
+
+
+@pytest.mark.slow
+def test_the_published_audits_are_those_of_the_code() -> None:
+    audits = audit_all()
+    published = pd.read_csv(RESULTS / "tutorial_claims" / "audits.csv")
+    assert published["quantity"].tolist() == audits["quantity"].tolist()
+    assert published["value"].tolist() == pytest.approx(audits["value"].tolist(), rel=1e-3, abs=NOISE)
+
+
+def test_every_page_of_a_study_with_runs_says_how_many_planned_runs_are_published() -> None:
+    checked = []
+    for folder in list_studies(RESULTS):
+        study = load_study(folder)
+        if (study.sweep or study.planned) and (folder / "README.md").exists():
+            page = (folder / "README.md").read_text("utf-8")
+            assert f"<!-- {{progress}} -->{progress(folder, study)}<!-- end -->" in page
+            checked.append(folder.name)
+    assert {"bank", "text", "extension", "precision", "tutorial_claims"} <= set(checked)
 
 
 @pytest.mark.slow
