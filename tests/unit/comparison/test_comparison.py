@@ -13,7 +13,6 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
-from pe_experiments.comparison.compare_runs import show
 from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
@@ -113,21 +112,6 @@ def test_the_sentence_says_when_three_seeds_cannot_be_significant(tiny: Tiny, re
     (sentence,) = compare(results).sentences.values()
     assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
     assert sentence.endswith("; with 3 seeds no difference from the 2 others can become significant.")
-
-
-def test_no_seeds_are_advised_where_all_means_are_at_the_floor_or_the_ceiling(
-    tiny: Tiny, results: Path
-) -> None:
-    for seed in range(3):
-        for encoding, value in (("alibi", 1.0 - 0.001 * seed), ("rope", 0.01 * seed)):
-            experiment = tiny(f"pe={encoding}", f"seed={seed}", "evaluation.lengths=[6,12]")
-            write_run(experiment, past_training(value))
-    comparison = compare(results)
-    assert not comparison.plans
-    assert "1.00 in all 3 seeds" in next(iter(comparison.sentences.values()))
-    shown = "alibi, rope on copy, decoder: 6 runs, exact_match_extrapolation"
-    assert repr(comparison) == f"<Comparison of {shown}>"
-    assert repr(comparison.runs) == f"<Runs: {len(comparison.runs.runs)} runs, 0 excluded>"
 
 
 def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results: Path) -> None:
@@ -235,20 +219,6 @@ def test_runs_without_a_common_length_have_no_area(folder: Path, tiny: Tiny) -> 
     write_run(tiny("pe=none", "evaluation.lengths=[5,7]"), fading(1, 0.02))
     assert compare(folder).table["exact_match_extrapolation"].isna().all()
     assert "share no evaluated length" in notes_of(folder)
-
-
-@pytest.mark.usefixtures("with_figures")
-def test_many_tasks_have_no_figures(
-    folder: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for module in ("figures", "page", "compare_runs"):
-        monkeypatch.setattr(f"pe_experiments.comparison.{module}.MOST_TASKS", 1)
-    write_run(tiny("pe=none", "task=reverse"), fading(1, 0.02))
-    comparison = write_compared(folder)
-    assert not [path for path in comparison.files if path.suffix == ".png"]
-    assert "More than 1 tasks have no files in figures/." in (folder / "comparison" / PAGE).read_text()
-    show(comparison)
-    assert "figures: none for more than 1 tasks" in capsys.readouterr().out
 
 
 @pytest.mark.slow

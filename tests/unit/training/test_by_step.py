@@ -12,7 +12,7 @@ from pe_experiments.data.batches import Batch
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.studies.archive import read_archive, select_runs, write_archive
-from tests.conftest import TINY, Script, Tiny, assert_one_sentence
+from tests.conftest import Tiny
 from tests.interrupted import StopAt
 
 EVERY = ("evaluation.every=4", "evaluation.every_examples=10")
@@ -91,16 +91,3 @@ def test_the_rows_are_published(tiny: Tiny, tmp_path: Path) -> None:
     assert "accuracy by index in the answer" in render_page(build_comparison(published), "title")
     first = published.runs["name"] == published.runs["name"].min()
     assert set(select_runs(published, first).index["name"]) == set(published.runs.loc[first, "name"])
-
-
-def test_a_finished_run_without_it_says_so(script: Script, tiny: Tiny) -> None:
-    run = run_experiment(tiny().config).run
-    printed = script("train", *TINY, *EVERY, f"results_dir={run.results_dir}").out
-    assert (
-        "trained without evaluation.every=4, which does not change a run; rerun=true trains again" in printed
-    )
-
-
-def test_it_is_at_most_the_steps(script: Script) -> None:
-    wrong = "evaluation.every=13 is above training.steps=12; allowed: at most 12, or null"
-    assert_one_sentence(script("train", *TINY, "evaluation.every=13"), wrong)
