@@ -16,16 +16,13 @@ from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
-from pe_experiments.encodings.dape import Dape
 from pe_experiments.encodings.layer_pattern import LayerPattern
-from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.mixtures import ByHead, Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
 from pe_experiments.encodings.scaled_logits import ScalableSoftmax
 from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.t5 import T5Bias
-from pe_experiments.encodings.windows import Chunks, SlidingWindow
 from pe_experiments.models import Transformer, attention
 from pe_experiments.models.attention_scores import attention_scores
 from pe_experiments.terminal.errors import UserError
@@ -87,11 +84,6 @@ def test_swan_scales_the_logits_of_its_global_layers() -> None:
     assert encoding.order == [0, 0, 0, 1] * 3
 
 
-def test_a_layer_pattern_of_an_encoding_at_the_embedding_is_refused() -> None:
-    with pytest.raises(ValueError, match="Learned acts at the embedding"):
-        LayerPattern(ModelShape(16, 2, 4, True, 20, 20), pattern="SL", short=Rope, long=Learned)
-
-
 class Ahead(PositionalEncoding):
     """Reads all keys of a row, also later ones."""
 
@@ -117,12 +109,6 @@ def test_a_mixture_looks_ahead_if_a_part_does(mixture: Any, monkeypatch: pytest.
         model = Transformer(9, shape, make, attention_implementation=implementation, initialisation="pytorch")
         results.append(model(words))
     torch.testing.assert_close(*results, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("part", [partial(Chunks, chunk=4), partial(SlidingWindow, window=4), Rope])
-def test_dape_refuses_what_masks_keys_or_adds_no_bias(part: Any) -> None:
-    with pytest.raises(ValueError, match=r"masks keys; DAPE needs|DAPE needs an encoding that only"):
-        Dape(SHAPE, bias=part)
 
 
 @pytest.mark.parametrize("parts", [[Alibi, PositionalEncoding], [Rope, Shaw], [T5Bias, ScalableSoftmax]])

@@ -1,5 +1,6 @@
 """Test facts about encodings of distances and contents that need no training."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ from pe_experiments.checking import small_shape
 from pe_experiments.checking.subject import draw_inputs, reference_of
 from pe_experiments.encodings import AttentionContext
 from pe_experiments.encodings.alibi import Alibi
-from pe_experiments.encodings.continuous_bias import ContinuousBias
-from pe_experiments.encodings.mixtures import ByLayer, Composition
+from pe_experiments.encodings.dape import Dape
+from pe_experiments.encodings.layer_pattern import LayerPattern
+from pe_experiments.encodings.learned import Learned
+from pe_experiments.encodings.mixtures import ByHead, ByLayer, Composition
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import RopeNtk
 from pe_experiments.encodings.rope_released import RopeLongRope
+from pe_experiments.encodings.shaw import Shaw
 from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.encodings.softmax import is_masked
 from pe_experiments.encodings.stick_breaking import StickBreaking
@@ -21,6 +25,8 @@ from pe_experiments.encodings.t5 import T5Bias, distance_bucket
 from pe_experiments.encodings.tensors import clamped
 from pe_experiments.encodings.windows import SlidingWindow
 from pe_experiments.models.attention_scores import Inputs, attention_scores
+
+SHAW_VALUES = partial(Shaw, values=True)
 
 
 @pytest.mark.parametrize(
@@ -30,9 +36,21 @@ from pe_experiments.models.attention_scores import Inputs, attention_scores
         (RopeNtk, {"rotary_fraction": 0.25}, "at least 4 rotated channels"),
         (Sinusoidal, {"combine": "concat", "width": 32}, "width=32"),
         (RopeLongRope, {"short_factor": [1.0] * 3}, "short_factor has 3 numbers, but 4 pairs"),
-        (ContinuousBias, {"distance": "square"}, "distance=square"),
         (Composition, {"encodings": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
+        (
+            Composition,
+            {"encodings": [Rope, SHAW_VALUES]},
+            "Shaw reads the attention weights and cannot be com",
+        ),
+        (
+            ByHead,
+            {"encodings": [Rope, SHAW_VALUES]},
+            "Shaw reads the attention weights and cannot be limited",
+        ),
         (ByLayer, {"encodings": [Rope, Rope, Rope]}, "3 encodings cannot alternate in 2 layers"),
+        (LayerPattern, {"pattern": "S", "short": Learned, "long": Rope}, "Learned acts at the embedding"),
+        (Dape, {"bias": partial(SlidingWindow, window=4)}, "masks keys; DAPE needs"),
+        (Dape, {"bias": Rope}, "DAPE needs an encoding that only"),
     ],
 )
 def test_impossible_arguments_are_named(make: Any, arguments: dict[str, Any], message: str) -> None:

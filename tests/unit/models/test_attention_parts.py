@@ -182,14 +182,6 @@ def test_parts_refuse_what_they_cannot_change(encoding: Any, options: dict[str, 
         model(encoding, **options)(torch.zeros(1, 3, dtype=torch.long))
 
 
-def test_a_choice_is_checked_and_other_parts_fit() -> None:
-    for wrong in ({"qk_norm": "both"}, {"output_gate": "heads"}):
-        with pytest.raises(ValueError, match=f"{next(iter(wrong))}={next(iter(wrong.values()))} "):
-            model(**wrong)
-    model(mixed, qk_norm=True, output_gate="head", token_shift=True)
-    model(Alibi, causal=False, qk_norm=True, sinks=True, output_gate="channel")
-
-
 @pytest.mark.parametrize("choice", sorted(set(shipped("pe")) - {"asentmax", "stick_breaking"}))
 def test_every_encoding_with_the_softmax_carries_all_parts(choice: str) -> None:
     make = load_component("pe", shipped("pe")[choice]).build

@@ -84,16 +84,3 @@ def test_each_head_and_layer_of_a_mixture_has_its_own_values() -> None:
     torch.testing.assert_close(outputs(by_layer, 1), outputs(RopeValues(SHAPE)))
     shaw = perturbed(ByLayer(SHAPE, encodings=[Rope, ShawValues]))
     assert not torch.allclose(outputs(shaw, 1), outputs(perturbed(ByLayer(SHAPE, encodings=[Rope, Shaw])), 1))
-
-
-@pytest.mark.parametrize(
-    ("mixture", "message"),
-    [
-        (Composition, "encodings: Shaw reads the attention weights and cannot be composed"),
-        (ByHead, "encodings: Shaw reads the attention weights and cannot be limited to some heads"),
-    ],
-)
-def test_mixtures_refuse_what_reads_the_weights(mixture: type[PositionalEncoding], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        mixture(SHAPE, encodings=[Rope, ShawValues])  # type: ignore[call-arg]
-    mixture(SHAPE, encodings=[Rope, Shaw])  # type: ignore[call-arg]
