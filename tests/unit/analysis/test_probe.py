@@ -98,13 +98,6 @@ def single_tokens(trained: TrainedModel, lengths, rows: int, block: int) -> list
     return tokens
 
 
-def test_a_model_that_is_told_the_position_knows_it(tiny: Tiny) -> None:
-    table = probe_positions(untrained(tiny, "task=copy", "pe=raw_index", "model.d_model=16"))
-    for where in (INSIDE, BEYOND):
-        assert value(table, POSITION, "embedding", where, "r2") > 0.999
-        assert value(table, POSITION, "embedding", where, "error") < 0.1
-
-
 def test_a_bag_of_symbols_knows_no_position(tiny: Tiny) -> None:
     options = ("task=lag", "model=encoder", "pe=none", "training.min_length=6")
     table = probe_positions(untrained(tiny, *options), examples=100)

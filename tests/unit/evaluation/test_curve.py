@@ -150,22 +150,16 @@ def test_depths_add_up_to_the_curve(tiny: Tiny, decoding: Any) -> None:
     details = Details(source)
     curve = extrapolation_curve(model, source, [6, 20], 150, 6, decoding, details=details)
     for row in curve:
-        depths = details.tables["depth"]
-        of_length = [depth for depth in depths if depth["length"] == row["content_length"]]
-        assert sum(depth["examples"] for depth in of_length) == 150
+        length, depths = row["content_length"], details.tables["depth"]
+        of_length = [depth for depth in depths if depth["length"] == length]
+        blocks = [source.evaluation_block(length, block).tokens_BT[:, 1 : length + 1] for block in (0, 1)]
+        share_B = experiment.task.depth(torch.cat(blocks)[:150])
+        counts = share_B.clamp(max=0.99).mul(5).long().bincount(minlength=5).tolist()
+        assert [depth["examples"] for depth in of_length] == [count for count in counts if count]
         for metric in ("exact_match", "token_accuracy"):
             mean = sum(depth["examples"] * depth[metric] for depth in of_length) / 150
             assert mean == pytest.approx(row[metric])
     assert [depth["depth"] for depth in depths if depth["length"] == 20] == [0.1, 0.3, 0.5, 0.7, 0.9]
-
-
-def test_depth_is_measured_on_the_inputs_without_the_mark_before_them(tiny: Tiny) -> None:
-    experiment = tiny("task=induction")
-    details = Details(experiment.source)
-    list(extrapolation_curve(experiment.untrained_model(), experiment.source, [9], 100, 6, details=details))
-    inputs = experiment.source.evaluation_block(9, 0).tokens_BT[:, 1:10]
-    counts = experiment.task.depth(inputs).clamp(max=0.99).mul(5).long().bincount(minlength=5)
-    assert [row["examples"] for row in details.tables["depth"]] == counts.tolist()
 
 
 def test_a_curve_reports_requested_and_possible_lengths_and_untrained_positions(

@@ -47,11 +47,3 @@ def test_the_bank_runs_have_the_same_rate_and_a_quarter_of_the_steps() -> None:
     values = study.values(FOLDER)
     assert values["bank_able"] == (before > 20).sum()
     assert values["bank_fallen"] == ((before > 20) & (after - before < -20)).sum()
-
-
-def test_pages_repeat_the_counts() -> None:
-    values = study.values(FOLDER)
-    assert values["fallen"] == 0
-    answer = (ROOT / "docs" / "questions.md").read_text()
-    assert f"falls in none of {values['able']} runs and rises in {values['risen']}" in answer
-    assert min(map(float, values["copied/rope_nope"].split(" to "))) >= 0.85  # "reached 0.9", in README
