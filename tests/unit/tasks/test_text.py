@@ -1,4 +1,4 @@
-"""The text task: which bytes belong to which split, and which input is refused."""
+"""The text task: which bytes belong to which split, datasets that a library saved, and refused input."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pe_experiments.store.identity import identify
 from pe_experiments.tasks.base import Split
 from pe_experiments.tasks.text import FEWEST_BYTES, MOST_IN_MEMORY, Text
 from pe_experiments.terminal.errors import UserError
@@ -95,3 +96,37 @@ def test_a_text_that_changes_during_a_run_is_refused(tmp_path: Path, size: int, 
         path.unlink()
     with pytest.raises(UserError, match=r"text\.txt was changed during the run"):
         task.read(size - 200, 100)
+
+
+ROWS = [f"row {number} of a text" for number in range(8000)]
+
+
+@pytest.mark.filterwarnings("ignore:Cannot ")  # the library pickles parts of itself with dill
+def test_the_rows_of_a_dataset_are_a_text(tiny: Tiny, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"text": [*ROWS, ""], "number": list(range(8001))})
+    folder = tmp_path / "saved"
+    dataset.save_to_disk(folder)
+    task = Text(str(folder))
+    content = "\n".join(ROWS).encode()
+    assert task.read(0, task.ends[-1]).tobytes() == content
+    assert task.bounds["training"] == (0, round(0.9 * len(content)))
+    dataset.save_to_disk(tmp_path / "again")
+    first, second = (identify(tiny("task=text", f"task.path={tmp_path / n}")) for n in ("saved", "again"))
+    assert first.hash == second.hash
+    for column in ("number", "story"):
+        with pytest.raises(UserError, match=rf"column={column}: .*; allowed: text$"):
+            tiny("task=text", f"task.path={folder}", f"task.column={column}")
+
+
+@pytest.mark.filterwarnings("ignore:Cannot ")  # the library pickles parts of itself with dill
+def test_the_splits_of_a_dataset_are_kept(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    parts = {"test": ROWS[:500], "train": ROWS[500:7000], "validation": ROWS[7000:]}
+    saved = datasets.DatasetDict({name: datasets.Dataset.from_dict({"story": parts[name]}) for name in parts})
+    saved.save_to_disk(tmp_path / "saved")
+    task = Text(str(tmp_path / "saved"), column="story")
+    for split, name in (("training", "train"), ("validation", "validation"), ("evaluation", "test")):
+        start, stop = task.bounds[split]
+        assert task.read(start, stop - start).tobytes() == "\n".join(parts[name]).encode()
+    assert [row["split"] for row in task.listing()] == ["training", "validation", "evaluation"]
