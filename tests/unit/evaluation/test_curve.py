@@ -43,25 +43,6 @@ def test_metrics_that_the_lengths_do_not_determine_are_none() -> None:
     assert summarise(curve({20: 1.0, 320: 0.5}), 20)["exact_match_extrapolation"] is None  # past 8x
 
 
-def test_guessing_scores_zero() -> None:
-    """Exact match has a chance level only where the answer is one token."""
-    for answer_tokens, score in ((1, 0.0), (20, 0.5)):
-        extra = {"chance": 0.5, "answer_tokens": answer_tokens}
-        summary = summarise([row | extra for row in curve({20: 1.0, 40: 0.5, 160: 0.5})], 20)
-        assert summary["exact_match_extrapolation"] == score
-        assert summary["token_accuracy_extrapolation"] == 0.0
-        assert summary["exact_match_at_2x"] == 0.5  # as measured
-    one_possible_answer = [row | {"chance": 1.0} for row in curve({20: 1.0, 40: 1.0})]
-    assert summarise(one_possible_answer, 20)["token_accuracy_extrapolation"] is None
-
-
-def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
-    points = curve({2: 1.0, 5: 0.5, 10: 0.3})
-    for seen, mean in (((100, 49, 0), 0.4), ((100, 50, 0), 0.3), ((100, 100, 100), 0.6)):  # unless all were
-        rows = [row | {"seen": n, "examples": 100} for row, n in zip(points, seen, strict=True)]
-        assert summarise(rows, 10)["exact_match_in_distribution"] == pytest.approx(mean)
-
-
 def test_inputs_seen_in_training_are_counted(tiny: Tiny) -> None:
     """The reference lists every input of training and of evaluation."""
     source = tiny("training.max_length=10", "positions=random_offset").source
