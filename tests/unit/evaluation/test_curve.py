@@ -43,6 +43,13 @@ def test_metrics_that_the_lengths_do_not_determine_are_none() -> None:
     assert summarise(curve({20: 1.0, 320: 0.5}), 20)["exact_match_extrapolation"] is None  # past 8x
 
 
+def test_lengths_of_which_half_was_seen_in_training_do_not_count() -> None:
+    points = curve({2: 1.0, 5: 0.5, 10: 0.3})
+    for seen, mean in (((100, 49, 0), 0.4), ((100, 50, 0), 0.3), ((100, 100, 100), 0.6)):  # unless all were
+        rows = [row | {"seen": n, "examples": 100} for row, n in zip(points, seen, strict=True)]
+        assert summarise(rows, 10)["exact_match_in_distribution"] == pytest.approx(mean)
+
+
 def test_inputs_seen_in_training_are_counted(tiny: Tiny) -> None:
     """The reference lists every input of training and of evaluation."""
     source = tiny("training.max_length=10", "positions=random_offset").source
