@@ -91,29 +91,6 @@ def test_the_sentence_names_the_best_and_its_significant_differences(tiny: Tiny,
     assert by_encoding(comparison.table)["t5"]["reached@12"] == 3
 
 
-@pytest.mark.slow
-def test_an_encoding_that_did_not_learn_is_not_tested_past_training(folder: Path, tiny: Tiny) -> None:
-    for seed in range(3):
-        write_run(tiny("pe=rope", f"seed={seed}"), fading(0.5 + 0.01 * seed, 0.01))
-    pairs = compare(folder).pairs
-    with_rope = pairs[(pairs["encoding"] == "rope") | (pairs["other"] == "rope")]
-    assert set(with_rope["not_tested"]) == {"rope did not learn the task"}
-    assert with_rope["p"].isna().all()
-    assert "Most seeds did not learn the training lengths: rope." in notes_of(folder)
-    in_distribution = compare(folder, metric="exact_match_in_distribution").pairs
-    assert in_distribution["p"].notna().all()
-
-
-def test_the_sentence_says_when_three_seeds_cannot_be_significant(tiny: Tiny, results: Path) -> None:
-    """Three seeds against three: p is 0.1 at the least."""
-    for encoding, slope in (("none", 0.09), ("alibi", 0.01), ("rope", 0.08)):
-        for seed in range(3):
-            write_run(tiny(f"pe={encoding}", f"seed={seed}"), fading(1, slope - 0.001 * seed))
-    (sentence,) = compare(results).sentences.values()
-    assert sentence.startswith("alibi has the highest mean exact match past the training lengths")
-    assert sentence.endswith("; with 3 seeds no difference from the 2 others can become significant.")
-
-
 def test_a_comparison_says_how_many_seeds_a_difference_takes(tiny: Tiny, results: Path) -> None:
     """The deviation is pooled over encodings with three seeds, 0.1 and 0 here."""
     for seed, value in enumerate((0.4, 0.5, 0.6)):

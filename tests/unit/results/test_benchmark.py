@@ -13,7 +13,6 @@ from pe_experiments.training.cpu import DEFAULT
 from pe_experiments.training.loop import fit
 from results.benchmark.peers import PEERS
 from results.benchmark.workloads import experiment, seconds_per_step, training_step, whole_training
-from tests.conftest import Script, assert_one_sentence
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 
@@ -46,14 +45,3 @@ def test_the_bare_loop_trains_as_the_harness_does(tmp_path: Path) -> None:
     assert whole_training(tiny, DEFAULT) > 0
     for bare_weights, whole_weights in zip(bare.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(bare_weights, whole_weights, rtol=0, atol=0)
-
-
-def test_missing_libraries_are_named_before_anything_is_timed(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "results.benchmark.peers.find_spec", lambda name: None if name == "x_transformers" else 1
-    )
-    out = tmp_path / "out"
-    assert_one_sentence(script("benchmark", f"out={out}"), "x-transformers", "peers=false")
-    assert not out.exists()
