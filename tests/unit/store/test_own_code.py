@@ -45,27 +45,33 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     monkeypatch.delitem(sys.modules, "mine", raising=False)  # of another test
     before = set(sys.modules)
 
+    def forget() -> None:
+        for module in set(sys.modules) - before:
+            if str(getattr(sys.modules[module], "__file__", None) or tmp_path).startswith(str(tmp_path)):
+                del sys.modules[module]
+
     def write_and_import(files: dict[str, str], name: str = "mine") -> Any:
         for path, text in files.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(text)
-        for module in set(sys.modules) - before:
-            if str(getattr(sys.modules[module], "__file__", None) or tmp_path).startswith(str(tmp_path)):
-                del sys.modules[module]
+        forget()
         importlib.invalidate_caches()
         return importlib.import_module(name).Slope
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     yield write_and_import
-    for module in set(sys.modules) - before:
-        if str(getattr(sys.modules[module], "__file__", None) or tmp_path).startswith(str(tmp_path)):
-            del sys.modules[module]
+    forget()
 
 
 def digest(cls: Any) -> dict[str, str]:
     digests = code_digests([cls])
     assert not any(text.startswith(UNTRACKED) for text in digests.values()), digests
     return digests
+
+
+def assert_untracked(cls: Any) -> None:
+    (text,) = code_digests([cls]).values()
+    assert text.startswith(UNTRACKED)
 
 
 # For each way of importing S: the files besides ``mine.py``, its first lines, and the file that is edited.
@@ -191,8 +197,7 @@ def test_an_outdated_compiled_copy_is_untracked(write: Write, tmp_path: Path, va
     sys.modules.pop("mine")
     cls = importlib.import_module("mine").Slope
     assert sys.modules["helper"].S == 0.1
-    (text,) = code_digests([cls]).values()
-    assert text.startswith(UNTRACKED)
+    assert_untracked(cls)
 
 
 def edit(mine: Any) -> None:
@@ -253,8 +258,7 @@ class Size:
 def test_a_loaded_module_that_is_not_what_its_file_says_is_untracked(change: str, write: Write) -> None:
     cls = write({"mine.py": CHANGED + ENCODING.replace("Encoding):", "Encoding):\n    power = 1\n")})
     CHANGES[change](sys.modules["mine"])
-    (text,) = code_digests([cls]).values()
-    assert text.startswith(UNTRACKED)
+    assert_untracked(cls)
 
 
 def test_a_helper_that_was_loaded_again_beside_its_user_is_untracked(write: Write) -> None:
@@ -262,8 +266,7 @@ def test_a_helper_that_was_loaded_again_beside_its_user_is_untracked(write: Writ
     cls = write({"mine.py": f"from helper import S\n{ENCODING}", "helper.py": "S = 0.1"})
     Path(sys.modules.pop("helper").__file__ or "").write_text("S = 0.25")
     importlib.import_module("helper")
-    (text,) = code_digests([cls]).values()
-    assert text.startswith(UNTRACKED)
+    assert_untracked(cls)
 
 
 def test_a_shipped_class_that_was_patched_is_trained_anew(

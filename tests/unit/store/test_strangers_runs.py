@@ -141,10 +141,6 @@ def test_the_account_that_a_run_names_is_not_used(run: RunDirectory, typed: list
     assert logger == {"wandb": WANDB | {"project": project}}
 
 
-def test_a_run_without_a_logger_is_evaluated_without(run: RunDirectory) -> None:
-    assert not finished_run(run).config.logger
-
-
 def test_devices_are_the_users_and_the_arithmetic_is_the_runs(run: RunDirectory) -> None:
     edit_config(run, lambda saved: saved["trainer"].update(accelerator="gpu", precision="bf16-mixed"))
     for typed in ("trainer.threads=1", "trainer=cpu"):
