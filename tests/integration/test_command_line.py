@@ -15,33 +15,25 @@ import pytest
 import yaml
 
 from pe_experiments.configuration.choices import choices_of, groups_of
+from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.requested import Run
 from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny, assert_one_sentence
 
 # what is typed after train.py -> what the error contains: key, value, what is allowed
 MISTAKES = {
-    "model.qk_norm=beside": ["model.qk_norm=beside: expected true or false or before or after"],
     "model.num_layers=1000 model.d_model=65536": ["too little memory", "num_layers"],
     "hydra.launcher.n_jobs=2": ["hydra.launcher.n_jobs is not a setting", "hydra.launcher.jobs=N"],
     "-m hydra/launcher=dask": ["hydra/launcher=dask is not a choice", "hydra-dask-launcher"],
-    "experiment=mine": ["experiment=mine is not a choice", "bank/s0"],
-    "ckpt_path=last.ckpt": ["ckpt_path is not a setting", "when its command is repeated"],
     "pe._target_=mine": ["pe._target_=mine: expected the module and the name", "my_module.NAME"],
     "~label": ["'label' does not exist"],
     "model.num_heads=5": ["model.num_heads=5", "model.d_model=64", "allowed here: 1, 2, 4"],
     "task=precedence evaluation.lengths=[1]": ["length 1", "shortest is 2"],
-    "positions=random_offset positions.max_positions=9": ["max_positions=9", "42"],
     "results_dir=/proc/nowhere": ["/proc/nowhere", "cannot"],
-    "pe=none pe._target_=pe_experiments.tasks.copying.UniqueCopy": ["UniqueCopy", "PositionalEncoding"],
-    "pe=" + "x" * 500: ["pe=xxx", "... is not a choice"],
-    "seed=" + "1" * 5000: ["seed=111", "at most 1000 characters"],
     "pe=" + "x" * 5000: ["pe=xxx", "at most 1000 characters"],
     "-x seed=1": ["-x is not a flag of this command", "key=value"],
     "=3": ["'=3' is not key=value"],
-    "seed=0..4": ["seed=0..4: expected a whole number"],
     "pe=rope pe=alibi": ["pe=rope pe=alibi: pe is given twice", "-m pe=rope,alibi"],
-    "init_from=x results_dir=2026": ["results_dir=2026: expected text"],
     "study=runs": ["study=runs", "reserved"],
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
     "pe=tests.integration.user_encodings.Exits": ["pe fails on a training batch", "SystemExit: 0"],
@@ -65,17 +57,14 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
 # the script and what is typed after it -> what the error contains
 MISTAKES_IN_OTHER_SCRIPTS = {
     "check_encoding pe=rope against=rope against_arguments=5": ["against_arguments=5", "names with values"],
-    "check_encoding pe=rope against=rop": ["against=rop is not a choice. Did you mean rope"],
     "check_encoding pe._target_=tests.conftest.Nothing": ["tests.conftest has no PositionalEncoding"],
     "show_encoding out=results/runs/x": ["out=results/runs/x", "outside"],
-    "show_encoding encodings=[sine]": ["Did you mean"],
     "show_encoding -m pe=rope,alibi": ["-m is for train.py"],
     "show_encoding d_model=10000000": ["d_model=10000000", "at most 4096"],
     "results check=true reproduce=text": ["check=true and reproduce", "cannot be combined"],
     "evaluate evaluation.lengths=[5]": ["run is missing"],
     "compare foo": ["'foo' is not key=value; --help lists the options"],
     "evaluate +run=foo": ["run=foo", "no run"],
-    "export run=results/nothing out=x": ["nothing", "no run"],
 }
 
 
@@ -118,11 +107,6 @@ def test_evaluate_measures_a_run_on_another_task(script: Script, results: Path) 
     (folder,) = (run / "evaluations").iterdir()
     result = json.loads((folder / "result.json").read_text())
     assert (result["task"], result["evaluated_on"]) == ("copy", "modular_arithmetic(modulus=7)")
-    section = result["evaluation"]["task"]
-    assert section["_target_"].startswith("pe_experiments.tasks.")
-    saved = yaml.safe_load((folder / "config.yaml").read_text())
-    assert saved["derived"]["train_lengths"] == [1, 2, 3, 4, 5, 6]
-    assert saved["derived"]["evaluation_task"] == {k: v for k, v in section.items() if k != "source"}
     rows = read_csv(folder / "extrapolation.csv")
     assert {row["split"] for row in rows} == {"other_task"}
     assert (rows[-1]["length"], rows[0]["loss"]) == ("48", "")  # greedy decoding has no loss
@@ -143,14 +127,9 @@ EVALUATION_MISTAKES = {
 }
 
 
-def test_a_finished_run_says_what_is_not_logged_and_an_hour_task_what_to_try_first(
-    script: Script, results: Path
-) -> None:
-    arguments = ("train", *TINY, "task=addition", "pe=rope", "logger=none", f"results_dir={results}")
-    expected = (
-        "addition takes an hour of one core or more until an encoding learns it; try task=addition_reversed"
-    )
-    assert expected in script(*arguments).out
+def test_a_finished_run_says_that_nothing_is_logged(script: Script, results: Path) -> None:
+    arguments = ("train", *TINY, f"results_dir={results}")
+    script(*arguments).succeeded()
     again = script(*arguments, "logger=csv").out
     assert "it has finished before, so nothing is logged to csv; rerun=true trains again" in again
     assert "nothing is logged" not in script(*arguments).out
@@ -160,37 +139,26 @@ def test_a_finished_run_says_what_is_not_logged_and_an_hour_task_what_to_try_fir
 def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path) -> None:
     script("train", *TINY, f"results_dir={results}")
     (run,) = (results / "runs").iterdir()
-    out = script("evaluate", f"run={run}", "evaluation.lengths=[5,50]", "evaluation.examples=10").succeeded()
+    arguments = ("evaluate", f"run={run}", "evaluation.lengths=[5,50]", "evaluation.examples=10")
+    out = script(*arguments).succeeded()
     assert "8.33x" in out
     assert "evaluated without training" in out
-    assert len(list((run / "evaluations").iterdir())) == 1
-    script(
-        "evaluate", f"run={run}", "~logger", "evaluation.lengths=[5,50]", "evaluation.examples=10"
-    ).succeeded()
+    script(*arguments, "~logger").succeeded()
     for typed, words in EVALUATION_MISTAKES.items():
         assert_one_sentence(script("evaluate", f"run={run}", *typed.split()), *words)
     assert len(list((run / "evaluations").iterdir())) == 1
 
 
 @pytest.mark.slow
-def test_an_extended_encoding_keeps_the_base_and_the_results_up_to_the_training_length(
-    script: Script, results: Path
-) -> None:
-    script("train", *TINY, "training.steps=30", "pe=rope", "pe.base=500", f"results_dir={results}")
-    (run,) = (results / "runs").iterdir()
-    lengths = ("evaluate", f"run={run}", "evaluation.lengths=[4,6,48]")
-    out = script(*lengths, "pe=rope_yarn").succeeded()
-    label = "rope(base=500) evaluated as rope_yarn(base=500)"
-    assert f"{label}, an encoding it was not trained with" in out
-    (folder,) = (run / "evaluations").iterdir()
-    assert f'"{label}"' in (folder / "result.json").read_text()
-    assert yaml.safe_load((folder / "config.yaml").read_text())["pe"]["base"] == 500
-    script(*lengths)
-    (plain_folder,) = set((run / "evaluations").iterdir()) - {folder}
-    stretched = (folder / "extrapolation.csv").read_text().splitlines()
-    plain = (plain_folder / "extrapolation.csv").read_text().splitlines()
-    assert stretched[:3] == plain[:3]
-    assert stretched[3] != plain[3]
+def test_an_extended_encoding_keeps_the_results_up_to_the_training_length(tiny: Tiny) -> None:
+    """And the base: `tests/unit/store/test_finished.py`."""
+    run = run_experiment(tiny("training.steps=30", "pe=rope").config).directory
+    lengths = {"evaluation": {"lengths": [4, 6, 48], "examples": 20}}
+    plain = evaluate_run(run.path, lengths).curve
+    yarn = {"_target_": "pe_experiments.encodings.rope_extension.RopeYarn"}
+    stretched = evaluate_run(run.path, {"pe": yarn, **lengths}).curve
+    assert stretched[:2] == plain[:2]
+    assert stretched[2] != plain[2]
 
 
 @pytest.mark.slow
@@ -231,17 +199,6 @@ def test_a_dry_run_prints_the_configuration_and_writes_nothing(script: Script, r
     assert not results.exists()
 
 
-def test_the_order_of_flags_and_the_case_of_choices_do_not_matter(
-    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    out = script("train", *TINY, "dry_run=true", "-m", "pe=RoPE,yarn").succeeded()
-    assert "2 runs: 2 new" in out
-    assert "copy-decoder-rope_yarn" in out
-    studies = script("results", "reproduce=bank")
-    assert "reproduce=bank is not a published study. There is none in results." in studies.err
-
-
 def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, results: Path) -> None:
     (results / "versus" / "X").mkdir(parents=True)
     (results / "versus" / "X" / "verdicts.csv").touch()
@@ -252,11 +209,8 @@ def test_a_page_of_verdicts_is_not_overwritten_by_a_comparison(script: Script, r
 @pytest.mark.slow
 def test_show_encoding_draws_and_audits(script: Script, results: Path) -> None:
     out = script("show_encoding", "encodings=[Sinusoidal,learned,NoPE]", f"results_dir={results}").succeeded()
-    assert "dog bites man" in out
-    assert "linear in the offset, exact map" in out
-    page = (results / "encodings" / "explore-sinusoidal-learned-none.html").read_text()
-    assert '"opened":["sinusoidal","learned"]' in page
     assert "no: bad past the training lengths" in " ".join(out.split())
+    assert (results / "encodings" / "explore-sinusoidal-learned-none.html").exists()
 
 
 COMMANDS = sorted({path.stem for path in (ROOT / "scripts").glob("*.py")} - {"catalogue"})
@@ -279,7 +233,7 @@ def test_config_dir_adds_a_users_file(script: Script, tmp_path: Path) -> None:
     )
     shared = ("--config-dir", str(tmp_path / "my configs"), "dry_run=true", f"results_dir={tmp_path / 'r'}")
     assert "Recency_slope_0.3-s0" in script("train", *shared, "pe=mine").out
-    swept = script("train", "-m", *shared, "pe=mine", "pe.slope=0.3,0.4", "seed=1")
+    swept = script("train", *shared, "pe=mine", "pe.slope=0.3,0.4", "seed=1", "-m")
     assert "Recency_slope_0.4-s1" in swept.out
     assert "pe=mine is not a choice" in script("train", *shared[2:], "pe=mine").err
     assert "x' not found" in script("train", "--config-dir", str(tmp_path / "x"), "pe=mine").err

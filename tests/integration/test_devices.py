@@ -114,17 +114,22 @@ def test_a_sweep_trains_each_run_on_one_device(script: Script, results: Path) ->
     assert_one_sentence(outcome, "trainer.devices=2: a sweep trains each run on one device; run it alone")
 
 
-def test_fewer_rows_than_devices_are_refused(tiny: Tiny) -> None:
-    with pytest.raises(UserError, match=r"training\.batch_size=1 is shared by 2 devices; allowed: 2 or more"):
-        prepare_device(tiny(*TWO, "training.batch_size=1").config)
-
-
-def test_devices_that_the_machine_lacks_are_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("devices", "options", "sentence"),
+    [
+        (
+            2,
+            [*TWO, "training.batch_size=1"],
+            r"training\.batch_size=1 is shared by 2 devices; allowed: 2",
+        ),
+        (1, ["trainer=ddp"], "devices=2: PyTorch finds 1; allowed: 1"),
+        (2, ["trainer=fsdp"], r"allowed: training.weight_decay=0, or trainer=ddp"),
+    ],
+)
+def test_devices_that_cannot_train_are_refused(
+    devices: int, options: list[str], sentence: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UserError, match=r"devices=2: PyTorch finds 1; allowed: 1"):
-        prepare_device(tiny("trainer=ddp").config)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=r"allowed: training.weight_decay=0, or trainer=ddp"):
-        prepare_device(tiny("trainer=fsdp").config)
-    assert prepare_device(tiny("trainer=fsdp", "training.weight_decay=0").config) == "cuda"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    with pytest.raises(UserError, match=sentence):
+        prepare_device(tiny(*options).config)

@@ -70,19 +70,6 @@ def test_a_child_can_be_loaded_after_its_parent_is_deleted(parent: Path, script:
 
 
 @pytest.mark.slow
-def test_the_command_line_extends_a_run(parent: Path, results: Path, script: Script) -> None:
-    typed = ("pe=none", "training.steps=3", "logger=none", f"results_dir={results}")
-    listed = script("train", f"init_from={parent.name}", *typed, "dry_run=true")
-    assert "copy-decoder-rope-to-none-s0-" in listed.out
-    trained = script("train", f"init_from={parent.name}", *typed).succeeded()
-    assert f"continues {parent.name} with its weights\n" in trained
-    (child,) = results.glob("runs/*-to-none-*")
-    saved = RunDirectory(child).read_config()
-    assert (saved["parent"]["name"], saved["training"]["batch_size"]) == (parent.name, 8)
-    assert "rope -> none" in script("compare", f"results_dir={results}", 'pe=["rope -> none"]').out
-
-
-@pytest.mark.slow
 def test_sweeps_vary_the_encoding_and_the_parent(
     parent: Path, tiny: Tiny, results: Path, script: Script
 ) -> None:
@@ -92,5 +79,8 @@ def test_sweeps_vary_the_encoding_and_the_parent(
     assert "4 runs: 4 finished" in swept.out
     children = [path.name.split("-")[4:6] for path in results.glob("runs/*-to-*")]
     assert sorted(children) == [["none", "s0"], ["none", "s1"], ["rope_yarn", "s0"], ["rope_yarn", "s1"]]
+    again = script("train", *common[1:-1], f"init_from={parent.name}", "pe=rope_ntk").out
+    assert f"continues {parent.name} with its weights" in again
+    assert "rope -> none" in script("compare", f"results_dir={results}", 'pe=["rope -> none"]').out
     unknown = script("train", *common, "init_from=missing", "pe=rope,none")
     assert "init_from=missing: there is no run" in unknown.err

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from pe_experiments.analysis.trained_model import load_model
 from pe_experiments.checking import CHECKS, Subject, own_classes
 from pe_experiments.checking.own_classes import check_own_classes
+from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.tasks.copying import Copy
 from pe_experiments.terminal.errors import UserError
-from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny
+from tests.conftest import TINY, Script, Tiny
 from tests.integration import user_encodings
-from tests.processes import Started, wait_for
 
 USER = "tests.integration.user_encodings"
 OTHERS = "tests.integration.implementations"
@@ -80,25 +80,25 @@ def test_a_misspelt_hook_gives_a_remark(tiny: Tiny, capsys: pytest.CaptureFixtur
     assert "MisspeltHook: bais overrides no hook; did you mean bias?\n" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_part_that_ends_the_program_in_training_is_an_error(script: Script, results: Path) -> None:
-    outcome = script("train", *TINY, f"results_dir={results}", f"pe={USER}.ExitsLate")
-    assert outcome.code == 1
-    assert "RuntimeError: a part ends the program with " in outcome.out
+class Interrupted(PositionalEncoding):
+    """Is interrupted by Ctrl-C after some training steps."""
+
+    calls = 0
+
+    def bias(self, q_BHTK: Tensor, k_BHSK: Tensor, at: object) -> None:
+        self.calls += self.training and torch.is_grad_enabled()
+        if self.calls == 15:
+            raise KeyboardInterrupt
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_not_reported_as_an_error_of_the_encoding(results: Path) -> None:
-    """The encoding takes nearly all of the time, so the signal arrives in it."""
-    running = Started(
-        TRAIN, *TINY, "training.steps=2000", f"results_dir={results}",
-        f"pe={USER}.Slow",
-        cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(ROOT)},
-    )  # fmt: skip
-    wait_for(lambda: list(results.glob("runs/*/checkpoints/last.ckpt")), running)
-    os.kill(running.pid, signal.SIGINT)
-    ended = running.end(code=130)
-    assert ended.stderr.startswith("error: interrupted; the same command resumes")
+def test_a_part_that_ends_the_program_is_an_error_and_ctrl_c_is_not(script: Script, results: Path) -> None:
+    ended = script("train", *TINY, f"results_dir={results}", f"pe={USER}.ExitsLate")
+    assert ended.code == 1
+    assert "RuntimeError: a part ends the program with " in ended.out
+    interrupted = script("train", *TINY, f"results_dir={results}", f"pe={__name__}.Interrupted")
+    assert interrupted.code == 130
+    assert interrupted.err.startswith("error: interrupted; the same command resumes")
 
 
 @pytest.mark.slow
