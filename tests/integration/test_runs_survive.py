@@ -55,10 +55,9 @@ class Deletes(console.Display):
 
     def __init__(self, runs: Path):
         self.runs = runs
-        self.last = 0
 
     def step(self, done: int) -> None:
-        self.last = done
+        assert done <= 6  # the loss is noticed while the run trains
         if done == 3:
             shutil.rmtree(self.runs)
 
@@ -66,10 +65,8 @@ class Deletes(console.Display):
 @pytest.mark.slow
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_run_whose_directory_is_deleted_is_an_error_and_trains_again(tiny: Tiny, results: Path) -> None:
-    display = Deletes(results / "runs")
     with pytest.raises(UserError, match="was deleted or moved during the run"):
-        run_experiment(tiny().config, display)
-    assert display.last <= 6  # noticed while it trains
+        run_experiment(tiny().config, Deletes(results / "runs"))
     assert not list(results.glob("runs/*"))
     again = run_experiment(tiny().config)
     assert (again.done, again.status) == ("trained", "completed")
@@ -255,29 +252,9 @@ def test_a_diverged_run_is_final_and_names_the_step(steps: int, decay: str, late
         evaluate_run(result.directory.path, {})
 
 
-def test_damaged_files_are_named_and_kept(tiny: Tiny) -> None:
-    run = run_experiment(tiny().config).directory
-    result = run.result.read_bytes()
-    run.result.write_bytes(result[:50])
-    with pytest.raises(UserError, match=r"result\.json is damaged.*rerun=true"):
-        run_experiment(tiny().config)
-    run.result.unlink()
-    checkpoint = run.checkpoint.read_bytes()
-    run.checkpoint.write_bytes(checkpoint[:1000])
-    with pytest.raises(UserError, match=r"last\.ckpt is damaged.*rerun=true"):
-        run_experiment(tiny().config)
-    run.checkpoint.write_bytes(checkpoint)
-    before = run.curve.read_bytes()
-    assert run_experiment(tiny().config).status == "completed"  # only the evaluation is repeated
-    assert run.curve.read_bytes() == before
-
-
 @pytest.mark.usefixtures("checkpoint_every_step")
-def test_files_that_a_resume_cannot_read_are_named_and_kept(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_cannot_be_read_are_named_and_kept(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "RECORD_EVERY", 2)
-    run = interrupted(tiny(), 9)
 
     def refused(file: Path, content: bytes, sentence: str) -> None:
         """The run is refused while a file has this content, and all its files are kept."""
@@ -289,6 +266,7 @@ def test_files_that_a_resume_cannot_read_are_named_and_kept(
         assert {path: path.read_bytes() for path in files} == files
         file.write_bytes(before)
 
+    run = interrupted(tiny(), 9)
     damaged = run.metrics.read_bytes().replace(b"\n2,", b"\n\xff,", 1)
     refused(run.metrics, damaged, "metrics.csv is damaged")
     checkpoint = torch.load(run.checkpoint, weights_only=True)
@@ -299,3 +277,9 @@ def test_files_that_a_resume_cannot_read_are_named_and_kept(
     refused(run.checkpoint, other.getvalue(), "last.ckpt contains the weights of another model; delete it")
     run.metrics.unlink()  # as the first sentence says
     assert run_experiment(tiny().config).done == "resumed"
+    refused(run.result, run.result.read_bytes()[:50], r"result\.json is damaged.*rerun=true")
+    run.result.unlink()
+    refused(run.checkpoint, run.checkpoint.read_bytes()[:1000], r"last\.ckpt is damaged.*rerun=true")
+    before = run.curve.read_bytes()
+    assert run_experiment(tiny().config).status == "completed"  # only the evaluation is repeated
+    assert run.curve.read_bytes() == before
