@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 RECENCY = "pe=tests.integration.user_encodings.Recency"
 SLURM = ROOT / "tests" / "cluster" / "slurm.sh"
 DAEMONS = ("munged", "slurmctld", "slurmd", "srun")
-LIBRARIES = {"submitit_local": "submitit", "slurm": "submitit", "ray": "ray"}
 SWEEP = [
     "-m", *TINY, "training.steps=60", "study=s",
     "pe=tests.integration.user_encodings.Slow,tests.integration.user_encodings.Recency",
@@ -42,6 +41,12 @@ run()
 """
 
 
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skip a test if this package, which takes long to import, is not installed."""
+    reason = f'{package} is not installed: pip install -e ".[cluster]"'
+    return pytest.mark.skipif(not importlib.util.find_spec(package), reason=reason)
+
+
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Slurm cluster that sbatch finds, until the last of these tests."""
@@ -56,16 +61,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     subprocess.run([SLURM, "stop", folder], check=True)
 
 
-@pytest.fixture
-def engine(request: pytest.FixtureRequest) -> str:
-    """The name of an engine; the test is skipped if it is not installed."""
-    if not importlib.util.find_spec(LIBRARIES[request.param]):
-        pytest.skip(f'{LIBRARIES[request.param]} is not installed: pip install -e ".[cluster]"')
-    if request.param == "slurm":
-        request.getfixturevalue("slurm")
-    return request.param
-
-
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of the sweep without an engine."""
@@ -76,10 +71,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return tables
 
 
-@pytest.mark.parametrize("engine", ["ray"], indirect=True)
-def test_ray_gives_the_same_results(engine: str, tmp_path: Path, local: dict[str, bytes]) -> None:
+@needs("ray")
+def test_ray_gives_the_same_results(tmp_path: Path, local: dict[str, bytes]) -> None:
     """A Ray that the command starts listens only to this machine."""
-    arguments = [*SWEEP[:-1], RECENCY, f"results_dir={tmp_path}", f"hydra/launcher={engine}"]
+    arguments = [*SWEEP[:-1], RECENCY, f"results_dir={tmp_path}", "hydra/launcher=ray"]
     done = subprocess.run(  # a process of its own: Ray stays in the one that started it
         [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, cwd=ROOT
     )
@@ -92,10 +87,10 @@ def test_ray_gives_the_same_results(engine: str, tmp_path: Path, local: dict[str
     assert "address: 127.0.0.1\n" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ["submitit_local"], indirect=True)
-def test_local_submitit_jobs_end_with_their_launcher(engine: str, tmp_path: Path) -> None:
+@needs("submitit")
+def test_local_submitit_jobs_end_with_their_launcher(tmp_path: Path) -> None:
     arguments = ["-m", *TINY, "training.steps=1000000", f"results_dir={tmp_path}"]
-    running = Started(TRAIN, *arguments, f"hydra/launcher={engine}", cwd=ROOT)
+    running = Started(TRAIN, *arguments, "hydra/launcher=submitit_local", cwd=ROOT)
     wait_for(lambda: list(tmp_path.glob("runs/*/metrics.csv")), running)
     (run,) = map(RunDirectory, tmp_path.glob("runs/*"))
     assert run.in_use
@@ -104,14 +99,15 @@ def test_local_submitit_jobs_end_with_their_launcher(engine: str, tmp_path: Path
     wait_for(lambda: not run.in_use)
 
 
-@pytest.mark.parametrize("engine", ["slurm"], indirect=True)
+@needs("submitit")
+@pytest.mark.usefixtures("slurm")
 def test_a_slurm_job_at_its_time_limit_is_requeued_and_resumes(
-    engine: str, tmp_path: Path, local: dict[str, bytes]
+    tmp_path: Path, local: dict[str, bytes]
 ) -> None:
     """Slurm's shortest limit is a minute: the test sends the signal that the job asks for instead."""
     slow = tmp_path / "slow"
     slow.touch()
-    results = [f"results_dir={tmp_path}", f"hydra/launcher={engine}", "hydra.launcher.parameters.mem_gb=2"]
+    results = [f"results_dir={tmp_path}", "hydra/launcher=slurm", "hydra.launcher.parameters.mem_gb=2"]
     running = Started(
         TRAIN, *SWEEP, *results, cwd=ROOT, environment=os.environ | {"SLOW_TRAINING": str(slow)}
     )

@@ -38,6 +38,12 @@ MISTAKES = {
     "pe=tests.integration.user_encodings.Fails": ["pe fails on a training batch", "first line second line"],
     "pe=tests.integration.user_encodings.Exits": ["pe fails on a training batch", "SystemExit: 0"],
     "-m hydra.launcher.jobs_per_device=2 trainer.accelerator=cpu": ["jobs_per_device=2", "no GPU"],
+    "-m trainer=ddp trainer.accelerator=cpu seed=0,1": [
+        "trainer.devices=2: a sweep trains each run on one device"
+    ],
+    "hydra.run.dir=mine": ["has no effect here without"],
+    "-m hydra.sweep.dir=mine": ["has no effect here without"],
+    "hydra.verbose=true": ["has no effect here without"],
     "-m hydra/launcher=ray hydra.launcher.jobs=2 hydra.launcher.address=::1": ["launcher.jobs=2", "address"],
 }
 
@@ -96,25 +102,6 @@ def test_train_prints_the_table_and_the_paths(script: Script, results: Path) -> 
     assert again.out.count("\n") == outcome.out.count("\n") - 1  # the same table, no progress line
 
 
-@pytest.mark.slow
-def test_evaluate_measures_a_run_on_another_task(script: Script, results: Path) -> None:
-    """At the lengths of the training; ``task=`` with the trained task returns the run itself."""
-    script("train", *TINY, "evaluation.lengths=null", f"results_dir={results}")
-    (run,) = (results / "runs").iterdir()
-    task = ("task=modular_arithmetic", "task.modulus=7")
-    arguments = ("evaluate", f"run={run}", *task, "evaluation.decoding=greedy")
-    script(*arguments).succeeded()
-    (folder,) = (run / "evaluations").iterdir()
-    result = json.loads((folder / "result.json").read_text())
-    assert (result["task"], result["evaluated_on"]) == ("copy", "modular_arithmetic(modulus=7)")
-    rows = read_csv(folder / "extrapolation.csv")
-    assert {row["split"] for row in rows} == {"other_task"}
-    assert (rows[-1]["length"], rows[0]["loss"]) == ("48", "")  # greedy decoding has no loss
-    assert "found finished" in script(*arguments).out
-    assert f"{run} (found finished)" in script("evaluate", f"run={run}", "task=copy").out
-    assert len(list((run / "evaluations").iterdir())) == 1
-
-
 EVALUATION_MISTAKES = {
     "model=encoder": ["model is not a setting", "Allowed: pe, task, evaluation"],
     "task=parity": ["task=parity", "symbols are 4", "trained on 10"],
@@ -136,20 +123,32 @@ def test_a_finished_run_says_that_nothing_is_logged(script: Script, results: Pat
 
 
 @pytest.mark.slow
-def test_evaluate_measures_a_run_at_other_lengths(script: Script, results: Path) -> None:
-    script("train", *TINY, f"results_dir={results}")
+def test_evaluate_measures_a_run_at_other_lengths_and_on_another_task(script: Script, results: Path) -> None:
+    """``task=`` with the trained task returns the run itself."""
+    script("train", *TINY, "evaluation.lengths=null", f"results_dir={results}").succeeded()
     (run,) = (results / "runs").iterdir()
-    arguments = ("evaluate", f"run={run}", "evaluation.lengths=[5,50]", "evaluation.examples=10")
-    out = script(*arguments).succeeded()
+    evaluate = ("evaluate", f"run={run}")
+    lengths = (*evaluate, "evaluation.lengths=[5,50]", "evaluation.examples=10")
+    out = script(*lengths).succeeded()
     assert "8.33x" in out
     assert "evaluated without training" in out
-    script(*arguments, "~logger").succeeded()
+    script(*lengths, "~logger").succeeded()
     for typed, words in EVALUATION_MISTAKES.items():
-        assert_one_sentence(script("evaluate", f"run={run}", *typed.split()), *words)
-    assert len(list((run / "evaluations").iterdir())) == 1
+        assert_one_sentence(script(*evaluate, *typed.split()), *words)
+    (first,) = (run / "evaluations").iterdir()
+    task = (*evaluate, "task=modular_arithmetic", "task.modulus=7", "evaluation.decoding=greedy")
+    script(*task).succeeded()
+    assert "found finished" in script(*task).out
+    (folder,) = set((run / "evaluations").iterdir()) - {first}
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["task"], result["evaluated_on"]) == ("copy", "modular_arithmetic(modulus=7)")
+    assert yaml.safe_load((folder / "config.yaml").read_text())["derived"]["train_lengths"] == [*range(1, 7)]
+    rows = read_csv(folder / "extrapolation.csv")
+    assert {row["split"] for row in rows} == {"other_task"}
+    assert (rows[-1]["length"], rows[0]["loss"]) == ("48", "")  # greedy decoding has no loss
+    assert f"{run} (found finished)" in script(*evaluate, "task=copy").out
 
 
-@pytest.mark.slow
 def test_an_extended_encoding_keeps_the_results_up_to_the_training_length(tiny: Tiny) -> None:
     """And the base: `tests/unit/store/test_finished.py`."""
     run = run_experiment(tiny("training.steps=30", "pe=rope").config).directory

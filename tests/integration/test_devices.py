@@ -14,7 +14,7 @@ from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.training.device import prepare_device
-from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny, assert_one_sentence
+from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny
 from tests.integration.test_sweeps import alive, descendants_of
 from tests.integration.test_tracking import check_mirror, run_record
 from tests.processes import Started, wait_for
@@ -107,11 +107,6 @@ def test_a_diverging_loss_ends_all_processes(tmp_path: Path) -> None:
     others = descendants_of(process.pid)
     assert ": diverged (" in process.end().stdout
     wait_for(lambda: not any(map(alive, others)))
-
-
-def test_a_sweep_trains_each_run_on_one_device(script: Script, results: Path) -> None:
-    outcome = script("train", "-m", *TINY, *TWO, "seed=0,1", f"results_dir={results}")
-    assert_one_sentence(outcome, "trainer.devices=2: a sweep trains each run on one device; run it alone")
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,3 @@ def test_a_users_sweeper_receives_the_validation_loss(launcher: str, tmp_path: P
     assert (cwd / "results" / "s" / "report.html").exists()
     assert float((cwd / "results" / "multirun" / "best.txt").read_text()) == min(losses)
     assert [path.name for path in cwd.iterdir()] == ["results"]
-
-
-@pytest.mark.parametrize("option", ["hydra.run.dir=mine", "-m hydra.sweep.dir=mine", "hydra.verbose=true"])
-def test_an_option_of_hydra_without_effect_is_refused(option: str, script: Script, tmp_path: Path) -> None:
-    done = script("train", *option.split(), *TINY, f"results_dir={tmp_path}/results")
-    assert done.code == 1
-    assert "has no effect here without" in done.err
-    assert not list(tmp_path.iterdir())

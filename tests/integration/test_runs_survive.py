@@ -40,14 +40,19 @@ def interrupted(experiment: Experiment, step: int) -> RunDirectory:
     return RunDirectory(run)
 
 
-def test_a_failed_rerun_keeps_the_finished_run(tiny: Tiny) -> None:
+@pytest.mark.usefixtures("checkpoint_every_step")
+def test_a_failed_rerun_keeps_the_finished_run_and_continues(tiny: Tiny) -> None:
     finished = write_run(tiny("pe=none"), fading(1, 0))
     before = finished.read_result()
-    failed = run_experiment(tiny("pe=none", "rerun=true").config, StopAt(7, RuntimeError("boom")))
+    rerun = tiny("pe=none", "rerun=true").config
+    failed = run_experiment(rerun, StopAt(7, RuntimeError("boom")))
     assert failed.status == "error"
     assert "boom" in failed.result["reason"]
     assert run_experiment(tiny("pe=none").config).done == "found"
     assert finished.read_result() == before
+    assert run_experiment(rerun).done == "resumed"
+    assert finished.read_result() != before
+    assert [path.name for path in finished.path.parent.iterdir()] == [finished.name]
 
 
 class Deletes(console.Display):
