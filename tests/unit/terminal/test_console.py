@@ -65,4 +65,8 @@ def test_printing_never_raises(error: Exception | None, monkeypatch: pytest.Monk
 
 def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     console.say("a\x1b[2J\u202eb\nünd\t編碼 \xa0")
-    assert capsys.readouterr().out == "a\\x1b[2J\\u202eb\nünd\t編碼 \xa0\n"
+    console.complain("\x1b[31mred")
+    assert capsys.readouterr() == (
+        "a\\x1b[2J\\u202eb\nünd\t編碼 \xa0\n",
+        "error: \\x1b[31mred\n",
+    )
