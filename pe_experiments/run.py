@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_experiments.configuration.choices import keys_of, shipped
 from pe_experiments.configuration.compose import compose_config, config_from_python
@@ -103,26 +103,28 @@ def evaluate_run(
 
     Args:
         path: the run's directory.
-        changes: sections of the saved configuration to replace: ``evaluation``, ``pe``, ``trainer``,
-            ``logger``, or ``task`` to evaluate on another task. An encoding or a task may be given by name.
-            Another encoding keeps the run's `PositionalEncoding.trained_arguments` that are not given.
+        changes: to the saved configuration, by key of the command line (``evaluation.lengths``) or section:
+            ``evaluation``, ``pe``, ``trainer``, ``logger``, or ``task`` to evaluate on another task. A choice
+            may be given by name. A section is merged into the saved one, or replaces it if it has a
+            ``_target_``. Another encoding keeps the run's `PositionalEncoding.trained_arguments` that are
+            not given.
         display: of the progress; None shows nothing.
         trust: as in `load_model`.
 
     Raises:
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
-    if dotted := [key for key in changes if "." in key]:
-        section, _, option = dotted[0].partition(".")
-        raise UserError(f"{dotted[0]}: expected a section, as in {{'{section}': {{'{option}': ...}}}}")
-    names = [f"{group}={name}" for group, name in changes.items() if isinstance(name, str)]
-    sections = {group: section for group, section in changes.items() if not isinstance(section, str)}
-    requested = resolved(compose_config(names, "evaluate")) | sections
-    keys = list(changes)
-    for group, section in sections.items():
-        if isinstance(section, Mapping):
-            keys += [f"{group}.{key}" for key in section]
-    return evaluate(finished_run(RunDirectory(Path(path)), requested, keys, trust), display)
+    names = {group: name for group, name in changes.items() if isinstance(name, str) and "." not in group}
+    config = compose_config([f"{group}={name}" for group, name in names.items()], "evaluate")
+    OmegaConf.set_struct(config, False)
+    keys = list(names)
+    for key in sorted(changes.keys() - names.keys(), key=lambda key: "." in key):  # whole sections first
+        value = changes[key]
+        is_merged = isinstance(value, Mapping) and "_target_" not in value
+        OmegaConf.update(config, key, value, merge=is_merged, force_add=True)
+        keys += [] if is_merged else [key]
+        keys += keys_of({key: value})
+    return evaluate(finished_run(RunDirectory(Path(path)), resolved(config), keys, trust), display)
 
 
 def evaluate(run: Run, display: Display | None = None) -> Result:

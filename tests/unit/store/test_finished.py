@@ -73,13 +73,25 @@ def test_options_of_the_users_machine_may_refer_to_others(
     [
         ({"pe": None}, "^pe=null: expected "),
         ({"evaluation": 3}, "^evaluation=3: expected "),
-        ({"evaluation.lengths": 500}, "^evaluation.lengths: expected a section"),
+        ({"evaluation.lengths": "x"}, "^evaluation.lengths=x"),
+        ({"evaluation.length": [7]}, "^evaluation.length"),
         ({"training": {"steps": 3}}, "training is fixed by the training; allowed: evaluation, logger"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_refused(changes: dict[str, Any], sentence: str, tiny: Tiny) -> None:
     with pytest.raises(UserError, match=sentence):
         evaluate_run(write_trained_run(tiny()).path, changes)
+
+
+def test_keys_and_sections_of_an_evaluation_change_what_they_name(tiny: Tiny) -> None:
+    run = write_trained_run(tiny("evaluation.examples=5"))
+    results = [
+        evaluate_run(run.path, changes)
+        for changes in ({"evaluation.lengths": [7]}, {"evaluation": {"lengths": [7]}})
+    ]
+    assert [row["length"] for row in results[0].curve] == [7]
+    assert results[0].curve[0]["examples"] == 5
+    assert [result.done for result in results] == ["evaluated", "found"]
 
 
 @pytest.mark.parametrize("inputs", [[], [3.5], "314", [[3], [1, 2]], [[-1]]])
