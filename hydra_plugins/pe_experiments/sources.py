@@ -11,7 +11,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from pe_experiments.configuration.choices import COMPONENT_GROUPS, read_choice
+from pe_experiments.configuration.choices import ALIASES, COMPONENT_GROUPS, read_choice
 from pe_experiments.terminal.files import CONFIG_DIR
 
 CLASS_PATH = re.compile(rf"(?:{'|'.join(COMPONENT_GROUPS)})/((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?<!\.yaml)")
@@ -31,15 +31,19 @@ class ClassSource(ConfigSource):
         return False
 
     def is_config(self, config_path: str) -> bool:
-        return bool(CLASS_PATH.fullmatch(config_path))
+        group, _, name = config_path.rpartition("/")
+        return (group == "pe" and name in ALIASES) or bool(CLASS_PATH.fullmatch(config_path))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []
 
     def load_config(self, config_path: str) -> ConfigResult:
         group, _, name = config_path.rpartition("/")
-        common_options = read_choice(group, "custom") if group == "model" else {}
-        section = {**common_options, "_target_": name}
+        if name in ALIASES:
+            section = read_choice(group, ALIASES[name])
+        else:
+            common_options = read_choice(group, "custom") if group == "model" else {}
+            section = {**common_options, "_target_": name}
         return ConfigResult(
             self.provider, self.full_path(), OmegaConf.create(section), header={"package": None}
         )

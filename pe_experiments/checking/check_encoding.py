@@ -1,5 +1,6 @@
 """Implement the command check_encoding: check the contract of an encoding, and compare or identify it."""
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import torch
@@ -25,6 +26,7 @@ BROKEN = "It breaks the contract, as shown above."
 IS_NEW = "It keeps the contract and is new, unless it has an unknown mistake."
 TO_TELL = """It is new, or it has an unknown mistake. To tell which, name what it should be:
 against=rope, with its arguments, or against=new."""
+PATTERNS = (3, 4, 5, 6, 8, 12)  # numbers of layers that are tried for a pattern that two layers do not fit
 
 
 class ModelSizes(Section):
@@ -67,6 +69,13 @@ def check_encoding(settings: CheckSettings) -> Verdict:
     except ValueError as error:
         raise UserError(f"model: {error}") from error
     component = sized(settings.pe, sizes)
+    if "num_layers" not in sizes:  # a pattern may need more layers than two
+        of_more_layers = (sized(settings.pe, {**sizes, "num_layers": layers}) for layers in PATTERNS)
+        for candidate in (component, *of_more_layers):
+            with suppress(UserError):
+                _possible_forms(candidate)
+                component = candidate
+                break
     against = _load_reference(component, settings)
     forms = _possible_forms(component)
     say(f"{component.target} in {format_forms(forms)}\n")

@@ -14,7 +14,7 @@ from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.data.batches import BLOCK_EXAMPLES, Batch
 from pe_experiments.encodings import PositionalEncoding
-from pe_experiments.evaluation.curve import CURVE_COLUMNS
+from pe_experiments.evaluation.curve import CURVE_COLUMNS, point
 from pe_experiments.evaluation.metrics import user_metrics
 from pe_experiments.evaluation.tables import metric_values
 from pe_experiments.models import Backbone
@@ -94,15 +94,22 @@ def _check_model(experiment: Experiment) -> None:
 def _check_metrics(experiment: Experiment) -> None:
     """Raise an error if a metric fails on right answers, or has the name of a column of the curve."""
     shortest = experiment.evaluation_task.nearest_length(min(experiment.evaluation_lengths)) or 0
-    batch = experiment.evaluation_source.evaluation_block(shortest, 0).rows(slice(ROWS))
+    source = experiment.evaluation_source
+    batch = source.evaluation_block(shortest, 0).rows(slice(ROWS))
     taken = {*CURVE_COLUMNS, *RESERVED}
     for metric in user_metrics(experiment.metrics):
-        columns = {*metric.columns, metric.guess_column}
+        columns = {*metric.columns, *([metric.guess_column] if metric.guess else [])}
         if clash := taken & columns:
             raise UserError(f"evaluation.metrics: {min(clash)} is a column of a result; rename the metric")
         taken |= columns
         with user_errors("evaluation.metrics", f"{metric.name} fails on right answers"):
             metric_values(metric, batch, batch.labels_BT)
+        if metric.guess:
+            row = dict.fromkeys(CURVE_COLUMNS, 0.0) | point(
+                source, shortest, shortest, experiment.max_length, 0
+            )
+            with user_errors("evaluation.metrics", f"{metric.name}: guess fails"):
+                float(metric.guess(row))
 
 
 def _check_optimizer(experiment: Experiment) -> None:

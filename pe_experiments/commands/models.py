@@ -13,6 +13,7 @@ from pe_experiments.commands.command_line import command, show_result
 from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.schema import Folder, Length, Repository, Section, resolved, validated
 from pe_experiments.terminal.console import Lines, print_table, say
+from pe_experiments.terminal.errors import UserError, shown
 
 if TYPE_CHECKING:  # imports torch
     from pe_experiments.store.directory import RunDirectory
@@ -29,7 +30,13 @@ class RunSettings(Section):
         """Return the directory of the run, given by its path or by its name in ``results_dir/runs``."""
         from pe_experiments.store.directory import find_run  # imports torch
 
-        return find_run("run", self.run, [Path(), Path(self.results_dir, "runs")])
+        folders = [Path(), Path(self.results_dir, "runs")]
+        if "results_dir" in map(key_of, HydraConfig.get().overrides.task):
+            if Path(self.run).name != self.run:
+                how = "is a path; results_dir is where a NAME alone is looked for"
+                raise UserError(f"run={shown(self.run)} {how}")
+            folders = folders[1:]
+        return find_run("run", self.run, folders)
 
 
 @command("evaluate")

@@ -80,9 +80,11 @@ def load_runs(results_dir: str | Path = "results", study: str | None = None, **o
     mixed = [protocol for protocol in protocols_of(runs) if protocol.distinctive]
     if mixed:
         titles = " or ".join(protocol.title for protocol in mixed[:2])
+        source = f"study={study}" if study else f"results_dir={results_dir}"
+        advice = "" if study else "name a study with runs of one (study=...), or "
         raise UserError(
-            f"results_dir={results_dir}: runs have different configurations ({titles}); name a study with "
-            "runs of one (study=...), or use compare(...), which compares them separately"
+            f"{source}: runs have different configurations ({titles}); "
+            f"{advice}use compare(...), which compares them separately"
         )
     return runs
 

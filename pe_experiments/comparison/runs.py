@@ -241,7 +241,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
             problem = f"{value} is not finite" if is_infinite else "no curve has this column"
             raise UserError(f"{directory.curve}: {column}: {problem}")
     run = _Run(directory, row, curve, saved, examples, validation_loss)
-    run.metrics |= result.get("metrics") or {}
+    run.metrics |= _described(result)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
@@ -308,7 +308,13 @@ def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
     for length, point in points.items():  # the run's own values come first; further metrics are added
         run.curve[length] = {**point, **run.curve.get(length, {})}
     run.evaluations.append(later)
-    run.metrics = {**(result.get("metrics") or {}), **run.metrics}
+    run.metrics = _described(result) | run.metrics
+
+
+def _described(result: Row) -> dict[str, Any]:
+    """Return the descriptions of the user's metrics that a result records, by name."""
+    metrics = result.get("metrics")
+    return dict(metrics) if isinstance(metrics, Mapping) else {}
 
 
 def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:

@@ -281,15 +281,17 @@ def _layer_kinds(settings: Block) -> list[str]:
         return [FULL]
     if settings.get("windows_without_rope"):
         return [FULL if rotates else SLIDING for rotates in _rotates(settings, [FULL])]
-    if "sliding_window_pattern" in settings:  # LLLG (local, global), or 4, which means the same
+    if (
+        "sliding_window_pattern" in settings
+    ):  # LLLG (local, global), SSSF (sliding, full) or 4, which mean the same
         pattern = settings["sliding_window_pattern"]
         if isinstance(pattern, int) and pattern >= 0:
             return [SLIDING] * (pattern - 1) + [FULL]
-        if not isinstance(pattern, str) or not pattern or set(pattern) - set("LG"):
+        if not isinstance(pattern, str) or not pattern or set(pattern) - set("LSGF"):
             raise ValueError(
                 f"sliding_window_pattern={shown(pattern)} must be a number of layers, or like LLLG"
             )
-        return [SLIDING if letter == "L" else FULL for letter in pattern]
+        return [SLIDING if letter in "LS" else FULL for letter in pattern]
     if "global_attn_every_n_layers" in settings:
         every = settings["global_attn_every_n_layers"]
         if settings.get("first_layer_is_full"):

@@ -86,7 +86,8 @@ def _source_digests(module: str) -> dict[str, str]:
             codes.update(_loaded_codes(spec, source))
             names += _modules_of(sys.modules[name])
         names += _imported_names(tree, spec)
-    if any(_is_patched(loaded_module, tree, codes) for loaded_module, tree in loaded):
+    variable = {name for _, tree in loaded for name in _variable_names(tree)}
+    if any(_is_patched(loaded_module, tree, codes, variable) for loaded_module, tree in loaded):
         raise _Unknown
     return dict(sorted(digests.items()))
 
@@ -157,26 +158,29 @@ def _absolute(name: str, package: str | None) -> str:
         return ""
 
 
-def _is_patched(module: ModuleType, tree: ast.Module, codes: set[CodeType]) -> bool:
-    """Return whether a function, class or constant of a loaded module is not that of its file.
-
-    What a file computes cannot be compared with it, only with what it was when this function first saw the
-    module. Names that the file sets on modules and classes do not count, nor do those that its functions
-    declare ``global``.
-    """
-    variable = set()
+def _variable_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that a file sets on modules and classes, or that its functions declare ``global``."""
     for node in ast.walk(tree):
         match node:
             case ast.Global(names):
-                variable.update(names)
+                yield from names
             case ast.Attribute(ast.Name("self")):
                 continue
             case ast.Attribute(ctx=ast.Store(), attr=name):
-                variable.add(name)
+                yield name
+
+
+def _is_patched(module: ModuleType, tree: ast.Module, codes: set[CodeType], variable: set[str]) -> bool:
+    """Return whether a function, class or constant of a loaded module is not that of its file.
+
+    What a file computes cannot be compared with it, only with what it was when this function first saw the
+    module. The values of the names in ``variable`` do not count.
+    """
     values = dict(_values(vars(module), module.__name__))
     first_values = vars(module.__spec__).setdefault("first_values", values)
-    members = {name for name in values if "." in name}  # a module may get further names, such as submodules
-    names = first_values.keys() | members
+    # A module may get further names, such as submodules, and Python sets private ones.
+    added = {name for name in values if name.rpartition(".")[0] and name.rpartition(".")[2][0] != "_"}
+    names = first_values.keys() | added
     compared = [(name, values.get(name), first_values.get(name)) for name in names]
     compared += _constants(tree.body, values, module.__package__)
     return not all(_is_of_files(value, codes) for value in values.values()) or any(
@@ -214,17 +218,19 @@ def _constants(
                 if type(cls) not in (type, ABCMeta):  # an Enum computes its members
                     continue
                 yield from _constants(statement.body, values, package, f"{prefix}{name}.")
-                if not statement.decorator_list and "__slots__" not in vars(cls):
-                    in_file = {name for node in ast.walk(statement) for name in _bound(node)}
-                    added = [member for member in vars(cls) if member[0] != "_" and member not in in_file]
-                    yield from ((f"{prefix}{name}.{member}", vars(cls)[member], None) for member in added)
+                assert isinstance(cls, type)
+                in_file = {bound for node in ast.walk(statement) for bound in _bound(node)}
+                for member in vars(cls).keys() - in_file:
+                    is_inherited = any(member in vars(base) for base in cls.__mro__[1:])
+                    if is_inherited and member[0] != "_" and not statement.decorator_list:
+                        yield f"{prefix}{name}.{member}", vars(cls)[member], None
             case ast.FunctionDef(name, decorator_list=[]) if times_bound[name] == 1:
                 if prefix + name in values:  # a private name is another in its class
                     yield prefix + name, getattr(_function_of(values[prefix + name]), "__name__", None), name
             case ast.Import(aliases):
                 for alias in aliases:
                     (name,) = _bound(alias)
-                    if times_bound[name] == 1:
+                    if times_bound[name] == 1 and prefix + name in values:
                         source = alias.name if alias.asname else name
                         yield prefix + name, values.get(prefix + name), sys.modules.get(source)
             case ast.ImportFrom(names=aliases):
@@ -233,7 +239,7 @@ def _constants(
                     for alias in aliases:
                         (name,) = _bound(alias)
                         value = values.get(prefix + name)
-                        if times_bound[name] == 1:
+                        if times_bound[name] == 1 and prefix + name in values:
                             yield prefix + name, value, vars(module).get(alias.name, value)
             case ast.Assign([ast.Tuple(targets)], ast.Tuple(nodes)):
                 pairs = list(zip(targets, nodes, strict=False))

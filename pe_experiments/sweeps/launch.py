@@ -103,6 +103,8 @@ def launch(launcher: RunLauncher, job_overrides: Sequence[Sequence[str]]) -> Seq
         title = str(config.get("study") or "sweep")
         if ready := sum(job.done or job.state is State.PUBLISHED for job in jobs):
             say(f"{title}: {ready} of {len(jobs)} runs are finished already")
+        for reason, invalid in by_reason(job for job in jobs if job.run is None).items():
+            say(f"{title}: {len(invalid)} of {len(jobs)} runs cannot start: {reason}")
         pending = {job: job.run for job in jobs if job.run and job.pending}
         if pending:
             executor = executor_for(launcher.kind, settings, next(iter(pending.values())).config)

@@ -127,6 +127,9 @@ class PrefixArithmetic(OneAnswer):
     def input_blind(self, length: int) -> float:
         return float(_value_shares(self.modulus, length // 2)[-1].max())
 
+    def bag_ceiling(self, length: int, prefix: bool = False) -> float | None:
+        return 1.0 if length == 1 else None
+
     def _values(self, inputs_BN: Tensor) -> Tensor:
         """Return the value of each expression, computed from its end with a stack."""
         rows_B = torch.arange(len(inputs_BN))

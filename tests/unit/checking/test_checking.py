@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
+from pe_experiments.encodings.temperature import PositionTemperature
+from pe_experiments.encodings.windows import Chunks
 
 INDICES = "position ids are ignored, indices in memory read"
 REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for name in mistakes]
@@ -69,6 +72,26 @@ class DistancesInMemory(PositionalEncoding):
     def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
         queries = torch.arange(q.shape[2])[:, None] + at.first_query
         return -0.1 * (queries - torch.arange(k.shape[2])).abs().float()
+
+
+class ClampedChunks(Rope):
+    """Chunks of 8,192 tokens as in Llama 4, with ids that end at 131,071."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        last = 131_071
+        ids = {"q_positions_BT": at.q_positions_BT, "k_positions_BS": at.k_positions_BS}
+        return super().rotate(q, k, replace(at, **{name: x.clamp(max=last) for name, x in ids.items()}))
+
+    def bias(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
+        hidden = (at.q_positions_BT // 8192)[:, :, None] != (at.k_positions_BS // 8192)[:, None]
+        return torch.zeros(hidden[:, None].shape).masked_fill(hidden[:, None], -1e9)
+
+
+class TokensSoFar(PositionalEncoding):
+    """It divides queries by the number of tokens so far and keeps nothing."""
+
+    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> tuple[Tensor, Tensor]:
+        return q / k.shape[2], k
 
 
 class RoundedByAutocast(PositionalEncoding):
@@ -145,3 +168,18 @@ def test_modules_without_position_ids_are_evaluated_at_any_ids() -> None:
     torch.testing.assert_close(from_start(rotate_range, x_BHTK, ids_BT), expected)
     bias = pairs(lambda n: alibi.bias(x_BHTK, x_BHTK, at(torch.arange(n)[None]))[0], at(ids_BT))
     torch.testing.assert_close(bias, alibi.bias(x_BHTK, x_BHTK, at(ids_BT)))
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments"),
+    [(PositionTemperature, {}), (PositionTemperature, {"step": 16}), (Chunks, {"chunk": 4})],
+)
+def test_steps_of_many_positions_are_no_rounding(cls: Any, arguments: dict[str, int]) -> None:
+    assert CHECKS["fractions"](Subject(partial(cls, **arguments))).holds is True
+
+
+@pytest.mark.parametrize(
+    ("cls", "name", "holds"), [(ClampedChunks, "far", False), (TokensSoFar, "instances", True)]
+)
+def test_a_check_is_not_misled(cls: type[PositionalEncoding], name: str, holds: bool) -> None:
+    assert CHECKS[name](Subject(cls)).holds is holds

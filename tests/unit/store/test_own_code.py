@@ -452,3 +452,29 @@ def test_a_folder_a_stem_or_a_file_counts_by_its_content(
     after = identify(tiny("pe=mine.Slope", f"+pe.k={argument}"))
     assert before.hash != after.hash
     assert evaluation_key(tiny("pe=mine.Slope", f"+pe.k={argument}"))["files"] == after.data
+
+
+START = "import helper\nimport sys\nfrom typing import TYPE_CHECKING\nS = 0.1\n"
+UNCHANGED = {
+    "a checked type": "if TYPE_CHECKING:\n    import sympy\n    from helper import T\n",
+    "a deleted import": "import os\ndel os\n",
+    "a branch that is not taken": "if sys.version_info < (3, 8):\n    import pickle5\n    C = 3\n",
+    "a base that registers": "class Part(helper.Registered):\n    pass\n",
+}
+
+
+@pytest.mark.parametrize("start", UNCHANGED)
+def test_what_a_file_does_not_bind_is_no_patch(start: str, write: Write) -> None:
+    helper = """
+T = 1
+
+class Registered:
+    key = ""
+
+    def __init_subclass__(cls):
+        cls.key = cls.__name__
+"""
+    cls = write({"mine.py": f"{START}{UNCHANGED[start]}{ENCODING}", "helper.py": helper})
+    for _ in range(2):
+        assert not [text for text in code_digests([cls]).values() if text.startswith(UNTRACKED)]
+        assert cls.__annotations__ == {}
