@@ -26,7 +26,9 @@ EXACT = ("training.steps=30", "trainer.precision=64-true")
 
 def started(*arguments: str, launcher: tuple[str | Path, ...] = ()) -> Started:
     """Start train.py, which starts the processes of its other devices itself, unless a launcher does."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    # A training in the tests' own process may have left its port, on which a second group cannot listen.
+    inherited = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
+    environment = inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = (*launcher, TRAIN, *TINY, *arguments)
     return Started(*command, cwd=ROOT, path=[ROOT], environment=environment)
 
