@@ -71,6 +71,7 @@ MISTAKES_IN_OTHER_SCRIPTS = {
     "evaluate evaluation.lengths=[5]": ["run is missing"],
     "compare foo": ["'foo' is not key=value; --help lists the options"],
     "evaluate +run=foo": ["run=foo", "no run"],
+    "evaluate run=a/b results_dir=c": ["run=a/b is a path", "results_dir"],
 }
 
 
@@ -120,6 +121,24 @@ def test_a_finished_run_says_that_nothing_is_logged(script: Script, results: Pat
     again = script(*arguments, "logger=csv").out
     assert "it has finished before, so nothing is logged to csv; rerun=true trains again" in again
     assert "nothing is logged" not in script(*arguments).out
+    (environment,) = results.glob("runs/*/environment.json")
+    environment.write_text(json.dumps(json.loads(environment.read_text()) | {"commit": "a" * 40}))
+    assert f"trained with commit {'a' * 40} instead of" in script(*arguments).out
+
+
+@pytest.mark.slow
+def test_a_sweep_says_at_once_which_runs_cannot_start(script: Script, results: Path) -> None:
+    sizes = "training.batch_size=0,4"
+    done = script("train", "-m", *TINY, sizes, "hydra.launcher.jobs=1", f"results_dir={results}")
+    assert done.code == 1
+    assert "1 of 2 runs cannot start: training.batch_size=0" in done.out
+
+
+def test_nope_is_understood_in_an_own_file(script: Script, results: Path, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "x.yaml").write_text("# @package _global_\ndefaults: [{override /pe: nope}]\n")
+    typed = ("--config-dir", str(tmp_path), "experiment=x", *TINY, "dry_run=true", f"results_dir={results}")
+    assert "copy-decoder-none-s0" in script("train", *typed).succeeded()
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from pe_experiments.configuration.choices import shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
+from pe_experiments.encodings.dape import Dape
 from pe_experiments.encodings.layer_pattern import LayerPattern
 from pe_experiments.encodings.mixtures import ByHead, Composition
 from pe_experiments.encodings.rope import Rope
@@ -94,9 +95,12 @@ class Ahead(PositionalEncoding):
         return (q_BHTK * mean_BH1K).sum(-1, keepdim=True) * torch.arange(k_BHSK.shape[2])
 
 
-@pytest.mark.parametrize("mixture", [Composition, ByHead])
+MIXTURES = [partial(mixture, encodings=[Ahead, Alibi]) for mixture in (Composition, ByHead)]
+
+
+@pytest.mark.parametrize("make", [*MIXTURES, partial(Dape, bias=Ahead)])
 @torch.no_grad()
-def test_a_mixture_looks_ahead_if_a_part_does(mixture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_looks_ahead_if_a_part_does(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of queries then have all keys."""
     monkeypatch.setattr(attention, "BLOCK_LOGITS", 1)
     monkeypatch.setattr(attention, "FEWEST_QUERIES", 16)
@@ -105,7 +109,6 @@ def test_a_mixture_looks_ahead_if_a_part_does(mixture: Any, monkeypatch: pytest.
     results = []
     for implementation in ("eager", "blocked"):
         torch.manual_seed(0)
-        make = partial(mixture, encodings=[Ahead, Alibi])
         model = Transformer(9, shape, make, attention_implementation=implementation, initialisation="pytorch")
         results.append(model(words))
     torch.testing.assert_close(*results, rtol=0, atol=1e-4)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pe_experiments.encodings import ModelShape
+from pe_experiments.encodings.released_config import released_layers
 from pe_experiments.encodings.released_types import DEFAULTS
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_extension import ScaledRope
@@ -357,3 +358,9 @@ def test_what_does_not_matter_has_no_effect(what: str, tmp_path: Path) -> None:
 def test_keys_of_a_block_without_a_file_can_be_ignored() -> None:
     encoding = RopeHf(ModelShape(16, 1, 4, True, 77, 77), rope_parameters=LINEAR, ignore=["long_mscale"])
     assert encoding.for_layer(0).factor == 2.0
+
+
+@pytest.mark.parametrize("pattern", ["LLG", "SSF", 3])
+def test_a_pattern_of_windows_is_spelled_in_three_ways(pattern: str | int) -> None:
+    settings = {"rope_theta": 1e4, "sliding_window": 4, "sliding_window_pattern": pattern}
+    assert [layer.window for layer in released_layers(settings)] == [4, 4, None]

@@ -16,7 +16,12 @@ from pe_experiments.tasks.binary import BinaryAddition, BinaryMultiplication, Sq
 from pe_experiments.tasks.ceilings import mode_share
 from pe_experiments.tasks.copying import Duplicate, MissingDuplicate, OddsFirst, Reverse
 from pe_experiments.tasks.counting import CycleNavigation, Parity
-from pe_experiments.tasks.expressions import ModularArithmetic, ModularArithmeticBrackets, SolveEquation
+from pe_experiments.tasks.expressions import (
+    ModularArithmetic,
+    ModularArithmeticBrackets,
+    PrefixArithmetic,
+    SolveEquation,
+)
 from pe_experiments.tasks.groups import Group, WordProblem
 from pe_experiments.tasks.needle import Needle
 from pe_experiments.tasks.order import EvenPairs
@@ -116,3 +121,8 @@ def test_mode_share_equals_enumeration(length: int, symbols: int) -> None:
 def test_bad_arguments_are_refused(task: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task(**arguments)
+
+
+def test_one_number_has_no_order() -> None:
+    assert PrefixArithmetic().bag_ceiling(1) == 1.0
+    assert PrefixArithmetic().bag_ceiling(3) is None
