@@ -23,7 +23,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -338,25 +337,6 @@ def run_figure(rows: Sequence[dict[str, Any]], label: str, task: str, max_length
         axes.plot(lengths, curve[metric.name], color=colour, marker=marker, clip_on=False, zorder=3)
         metric_axis(axes, curve, max_length, metric)
     write_figure(figure, path)
-
-
-def depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
-    """Draw exact match by `DEPTHS` (rows) and input length (columns); cells without examples are grey.
-
-    Depth increases downwards, as in a text. A line marks the end of the training lengths.
-    """
-    lengths: list[Any] = cells.columns.tolist()
-    axes.set_facecolor("0.85")
-    extent = (-0.5, len(lengths) - 0.5, 1, 0)
-    image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
-    training_columns = sum(length <= max_length for length in lengths)
-    if 0 < training_columns < len(lengths):
-        axes.axvline(training_columns - 0.5, color="#D55E00", linewidth=2)
-    axes.set_xticks(range(len(lengths)), [f"{length}" for length in lengths])
-    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set_xlabel("input length")
-    axes.set_ylabel("depth")
-    return image
 
 
 def render(template: Path, data: Any = None, **values: Any) -> str:

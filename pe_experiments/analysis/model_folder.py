@@ -106,11 +106,13 @@ def _card(run: Run, curve: list[Row]) -> str:
         for row in curve
     ]
     table = markdown_table(["input length", "times the training length", name, "token accuracy"], rows)
-    own = {module for digests in run.identity.classes.values() for module in digests}
+    user_modules = {module for digests in run.identity.classes.values() for module in digests}
     trust, needs = "", ""
-    if own:
+    if user_modules:
         trust = ", trust=True"
-        needs = f"\nIt needs the module {few(sorted(own))} of its author, which `trust=True` imports.\n"
+        needs = (
+            f"\nIt needs the module {few(sorted(user_modules))} of its author, which `trust=True` imports.\n"
+        )
     lengths = f"{min(experiment.train_lengths)} to {experiment.max_length}"
     return f"""{metadata}
 

@@ -229,7 +229,7 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
     def rule(comparison: Comparison) -> Explanation | None:
         if not comparison.shares_parameters:
             return None
-        found: dict[ModelShape, Relation] = {}
+        relations_by_shape: dict[ModelShape, Relation] = {}
 
         @torch.no_grad()
         def measure_in(shape: ModelShape) -> Relation | None:
@@ -242,7 +242,7 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
         def change(encoding: PositionalEncoding) -> None:
             measured = measure_in(encoding.shape)
             if measured is not None:
-                found[encoding.shape] = measured
+                relations_by_shape[encoding.shape] = measured
                 measured.change.apply(encoding)
 
         shapes = [model_shape(size, comparison.forms[0], number) for size, number in MEASURED]
@@ -250,20 +250,20 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
             return None
         # What is measured in the implementation follows its arguments by itself.
         changed = replace(comparison, component=None).changed(Change(change))
-        if not _explains(changed, comparison) or not found:
+        if not _explains(changed, comparison) or not relations_by_shape:
             return None
         # Patterns of layers show in the model with most layers.
-        shape = max(found, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))
+        shape = max(relations_by_shape, key=lambda shape: (shape.num_heads == SMALL[1], shape.num_layers))
         where = "" if shape.num_heads == SMALL[1] else f"with {shape.num_heads} heads, "
         # A reason from the sizes of one model is a coincidence if it is none in the others.
         reasons = [
             reason
-            for reason in found[shape].reasons
-            if all(reason in measured.reasons for measured in found.values())
+            for reason in relations_by_shape[shape].reasons
+            if all(reason in measured.reasons for measured in relations_by_shape.values())
         ]
-        text = ": ".join([found[shape].text, *reasons[:1]])
+        text = ": ".join([relations_by_shape[shape].text, *reasons[:1]])
         lines = [*_exceptions(comparison), f"Against {comparison.label}: {where}{text}"]
-        verdict = Verdict.WRONG if found[shape].mistake or reasons else Verdict.UNKNOWN
+        verdict = Verdict.WRONG if relations_by_shape[shape].mistake or reasons else Verdict.UNKNOWN
         return Explanation(verdict, "\n".join(lines), changed)
 
     return rule

@@ -126,9 +126,9 @@ def runs_csv(runs: Runs) -> str:
 def show(comparison: Comparison) -> None:
     """Print the table, its results and caveats, the excluded runs and the written files."""
     metric = comparison.summary.metric
-    own = [other for other in comparison.runs.metrics if other not in (*METRICS, metric)]
+    user_metrics = [other for other in comparison.runs.metrics if other not in (*METRICS, metric)]
     shown = {f"{metric.name}_{span}": (metric, span) for span in SPAN_WORDS}
-    shown |= {f"{other.name}_extrapolation": (other, f"{other.name}_extrapolation") for other in own}
+    shown |= {f"{other.name}_extrapolation": (other, f"{other.name}_extrapolation") for other in user_metrics}
     table = comparison.table[["section", "encoding", "seeds", "diverged", "solved", *shown]].copy()
     for column, (of, heading) in shown.items():
         table[column] = [sentences.number(value, of.digits) for value in table[column]]

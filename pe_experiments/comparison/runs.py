@@ -361,19 +361,19 @@ def _without_duplicates(runs: list[_Run], tuned: Sequence[str], left_out: dict[s
     The run with the latest `NUMERICS` is kept; if several have it, the one whose directory has the original
     name.
     """
-    kept: dict[tuple[Any, ...], _Run] = {}
+    originals: dict[tuple[Any, ...], _Run] = {}
     originals_first = sorted(runs, key=lambda run: not run.directory.name.endswith(run.saved.hash[:8]))
     for run in sorted(originals_first, key=lambda run: -run.saved.numerics):
         values = [option_value(run.saved.trained, setting) for setting in tuned]
         configuration = (run.row["protocol"], run.row["encoding"], run.row["seed"], *values)
-        original = kept.setdefault(configuration, run)
+        original = originals.setdefault(configuration, run)
         if original is not run:
             reason = f"a duplicate of {original.directory.name}"
             if run.saved.numerics != original.saved.numerics:
                 numerics = f"NUMERICS {run.saved.numerics}, and {original.directory.name}"
                 reason = f"trained with {numerics} with {original.saved.numerics}"
             left_out[run.directory.name] = reason
-    return sorted(kept.values(), key=lambda run: run.directory.name)
+    return sorted(originals.values(), key=lambda run: run.directory.name)
 
 
 def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> pd.DataFrame:

@@ -203,8 +203,8 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
     similar = [ALSO_CALLED.get(name, name)]
     if similar[0] not in names.values():
         similar = difflib.get_close_matches(name, set(names.values()), 1, 0.85)
-    if meant := [other for other in others if names[other] in similar]:
-        return f"{problem}. Did you mean {allowed(meant)}?"
+    if similar_options := [other for other in others if names[other] in similar]:
+        return f"{problem}. Did you mean {allowed(similar_options)}?"
     within = f"{section}{dot}"
     siblings = {other.removeprefix(within).partition(".")[0] for other in others if other.startswith(within)}
     siblings.discard("_target_")

@@ -150,5 +150,7 @@ def _with_trained_arguments(chosen: dict[str, Any], trained: Mapping[str, Any]) 
     names: tuple[str, ...] = cls.trained_arguments  # type: ignore[attr-defined]
     if not all(name in trained and name in defaults for name in names):
         return chosen
-    kept = {name: trained[name] for name in names if chosen.get(name, defaults[name]) == defaults[name]}
-    return chosen | kept
+    trained_values = {
+        name: trained[name] for name in names if chosen.get(name, defaults[name]) == defaults[name]
+    }
+    return chosen | trained_values

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
 from pe_experiments.configuration.schema import LoggerSections
-from pe_experiments.drawing import GREY, depth_heatmap, drawing, escaped, render, styles, write_figure
+from pe_experiments.drawing import GREY, drawing, escaped, render, styles, write_figure
 from pe_experiments.store.tracking import LoggedRun, Loggers
 from pe_experiments.tasks import DEPTHS
 from pe_experiments.terminal.console import print_table, say
@@ -112,7 +113,7 @@ def _draw_depths(figure: Any, by_depth: pd.DataFrame, facts: dict[str, Any]) -> 
     for axes, rope in zip(panels, ropes, strict=True):
         rows = by_depth[by_depth["rope"] == rope]
         cells = rows.pivot_table("accuracy", "depth", "length").reindex(DEPTHS)
-        image = depth_heatmap(axes, cells, facts["original_length"] or 0)
+        image = _depth_heatmap(axes, cells, facts["original_length"] or 0)
         axes.set_title(rope, fontsize=8)
         axes.tick_params(axis="x", rotation=90)
         axes.set_xlabel("")
@@ -136,6 +137,25 @@ def log(
         loggers.log({"length": length, **logged}, length)
     loggers.summary({}, folder / f"{value}.png")
     loggers.close(succeeded=True)
+
+
+def _depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
+    """Draw exact match by `DEPTHS` (rows) and input length (columns); cells without examples are grey.
+
+    Depth increases downwards, as in a text. A line marks the end of the training lengths.
+    """
+    lengths: list[Any] = cells.columns.tolist()
+    axes.set_facecolor("0.85")
+    extent = (-0.5, len(lengths) - 0.5, 1, 0)
+    image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
+    training_columns = sum(length <= max_length for length in lengths)
+    if 0 < training_columns < len(lengths):
+        axes.axvline(training_columns - 0.5, color="#D55E00", linewidth=2)
+    axes.set_xticks(range(len(lengths)), [f"{length}" for length in lengths])
+    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    axes.set_xlabel("input length")
+    axes.set_ylabel("depth")
+    return image
 
 
 @contextmanager

@@ -81,8 +81,10 @@ def finished_run(
     current = identify(experiment)
     _refuse_edited_code(option, record, saved["pe"], current, changes)
     # Even if another encoding is evaluated, the trained one may be a class of a stranger.
-    kept = current.config.keys() - {CALL, *changes}
-    same = all(full_hash(current.config[name]) == full_hash(run.identity.config.get(name)) for name in kept)
+    unchanged = current.config.keys() - {CALL, *changes}
+    same = all(
+        full_hash(current.config[name]) == full_hash(run.identity.config.get(name)) for name in unchanged
+    )
     if run.identity.hash != record.hash or not same:
         raise UserError(f"{option}: its config.yaml was changed after it was trained, or is of another run")
     return run
