@@ -42,7 +42,7 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import Diverged, UserError, few, user_errors
 from pe_experiments.terminal.files import CATALOGUE, LOADER
 from pe_experiments.training import cpu
-from pe_experiments.training.device import use_device
+from pe_experiments.training.device import check_process_group, use_device
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def run_experiment(
     run = Run(config if isinstance(config, Config) else _checked(config))
     with use_device(run.config) as device, display or Display() as display:
         if run.state not in TRAINED:
+            check_process_group(run.config)
             model = _untrained_model(run)
-            if _is_other_rank(run.config):
+            if is_other_rank(run.config):
                 process.end_with_parent()
                 with suppress(Diverged):  # rank 0 reports it
                     _train(run, model, device, None)
@@ -271,7 +272,7 @@ def _train(run: Run, model: Backbone, device: str, writer: RunWriter | None) -> 
     return fit(model, run.experiment, device, path, observers, loggers, first_step, run.identity.hash)
 
 
-def _is_other_rank(config: Config) -> bool:
+def is_other_rank(config: Config) -> bool:
     """Return whether this process only trains, beside rank 0, which alone evaluates and writes."""
     if config.trainer.devices * config.trainer.num_nodes == 1:
         return False
@@ -282,10 +283,11 @@ def _is_other_rank(config: Config) -> bool:
 
 def _finished(run: Run, device: str, display: Display, wait: bool = False) -> Result:
     """Return the result of a finished run, evaluating it first if this evaluation is new."""
-    if _is_other_rank(run.config):
-        raise SystemExit
-    run.final_directory.complete_rerun()
     run.directory = run.final_directory
+    if is_other_rank(run.config):
+        recorded = run.directory.read_result() or {}
+        return Result(run.experiment, run.directory, run.directory, recorded, "found", curve=[])
+    run.directory.complete_rerun()
     list_run(run)
     if run.state is State.TO_EVALUATE:
         with run.evaluation_directory.locked(wait=-1 if wait else 0.2):

@@ -31,12 +31,14 @@ def run(cfg: DictConfig) -> float:
         config = validated(Config, inherited(cfg, map(key_of, overrides)))
     else:
         config = validated(Config, cfg)
-    from pe_experiments.run import run_experiment  # imports torch
+    from pe_experiments.run import is_other_rank, run_experiment  # imports torch
 
     if config.dry_run:
         _show(config)
         return float("nan")
     result = run_experiment(config, Lines() if is_single_run else Display())
+    if is_other_rank(config):  # rank 0 shows the result
+        raise SystemExit
     reason = one_line(str(result.result.get("reason", "")))
     if is_single_run:
         show_result(result)

@@ -57,6 +57,15 @@ def prepare_device(config: Config) -> str:
     return "cpu"
 
 
+def check_process_group(config: Config) -> None:
+    """Raise a UserError if this process has trained on several devices before: those end with a run."""
+    devices = config.trainer.devices
+    ranks = devices * config.trainer.num_nodes
+    if ranks > 1 and torch.distributed.is_available() and torch.distributed.is_initialized():
+        problem = f"trainer.devices={devices}: this process has trained on several devices before"
+        raise UserError(f"{problem}; allowed: one such run in a process, as with scripts/train.py")
+
+
 @contextmanager
 def use_device(config: Config) -> Iterator[str]:
     """Call `prepare_device` for a block; afterwards restore the threads and the route."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_curve, read_metrics
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.terminal.errors import UserError
@@ -26,9 +27,7 @@ EXACT = ("training.steps=30", "trainer.precision=64-true")
 
 def started(*arguments: str, launcher: tuple[str | Path, ...] = ()) -> Started:
     """Start train.py, which starts the processes of its other devices itself, unless a launcher does."""
-    # A training in the tests' own process may have left its port, on which a second group cannot listen.
-    inherited = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
-    environment = inherited | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = (*launcher, TRAIN, *TINY, *arguments)
     return Started(*command, cwd=ROOT, path=[ROOT], environment=environment)
 
@@ -130,3 +129,11 @@ def test_devices_that_cannot_train_are_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
     with pytest.raises(UserError, match=sentence):
         prepare_device(tiny(*options).config)
+
+
+def test_a_process_trains_one_run_on_several_devices(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    config = tiny(*TWO, "trainer.devices=2").config
+    with pytest.raises(UserError, match="has trained on several devices before; allowed: one such run"):
+        run_experiment(config)
+    assert not Path(config.results_dir).exists()
