@@ -175,7 +175,7 @@ class Experiment:
         longest = self.shape.train_length
         return Source(self.task, self.format, self.positions, lengths, longest, self.config.seed)
 
-    @property
+    @cached_property  # a stream keeps its latest draw, which serves several steps
     def batches(self) -> TrainingStream:
         """Return the training batches, which follow those that the parent was trained on."""
         training, parent = self.config.training, self.config.parent

@@ -93,6 +93,8 @@ class RopeHf(ByLayer):
             type that is unknown, and for a block whose type or keys are unknown or incomplete.
     """
 
+    file_arguments = ("config",)  # the content of this file is part of a run's identity
+
     def __init__(
         self,
         shape: ModelShape,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -275,9 +275,9 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
 
     Args:
         data_files: files, and folders whose files are all included.
-        components: if one of their arguments is the path of a file, this file is included; for the user's
-            classes also all files of a folder, or all that continue the argument, as ``data.npy`` for
-            ``data``.
+        components: the files that the ``file_arguments`` of our classes name are included, and those that
+            any argument of the user's classes names; for these also all files of a folder, or all that
+            continue the argument, as ``data.npy`` for ``data``.
 
     Raises:
         UserError: one of ``data_files`` does not exist.
@@ -291,7 +291,7 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     root = os.path.commonpath([path.parent for path in files]) if files else ""
     files_by_name = {os.path.relpath(path, root): path for path in files if path.is_file()}
     for component in components:
-        for value in texts(component.arguments):
+        for value in _file_values(component):
             for file in _argument_files(value, all_files=bool(component.own_classes)):
                 name = file.name if file.is_absolute() else value if file == Path(value) else str(file)
                 while files_by_name.get(name, file.absolute()) != file.absolute():
@@ -302,6 +302,18 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     if len(digests) > MOST_FILES:
         return {f"{len(digests)} files": bytes_digest(str(digests).encode())}
     return digests
+
+
+def _file_values(component: Component) -> Iterator[str]:
+    """Yield the texts among the arguments of a component that may name files."""
+    if component.own_classes:
+        yield from texts(component.arguments)
+        return
+    for name in getattr(component.cls, "file_arguments", ()):
+        yield from texts(component.arguments.get(name))
+    for nested in component.nested.values():
+        for part in nested:
+            yield from _file_values(part)
 
 
 def _argument_files(value: str, all_files: bool) -> list[Path]:

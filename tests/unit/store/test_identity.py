@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from pe_experiments.configuration.choices import shipped
+from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.experiment import Experiment, trained_sections
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.run import evaluate_run, run_experiment
@@ -19,6 +18,8 @@ from pe_experiments.store.own_code import code_digests
 from pe_experiments.store.requested import Run
 from tests.conftest import Tiny
 from tests.synthetic import fading, write_run
+
+ENCODINGS = "pe_experiments.encodings"
 
 
 def name_of(experiment: Experiment) -> str:
@@ -125,12 +126,24 @@ def test_files_of_one_name_that_parts_in_a_list_name_all_count(tmp_path: Path) -
     for file in files:
         file.parent.mkdir()
         file.write_text("same")
-    arguments = {"encodings": [{"config": str(file)} for file in files]}
-    component: Any = SimpleNamespace(arguments=arguments, own_classes=[])
+    parts = [
+        {"_target_": f"{ENCODINGS}.rope_hf.RopeHf", "_partial_": True, "config": str(file)} for file in files
+    ]
+    component = load_component("pe", {"_target_": f"{ENCODINGS}.mixtures.Composition", "encodings": parts})
     before = data_digests([], [component])
     assert len(before) == 2
     files[1].write_text("edited")
     assert data_digests([], [component]) != before
+
+
+def test_a_file_named_like_another_argument_of_ours_does_not_count(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = identify(tiny())
+    monkeypatch.chdir(tmp_path)
+    for name in ("auto", "gelu"):
+        Path(name).touch()
+    assert identify(tiny()) == before
 
 
 def test_a_relabelled_or_moved_run_is_cached(tiny: Tiny, results: Path, tmp_path: Path) -> None:

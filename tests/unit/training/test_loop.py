@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pe_experiments.data.batches import TrainingStream
+from pe_experiments.data.formats import Sequences
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.tasks import IGNORE
@@ -35,6 +36,20 @@ def test_training_stops_at_the_requested_exact_match(tiny: Tiny) -> None:
     assert max(steps) < 400
     assert max(steps) % 6 == 0
     assert result.result["finished_step"] == max(steps)
+
+
+def test_one_draw_serves_several_steps(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task is sampled for 16 batches together, which takes longer than a small step."""
+    draws = []
+    draw_sequences = TrainingStream._sequences
+
+    def counted(stream: TrainingStream, draw: int) -> Sequences:
+        draws.append((stream.split, draw))
+        return draw_sequences(stream, draw)
+
+    monkeypatch.setattr(TrainingStream, "_sequences", counted)
+    run_experiment(tiny("training.steps=20").config)
+    assert [draw for split, draw in draws if split == "training"] == [0, 1]
 
 
 # These depend on ids, on the length of a row, and on earlier tokens.
