@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_experiments.configuration.choices import keys_of, shipped
-from pe_experiments.configuration.compose import compose_config, config_from_python
+from pe_experiments.configuration.compose import config_from_python
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config, resolved, used_loggers, validated
 from pe_experiments.encodings.absolute import AbsoluteEncoding
@@ -115,16 +115,9 @@ def evaluate_run(
     Raises:
         UserError: as in `load_model`, or the weights do not fit the changed encoding.
     """
-    names = {group: name for group, name in changes.items() if isinstance(name, str) and "." not in group}
-    config = compose_config([f"{group}={name}" for group, name in names.items()], "evaluate")
-    OmegaConf.set_struct(config, False)
-    keys = list(names)
-    for key in sorted(changes.keys() - names.keys(), key=lambda key: "." in key):  # whole sections first
-        value = changes[key]
-        is_merged = isinstance(value, Mapping) and "_target_" not in value
-        OmegaConf.update(config, key, value, merge=is_merged, force_add=True)
-        keys += [] if is_merged else [key]
-        keys += keys_of({key: value})
+    config = config_from_python(changes, "evaluate")
+    keys = _keys_of_python(changes)
+    keys += [key for key, value in changes.items() if isinstance(value, Mapping) and "_target_" in value]
     return evaluate(finished_run(RunDirectory(Path(path)), resolved(config), keys, trust), display)
 
 
@@ -147,8 +140,11 @@ def _checked(config: DictConfig | Mapping[str, Any]) -> Config:
         raise UserError(f"{config!r}: expected a mapping such as {{'pe': 'rope', 'training.steps': 100}}")
     if isinstance(config, DictConfig):
         return validated(Config, inherited(config))
-    keys = [key.lstrip("+") for key in keys_of(config)]
-    return validated(Config, inherited(config_from_python(config), keys))
+    return validated(Config, inherited(config_from_python(config), _keys_of_python(config)))
+
+
+def _keys_of_python(config: Mapping[str, Any]) -> list[str]:
+    return [key.lstrip("+") for key in keys_of(config)]
 
 
 def _untrained_model(run: Run) -> Backbone:

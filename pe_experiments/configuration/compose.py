@@ -45,16 +45,17 @@ def compose_config(
         GlobalHydra.instance().hydra = outer_application
 
 
-def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
+def config_from_python(keys: Mapping[str, Any], command: str = "config") -> DictConfig:
     """Return the configuration with the keys of a mapping set, not yet checked.
 
     Args:
         keys: from the keys of the command line to choices (``{"pe": "rope"}``), classes, values or sections.
             A section is merged into the shipped one, or replaces it if it has a ``_target_``. The content of
             a run's ``config.yaml`` is such a mapping.
+        command: as in `compose_config`.
     """
     settings = {str(key).lstrip("+"): value for key, value in keys.items() if key not in DERIVED}
-    groups = groups_of("config")
+    groups = groups_of(command)
     choices = []
     for key, value in list(settings.items()):
         if key.partition(".")[0] in ("dry_run", "sweep"):
@@ -63,7 +64,7 @@ def config_from_python(keys: Mapping[str, Any]) -> DictConfig:
             choices.append(f"{key}={settings.pop(key)}")
         elif key == "logger" and isinstance(value, list):  # several choices of the group at once
             choices.append(f"{key}=[{','.join(map(str, settings.pop(key)))}]")
-    config = compose_config(choices)
+    config = compose_config(choices, command)
     OmegaConf.set_struct(config, False)
     given: dict[str, Any] = {}
     for key in sorted(settings, key=lambda key: "." in key):  # whole sections first

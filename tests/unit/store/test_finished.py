@@ -12,6 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from pe_experiments.analysis.trained_model import TrainedModel, load_model
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.rope_hf import RopeHf
+from pe_experiments.encodings.sinusoidal import Sinusoidal
 from pe_experiments.evaluation.curve import tally
 from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.finished import finished_run
@@ -87,11 +88,15 @@ def test_keys_and_sections_of_an_evaluation_change_what_they_name(tiny: Tiny) ->
     run = write_trained_run(tiny("evaluation.examples=5"))
     results = [
         evaluate_run(run.path, changes)
-        for changes in ({"evaluation.lengths": [7]}, {"evaluation": {"lengths": [7]}})
+        for changes in (
+            {"evaluation.lengths": [7]},
+            {"evaluation": {"lengths": [7]}},
+            {"+evaluation.lengths": [7], "pe": Sinusoidal},
+        )
     ]
     assert [row["length"] for row in results[0].curve] == [7]
     assert results[0].curve[0]["examples"] == 5
-    assert [result.done for result in results] == ["evaluated", "found"]
+    assert [result.done for result in results] == ["evaluated", "found", "found"]
 
 
 @pytest.mark.parametrize("inputs", [[], [3.5], "314", [[3], [1, 2]], [[-1]]])
