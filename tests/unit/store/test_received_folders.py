@@ -74,7 +74,7 @@ def replace_text(path: Path, old: str, new: str) -> None:
 def set_column(run: RunDirectory, column: str, text: str) -> None:
     rows = list(csv.DictReader(io.StringIO(run.curve.read_text())))
     with run.curve.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
+        writer = csv.DictWriter(file, rows[0] | {column: text})
         writer.writeheader()
         writer.writerows([row | {column: text} for row in rows])
 
@@ -91,33 +91,18 @@ BAD: dict[str, tuple[Callable[[RunDirectory], object], str]] = {
         lambda run: replace_text(run.config, "derived:\n", "derived: 5\nold:\n"),
         "config.yaml: derived=5: expected names with values",
     ),
-    "half a curve": (
-        lambda run: edit(run.curve, without_last_row),
-        "its lengths differ from",
-    ),
+    "half a curve": (lambda run: edit(run.curve, without_last_row), "its lengths differ from"),
     "other columns": (lambda run: replace_text(run.curve, "exact_match,", "accuracy,"), "damaged"),
-    "a column that is a formula": (
-        lambda run: replace_text(run.curve, "chance", "=cmd"),
-        "=cmd is not",
-    ),
+    "a column that is a formula": (lambda run: replace_text(run.curve, "chance", "=cmd"), "=cmd is not"),
+    "a column of the comparison": (lambda run: set_column(run, "label", "1"), "label"),
     "deep YAML": (lambda run: run.config.write_text("[" * 200_000), "nested more than 100 deep"),
     "aliases": (lambda run: run.config.write_text("a: &a [x]\nb: *a\n"), "a YAML alias"),
     "large YAML": (lambda run: write_huge_file(run.config), "at most .* MB are read"),
     "large CSV": (lambda run: write_huge_file(run.curve), "it has 32,212.3 MB, and at most .* MB are read"),
     "a pipe": (lambda run: replace_by_pipe(run.curve), "not a regular file"),
     "half a row": (lambda run: set_column(run, "token_accuracy", ""), "an accuracy is missing"),
-    "a large accuracy": (
-        lambda run: set_column(run, "exact_match", "7.5"),
-        "exact_match=7.5: expected",
-    ),
-    "a negative bound": (
-        lambda run: set_column(run, "exact_match_high", "-0.1"),
-        "exact_match_high=-0.1: expected",
-    ),
-    "no number": (
-        lambda run: set_column(run, "token_accuracy", "nan"),
-        "token_accuracy=nan: expected a number",
-    ),
+    "a large accuracy": (lambda run: set_column(run, "exact_match", "7.5"), "exact_match=7.5: expected"),
+    "no number": (lambda run: set_column(run, "token_accuracy", "nan"), "token_accuracy=nan: expected a"),
 }
 
 
@@ -160,9 +145,10 @@ def test_bad_files_that_a_comparison_does_not_need_are_left_out(tiny: Tiny) -> N
     run = write_run(tiny(), fading(1, 0))
     run.metrics.write_text("step,loss\n" + "1,2\n" * 4_000_000)
     write_huge_file(run.path / "text.csv")
+    (run.path / "index.csv").write_text("length,index,token_accuracy,tokens,seed\n6,0,1,1,1\n")
     loaded = load_runs(run.path.parents[1])
     assert list(loaded.runs["name"]) == [run.name]
-    assert {f"{run.name}/metrics.csv", f"{run.name}/text.csv"} <= set(loaded.left_out)
+    assert {f"{run.name}/{name}.csv" for name in ("metrics", "text", "index")} <= set(loaded.left_out)
 
 
 def test_weights_that_are_not_finite_are_refused(tiny: Tiny) -> None:
@@ -217,8 +203,6 @@ LINKS: dict[str, Callable[[RunDirectory], object]] = {
     "config.yaml": lambda run: run.read_config(),
     "result.json": lambda run: run.read_result(),
     "extrapolation.csv": lambda run: run.curve,
-    "extrapolation.png": lambda run: run.figure,
-    "metrics.csv": lambda run: run.metrics,
     "index.csv": lambda run: run.table("index.csv"),
     "error.log": lambda run: run.error_log,
     ".lock": lambda run: run.lock(),
@@ -335,11 +319,9 @@ def test_a_command_with_a_formula_is_not_written(command: list[str], written: st
         ("files", {"a\0b": "x"}),
         ("files", {"/etc/passwd": "x"}),
         ("seed", True),
-        ("task", "=task"),
         ("evaluation", {"lengths": 5, "pe": {}}),
         ("evaluation", {"lengths": [5], "pe": 1}),
         ("label", "\x1b[31mred"),
-        ("label", "two\nlines"),
     ],
 )
 def test_a_result_with_a_value_of_another_type_is_damaged(key: str, value: Any, tiny: Tiny) -> None:
@@ -363,7 +345,6 @@ def test_a_number_in_base_60_is_refused(tmp_path: Path) -> None:
     ("key", "value"),
     [
         ("tuned", ["__class__.x"]),
-        ("tuned", "training.steps"),
         ("runs", ["a/b"]),
         ("runs", ["a" * 5000]),
         ("runs", "a"),
@@ -423,37 +404,17 @@ def test_a_published_configuration_is_not_interpolated(dollar: str, tmp_path: Pa
         run_experiment(published_config(published, name, str(tmp_path)))
 
 
-@pytest.mark.parametrize("spoil", ["link", "fifo", "infinite"])
+@pytest.mark.parametrize("spoil", ["link", "fifo"])
 def test_the_files_of_a_published_study_are_data(spoil: str, tmp_path: Path) -> None:
     study = tmp_path / "study"
     shutil.copytree(ROOT / "results" / "longer_training", study)
     provenance = study / "provenance.csv"
     text = provenance.read_text()
-    if spoil == "infinite":
-        provenance.write_text(text.replace(",1.0,", ",inf,", 1))
+    provenance.unlink()
+    if spoil == "link":
+        (tmp_path / "secret.csv").write_text(text)
+        provenance.symlink_to(tmp_path / "secret.csv")
     else:
-        provenance.unlink()
-        if spoil == "link":
-            (tmp_path / "secret.csv").write_text(text)
-            provenance.symlink_to(tmp_path / "secret.csv")
-        else:
-            os.mkfifo(provenance)
+        os.mkfifo(provenance)
     with pytest.raises(UserError, match=r"is not a published study|through a link"):
         read_archive(study)
-
-
-@pytest.mark.parametrize(
-    ("file", "column"), [("curve", "label"), ("curve", "in_summary"), ("index.csv", "seed")]
-)
-def test_a_table_with_a_column_of_the_comparison_is_left_out(file: str, column: str, tiny: Tiny) -> None:
-    write_run(tiny("seed=1"), fading(1, 0.02))
-    run = write_run(tiny(), fading(1, 0.02))
-    path = run.curve if file == "curve" else run.path / file
-    rows = (
-        path.read_text().splitlines() if path.exists() else ["length,index,token_accuracy,tokens", "6,0,1,1"]
-    )
-    path.write_text("\n".join([f"{rows[0]},{column}", *(f"{row},1" for row in rows[1:])]) + "\n")
-    with_digests(run)
-    runs = load_runs(run.path.parents[1])
-    assert any(column in reason for reason in runs.left_out.values()), runs.left_out
-    assert len(runs.runs) == (1 if file == "curve" else 2)
