@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pe_experiments.analysis.audit import FLOAT64_TOLERANCE, audit, audit_distances, order_blindness
+from pe_experiments.analysis.audit import audit, audit_distances
 from pe_experiments.analysis.trained_model import TrainedModel
 from pe_experiments.checking import small_shape
 from pe_experiments.checking.subject import build, reference_of
-from pe_experiments.encodings import PositionalEncoding
 from pe_experiments.encodings.absolute import AbsoluteEncoding
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.sinusoidal import Sinusoidal
@@ -67,21 +66,6 @@ def test_each_encoding_of_distances_fails_its_criteria(name: str, failed: set[st
     audited = list(audit_distances(encoding, 60))
     assert {criterion.name for criterion in audited if criterion.holds is False} == failed
     assert all(criterion.problem.startswith("bad ") for criterion in audited)
-
-
-def test_the_sinusoid_is_linear_in_the_offset_by_its_exact_map_alone() -> None:
-    holds = {criterion.name: criterion.holds for criterion in audit(Sinusoidal(small_shape(d_model=32)))}
-    assert holds["linear in the offset, exact map M_7"] is True
-    assert holds["the same fitted map past it"] is False
-
-
-@pytest.mark.parametrize(
-    ("encoding", "blind"), [(PositionalEncoding, True), (Sinusoidal, False), (Learned, False)]
-)
-def test_without_positions_dog_bites_man_equals_man_bites_dog(
-    encoding: type[PositionalEncoding], blind: bool
-) -> None:
-    assert (max(order_blindness(encoding, small_shape(causal=False))) < FLOAT64_TOLERANCE) is blind
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder"])

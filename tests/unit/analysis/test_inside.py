@@ -197,15 +197,6 @@ def single_tokens(trained: TrainedModel, lengths, rows: int, block: int) -> list
     return tokens
 
 
-def test_a_bag_of_symbols_knows_no_position(tiny: Tiny) -> None:
-    options = ("task=lag", "model=encoder", "pe=none", "training.min_length=6")
-    table = probe_positions(untrained(tiny, *options), examples=100)
-    inside = table[table["range"] == INSIDE]
-    assert inside["r2"].max() < 0.05
-    assert inside["error"].between(1.4, 1.6).all()  # the mean distance of 0 to 5 from their middle is 1.5
-    assert set(table["quantity"]) == {POSITION}  # neither a separator nor a mark
-
-
 def test_it_reads_only_inputs_and_needs_a_longer_one(tiny: Tiny) -> None:
     trained = untrained(tiny, "task=copy", "pe=none")
     with pytest.raises(UserError, match="length=6 is not above the training lengths, which end at 6"):

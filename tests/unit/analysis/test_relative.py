@@ -37,16 +37,8 @@ SHAW_VALUES = partial(Shaw, values=True)
         (Sinusoidal, {"combine": "concat", "width": 32}, "width=32"),
         (RopeLongRope, {"short_factor": [1.0] * 3}, "short_factor has 3 numbers, but 4 pairs"),
         (Composition, {"encodings": [Rope, StickBreaking]}, "StickBreaking computes its own weights"),
-        (
-            Composition,
-            {"encodings": [Rope, SHAW_VALUES]},
-            "Shaw reads the attention weights and cannot be com",
-        ),
-        (
-            ByHead,
-            {"encodings": [Rope, SHAW_VALUES]},
-            "Shaw reads the attention weights and cannot be limited",
-        ),
+        (Composition, {"encodings": [Rope, SHAW_VALUES]}, "reads the attention weights and cannot be com"),
+        (ByHead, {"encodings": [Rope, SHAW_VALUES]}, "reads the attention weights and cannot be limited"),
         (ByLayer, {"encodings": [Rope, Rope, Rope]}, "3 encodings cannot alternate in 2 layers"),
         (LayerPattern, {"pattern": "S", "short": Learned, "long": Rope}, "Learned acts at the embedding"),
         (Dape, {"bias": partial(SlidingWindow, window=4)}, "masks keys; DAPE needs"),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 import torch
@@ -27,8 +26,6 @@ from pe_experiments.encodings.alibi import Alibi, alibi_slopes
 from pe_experiments.encodings.learned import Learned
 from pe_experiments.encodings.rope import Rope
 from pe_experiments.encodings.sinusoidal import Sinusoidal
-from pe_experiments.encodings.temperature import PositionTemperature
-from pe_experiments.encodings.windows import Chunks
 
 INDICES = "position ids are ignored, indices in memory read"
 REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for name in mistakes]
@@ -168,14 +165,6 @@ def test_modules_without_position_ids_are_evaluated_at_any_ids() -> None:
     torch.testing.assert_close(from_start(rotate_range, x_BHTK, ids_BT), expected)
     bias = pairs(lambda n: alibi.bias(x_BHTK, x_BHTK, at(torch.arange(n)[None]))[0], at(ids_BT))
     torch.testing.assert_close(bias, alibi.bias(x_BHTK, x_BHTK, at(ids_BT)))
-
-
-@pytest.mark.parametrize(
-    ("cls", "arguments"),
-    [(PositionTemperature, {}), (PositionTemperature, {"step": 16}), (Chunks, {"chunk": 4})],
-)
-def test_steps_of_many_positions_are_no_rounding(cls: Any, arguments: dict[str, int]) -> None:
-    assert CHECKS["fractions"](Subject(partial(cls, **arguments))).holds is True
 
 
 @pytest.mark.parametrize(

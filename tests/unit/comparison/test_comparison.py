@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pe_experiments import NUMERICS
 from pe_experiments.comparison import Comparison, compare, load_runs
-from pe_experiments.comparison.protocols import distinctive_settings, protocols_of
+from pe_experiments.comparison.protocols import protocols_of
 from pe_experiments.comparison.runs import read_runs
 from pe_experiments.comparison.statistics import seeds_needed
 from pe_experiments.configuration.choices import shipped
@@ -308,15 +308,3 @@ def test_a_run_that_was_repeated_with_one_value_does_not_decide_the_tuning(
     runs = read_runs(results, "rates")
     assert [choice["chosen"] for choice in runs.tuning] == ["0.1"]
     assert len(runs.left_out) == 1
-
-
-@pytest.mark.parametrize("described", [3, True, [1], "abc"])
-def test_damaged_descriptions_of_metrics_leave_no_run_out(described: Any, folder: Path) -> None:
-    path = min((folder / "runs").iterdir()) / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"metrics": described}))
-    assert read_runs(folder).left_out == {}
-
-
-def test_a_text_with_a_bracket_is_no_tuned_option() -> None:
-    settings = [{"task.path": "a (x)", "rate": "1 (rope)"}, {"task.path": "b (y)", "rate": "2 (rope)"}]
-    assert distinctive_settings(settings, {"rate"}) == [("path=a (x)",), ("path=b (y)",)]

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_experiments.configuration.choices import shipped
-from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import AttentionContext, ModelShape, PositionalEncoding
 from pe_experiments.encodings.alibi import Alibi
 from pe_experiments.encodings.mixtures import ByLayer
@@ -180,13 +178,3 @@ def mixed(shape: ModelShape) -> ByLayer:
 def test_parts_refuse_what_they_cannot_change(encoding: Any, options: dict[str, Any], refusal: str) -> None:
     with pytest.raises(NotApplicable, match=refusal):
         model(encoding, **options)(torch.zeros(1, 3, dtype=torch.long))
-
-
-@pytest.mark.parametrize("choice", sorted(set(shipped("pe")) - {"asentmax", "stick_breaking"}))
-def test_every_encoding_with_the_softmax_carries_all_parts(choice: str) -> None:
-    make = load_component("pe", shipped("pe")[choice]).build
-    tokens = torch.randint(9, (2, 12), generator=torch.Generator().manual_seed(1))
-    plain = model(make)(tokens)
-    logits = model(make, **ALL)(tokens)
-    assert logits.isfinite().all()
-    assert (logits - plain).abs().max() > 1e-3

@@ -190,8 +190,6 @@ def test_the_command_prints_a_table_and_writes_a_page(
     ("name", "content"),
     [
         ("settings.json", "[]"),
-        ("settings.json", "{"),
-        ("stretches.csv", "rope,score\nyarn,1\n"),
         ("stretches.csv", "measured,block,length,stretch,bytes,bits,seconds\na,b,16,0,8,x,1\n"),
     ],
 )

@@ -21,11 +21,6 @@ from pe_experiments.sweeps.launch import Job
 from tests.conftest import Tiny
 
 
-def test_the_command_that_repeats_one_run_of_a_preset_sets_the_mode() -> None:
-    job = Job(["sweep=x", "pe=none"], ["--config-dir", "d"])
-    assert job.command[2:] == ["--config-dir", "d", "hydra.mode=RUN", "sweep=x", "pe=none"]
-
-
 @pytest.mark.parametrize(("threads", "workers"), [(1, 8), (3, 2), (99, 1)])
 def test_the_number_of_simultaneous_runs_follows_from_the_cores(
     threads: int, workers: int, tiny: Tiny, monkeypatch: pytest.MonkeyPatch

@@ -103,17 +103,6 @@ def test_another_route_needs_the_margin_in_both_rounds_and_a_model_that_can_use_
     assert tuned(tiny, {"small": SECONDS | {case: rounds}}, *filter(None, [override])) == route
 
 
-@pytest.mark.usefixtures("onednn")
-def test_a_resumed_run_keeps_the_route_of_its_environment(
-    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded = {"matmul": "onednn", "fused_attention_from": 40}
-    assert tuned(tiny, FUSED, environment=recorded) == Route("onednn", 40)
-    assert tuned(tiny, FUSED, environment={"matmul": "default"}) == DEFAULT  # from before this entry
-    monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", False)
-    assert tuned(tiny, FUSED, environment={"matmul": "onednn"}) == DEFAULT
-
-
 @pytest.mark.usefixtures("checkpoint_every_step")
 def test_a_run_on_a_measured_route_resumes_bit_for_bit(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -153,21 +142,6 @@ def test_a_machine_is_measured_once(
     monkeypatch.setenv("PE_EXPERIMENTS_CACHE", str(file))  # no folder
     assert cpu.calibration(print) == {}
     assert len(calls) == 2
-
-
-def test_every_route_is_measured_in_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "SHAPES", {"small": Shape(1, 4, 16)})
-    monkeypatch.setattr(cpu, "CALIBRATION_SECONDS", 600.0)
-    repeats = iter(range(6))
-    monkeypatch.setattr(cpu.time, "monotonic", lambda: 0.0 if next(repeats, None) is not None else 1000.0)
-    before = cpu.route
-    timings = cpu.measure()
-    libraries = ("default", "onednn") if cpu.ONEDNN_IS_EXACT else ("default",)
-    assert set(timings["small"]) == {
-        f"{name} {kernel}" for name in libraries for kernel in ("written", "fused")
-    }
-    assert all(seconds > 0 for rounds in timings["small"].values() for seconds in rounds)
-    assert cpu.route == before
 
 
 @pytest.mark.skipif(not cpu.ONEDNN_IS_EXACT, reason="oneDNN computes float32 products in bfloat16 here")

@@ -7,7 +7,6 @@ from pe_experiments.data.batches import TrainingStream
 from pe_experiments.data.formats import Sequences
 from pe_experiments.run import run_experiment
 from pe_experiments.store.csv_files import read_csv
-from pe_experiments.tasks import IGNORE
 from pe_experiments.training import cpu
 from pe_experiments.training.cpu import micro_batches
 from pe_experiments.training.loop import batch_loss
@@ -75,13 +74,3 @@ def test_micro_batches_have_the_loss_and_gradient_of_the_batch(
         measured[parts] = [loss.detach(), *gradients]
     assert len(measured[1]) > 10
     torch.testing.assert_close(measured[3], measured[1], rtol=1e-4, atol=1e-6)
-
-
-def test_the_loss_is_the_mean_over_scored_tokens(tiny: Tiny) -> None:
-    experiment = tiny("training.batch_size=64", "training.max_length=30")
-    network = experiment.untrained_model()
-    batch = TrainingStream(experiment.source, 64, "mixed").batch(0)
-    assert len(micro_batches(batch, network.shape.train_length)) > 1
-    logits = network(batch.tokens_BT, batch.positions_BP, batch.lengths_B, batch.declared_B).flatten(0, 1)
-    expected = torch.nn.functional.cross_entropy(logits, batch.labels_BT.flatten(), ignore_index=IGNORE)
-    torch.testing.assert_close(batch_loss(network, batch), expected)
