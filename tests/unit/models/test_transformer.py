@@ -52,16 +52,22 @@ def test_long_rows_are_computed_in_blocks_with_the_same_result(
     words = torch.randint(9, (batch, attention.LONG + 3), generator=torch.Generator().manual_seed(0))
     lengths = torch.tensor([words.shape[1] - 5 * row for row in range(batch)])
     monkeypatch.setattr(attention, "BLOCK_LOGITS", 100 * words.numel() * 4)  # 100 queries, or more
-    monkeypatch.setattr(attention, "KEY_STEPS", 2)
-    blocked = Mock(wraps=attention.blocked)
+    blocked, eager, sdpa = (Mock(wraps=getattr(attention, name)) for name in ("blocked", "eager", "sdpa"))
     monkeypatch.setattr(attention, "blocked", blocked)
+    monkeypatch.setattr(attention, "eager", eager)
+    monkeypatch.setattr(attention, "sdpa", sdpa)
+    monkeypatch.setattr(attention, "KEY_STEPS", 2)
     with torch.no_grad():
         in_blocks = model.hidden(words, None, lengths)
-        calls = blocked.call_count
+        assert blocked.called
+        calls = eager.call_args_list + sdpa.call_args_list
+        assert all(call.args[0].shape[2] < words.shape[1] / 2 for call in calls)
+        key_counts = {call.args[1].shape[2] for call in calls}
+        assert len(key_counts) <= 3  # of four blocks or more: few sizes, which fit into freed memory
         monkeypatch.setattr(attention, "LONG", words.shape[1] + 1)
         monkeypatch.setattr(cpu, "FUSED", words.shape[1] + 1)
         at_once = model.hidden(words, None, lengths)
-    assert blocked.call_count == calls == 2  # in each layer
+    assert eager.call_args.args[0].shape[2] == words.shape[1]
     for row, length in enumerate(lengths):
         torch.testing.assert_close(in_blocks[row, :length], at_once[row, :length], atol=2e-5, rtol=0)
 
