@@ -1,11 +1,10 @@
-"""Optional parts of attention against loops in float64 and against libraries."""
+"""Optional parts of attention against their formulas in float64 and against libraries."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -58,63 +57,52 @@ def result(module: Attention, encoding: PositionalEncoding, x_BTD: Tensor) -> Te
     return module(shifted, encoding, context(shifted))
 
 
-def loop(module: Attention, names: list[str], x_TD: np.ndarray, slopes: list[float]) -> np.ndarray:
-    """Attention with ALiBi, number by number."""
-    values = {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}
-    index = {name: str(number) for number, name in enumerate(names)}
-    width = HEADS * WIDTH
+def reference(module: Attention, names: list[str], x_TD: Tensor, slopes_H: Tensor) -> Tensor:
+    """Return attention with ALiBi as its formulas say, a part after the other."""
+    values = dict(module.named_parameters())
+
+    def weight(name: str, key: str) -> Tensor:
+        return values[f"parts.{names.index(name)}.{key}"]
+
     if "token_shift" in names:
-        taps = values[f"parts.{index['token_shift']}.convolution.weight"]
-        shifted = x_TD.copy()
-        for t in range(TOKENS):
-            for channel in range(width):
-                for back in range(4):
-                    if t - back >= 0:
-                        shifted[t, channel] += taps[channel, 0, 3 - back] * x_TD[t - back, channel]
-        x_TD = shifted
-    qkv = x_TD @ values["qkv.weight"].T + values["qkv.bias"]
-
-    def head(kind: int, h: int, t: int) -> np.ndarray:
-        start = kind * width + h * WIDTH
-        vector = qkv[t, start : start + WIDTH]
-        if kind < 2 and "qk_norm" in names:
-            scale = values[f"parts.{index['qk_norm']}.{'qk'[kind]}_norm.weight"]
-            vector = vector / math.sqrt(sum(number**2 for number in vector) / WIDTH + 1e-6) * scale
-        return vector
-
-    outputs = np.zeros((TOKENS, width))
-    for t in range(TOKENS):
-        for h in range(HEADS):
-            exponentials = []
-            for s in range(t + 1):
-                logit = sum(head(0, h, t) * head(1, h, s)) / math.sqrt(WIDTH) - slopes[h] * (t - s)
-                exponentials.append(math.exp(logit))
-            total = sum(exponentials)
-            if "sinks" in names:
-                total += math.exp(values[f"parts.{index['sinks']}.sink_H"][h])
-            for c in range(WIDTH):
-                column = h * WIDTH + c
-                for s in range(t + 1):
-                    outputs[t, column] += exponentials[s] / total * head(2, h, s)[c]
-                for gate in ("head", "channel"):
-                    if gate in names:
-                        row = values[f"parts.{index[gate]}.gate.weight"][h if gate == "head" else column]
-                        outputs[t, column] /= 1 + math.exp(-sum(row * x_TD[t]))
-    return outputs @ values["output.weight"].T + values["output.bias"]
+        taps_DW = weight("token_shift", "convolution.weight")[:, 0]
+        earlier_TDW = torch.nn.functional.pad(x_TD, (0, 0, 3, 0)).unfold(0, 4, 1)
+        x_TD = x_TD + (earlier_TDW * taps_DW).sum(-1)
+    qkv_TE = x_TD @ values["qkv.weight"].T + values["qkv.bias"]
+    q_HTK, k_HTK, v_HTK = qkv_TE.unflatten(-1, (3, HEADS, WIDTH)).permute(1, 2, 0, 3)
+    if "qk_norm" in names:
+        q_HTK, k_HTK = (
+            x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight("qk_norm", f"{name}_norm.weight")
+            for name, x in (("q", q_HTK), ("k", k_HTK))
+        )
+    t = torch.arange(TOKENS)
+    distances_TS = t[:, None] - t
+    logits_HTS = q_HTK @ k_HTK.mT / math.sqrt(WIDTH) - slopes_H[:, None, None] * distances_TS
+    exponentials_HTS = logits_HTS.exp() * (distances_TS >= 0)
+    total_HT1 = exponentials_HTS.sum(-1, keepdim=True)
+    if "sinks" in names:
+        total_HT1 = total_HT1 + weight("sinks", "sink_H").exp()[:, None, None]
+    y_THK = (exponentials_HTS / total_HT1 @ v_HTK).transpose(0, 1)
+    if "head" in names:
+        y_THK = y_THK * (x_TD @ weight("head", "gate.weight").T).sigmoid()[..., None]
+    if "channel" in names:
+        y_THK = y_THK * (x_TD @ weight("channel", "gate.weight").T).sigmoid().view_as(y_THK)
+    return y_THK.flatten(-2) @ values["output.weight"].T + values["output.bias"]
 
 
 @pytest.mark.parametrize("names", [[], *([name] for name in OPTIONS), COMBINED])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa", "blocked"])
-def test_attention_equals_its_loop(names: list[str], implementation: str) -> None:
+@torch.no_grad()
+def test_attention_equals_its_formulas(names: list[str], implementation: str) -> None:
     options = {key: value for name in names for key, value in OPTIONS[name].items()}
     module = attention(implementation, **options)
     generator = torch.Generator().manual_seed(5)
     x_BTD = torch.randn(1, TOKENS, HEADS * WIDTH, generator=generator, dtype=torch.float64)
     encoding = Alibi(SHAPE)
-    expected = loop(module, names, x_BTD[0].numpy(), [2**-4, 2**-8])
+    expected = reference(module, names, x_BTD[0], torch.tensor([2**-4, 2**-8]).double())
     tolerance = 1e-6 if implementation == "sdpa" else 1e-7  # biases are in float32
-    computed = result(module, encoding, x_BTD)[0].detach().numpy()
-    np.testing.assert_allclose(computed, expected, rtol=0, atol=tolerance * abs(expected).max())
+    computed = result(module, encoding, x_BTD)[0]
+    torch.testing.assert_close(computed, expected, rtol=0, atol=tolerance * expected.abs().max().item())
 
 
 def model(encoding: Any = Rope, causal: bool = True, **options: Any) -> Transformer:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_experiments.store.directory import TRAINED, RunDirectory, State
-from pe_experiments.store.identity import identify
+from pe_experiments.store.directory import TRAINED, RunDirectory, State, refuse_among_runs
 from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import list_in_study, read_manifest
 from pe_experiments.terminal.errors import UserError
@@ -33,12 +32,6 @@ def test_labels(tiny: Tiny, overrides: list[str], label: str) -> None:
     assert tiny(*overrides).label == label
 
 
-def test_directory_names_need_no_quoting(tiny: Tiny) -> None:
-    name = identify(tiny("pe.base=500", "pe.combine=concat", "seed=3")).name
-    assert name.startswith("copy-decoder-sinusoidal_base_500_combine_concat-s3-")
-    assert not set(name) & set("=(),[]{} '\"&;|$*?")
-
-
 def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
     for name in ("b", "a", "b"):
         list_in_study(tmp_path, "s", name)
@@ -53,6 +46,13 @@ def test_a_locked_directory_is_refused_until_it_is_released(tmp_path: Path) -> N
         pass
     with second.lock():
         pass
+
+
+@pytest.mark.parametrize("out", ["runs", "runs/a/figures", "study/../runs"])
+def test_output_folders_among_the_runs_are_refused(out: str, tmp_path: Path) -> None:
+    refuse_among_runs(tmp_path / "runs_of_others", tmp_path)
+    with pytest.raises(UserError, match="is among the runs"):
+        refuse_among_runs(tmp_path / out, tmp_path)
 
 
 NEW = "new\n"

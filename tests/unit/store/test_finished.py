@@ -58,17 +58,6 @@ def test_a_section_of_another_encoding_keeps_the_trained_arguments_that_it_lacks
         assert evaluated.result["label"] == f"rope(base=500) evaluated as {label}"
 
 
-def test_options_of_the_users_machine_may_refer_to_others(
-    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = write_trained_run(tiny())
-    local = tmp_path / "here" / "configs" / "local" / "default.yaml"
-    local.parent.mkdir(parents=True)
-    local.write_text("# @package _global_\nlabel: x${seed}\n")
-    monkeypatch.chdir(tmp_path / "here")
-    assert finished_run(run).name == run.name
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

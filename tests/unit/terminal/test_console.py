@@ -11,31 +11,6 @@ from rich.table import Table
 from pe_experiments.terminal import console
 
 
-@pytest.mark.parametrize(
-    ("terminal", "out"),
-    [
-        (False, "copy 1/2  loss 0.5000, 0 s left\ncopy 2/2  loss 0.5000, 0 s left\ndone\n"),
-        (True, "\x1b[Kcopy 1/2  loss 0.5\r\x1b[Kcopy 2/2  loss 0.5\r\x1b[K\x1b[Kdone\n"),
-    ],
-)
-def test_a_terminal_line_is_overwritten_and_removed(
-    terminal: bool, out: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("LINE_SECONDS", "REDRAWN_SECONDS", "ENOUGH_SECONDS"):
-        monkeypatch.setattr(console, name, 0.0)
-    monkeypatch.setenv("COLUMNS", "19")  # as narrow as a terminal may be
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    display = console.Lines()
-    display.start("copy", 2)
-    display.row({"loss": 0.5})
-    display.step(1)
-    display.step(2)
-    display.stop()
-    display.stop()
-    console.say("done")
-    assert capsys.readouterr().out == out
-
-
 class Broken(io.TextIOBase):
     """A stream of a closed terminal or of a full disk."""
 

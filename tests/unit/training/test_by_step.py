@@ -8,7 +8,6 @@ import torch
 
 from pe_experiments.comparison import build_comparison, compare, load_runs
 from pe_experiments.comparison.page import render_page
-from pe_experiments.data.batches import Batch
 from pe_experiments.run import Result, run_experiment
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.studies.archive import read_archive, select_runs, write_archive
@@ -50,31 +49,8 @@ def test_weights_are_the_same_with_and_without(tiny: Tiny, options: tuple[str, .
     assert rows["step"].unique().tolist() == [4, 8, 12, 16, 20, 24, 28]
     assert rows["length"].tolist() == [4, 6, 9] * 7
     assert set(rows["examples"]) == {10}
-
-
-def first_token(batch: Batch, answers_BT: torch.Tensor) -> torch.Tensor:
-    return (answers_BT == batch.labels_BT)[:, 0].double()
-
-
-@pytest.mark.usefixtures("checkpoint_every_step")
-def test_a_run_resumes_without_a_metric_that_it_had(tiny: Tiny) -> None:
-    typed = ("training.steps=20", *EVERY)
-    measured = tiny(*typed, f"evaluation.metrics=[{__name__}.first_token]")
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(measured.config, StopAt(15, KeyboardInterrupt()))
-    resumed = run_experiment(tiny(*typed).config)
-    assert (resumed.status, resumed.done) == ("completed", "resumed")
-    rows = pd.read_csv(resumed.run.by_step)
-    assert rows["step"].unique().tolist() == [4, 8, 12, 16, 20]
-    assert "first_token" not in rows
-    assert not rows.isna().any(axis=None)
-
-
-def test_the_page_has_a_heatmap_of_the_training(tiny: Tiny) -> None:
-    result = run_experiment(tiny(*EVERY).config)
-    comparison = compare(result.run.results_dir)
+    comparison = compare(whole.run.results_dir)
     (cells,) = comparison.by_step(comparison.protocols[0]).values()
-    rows = pd.read_csv(result.run.by_step)
     assert cells.loc[8, 9] == rows.set_index(["step", "length"]).loc[(8, 9), "exact_match"]
     assert "During the training: exact match, copy, decoder" in render_page(comparison, "title")
 

@@ -17,7 +17,6 @@ from tests.conftest import Tiny
 from tests.integration.test_runs_survive import interrupted
 
 AMD = {"vendor_id": "AuthenticAMD", "flags": "avx2 avx512_bf16"}
-INTEL = {"vendor_id": "GenuineIntel", "flags": "avx512f"}
 SECONDS = {"default written": (4.0, 4.0), "default fused": (4.0, 4.0), "onednn written": (4.0, 4.0)}
 
 
@@ -33,25 +32,6 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PyTorch have oneDNN."""
     monkeypatch.setattr(cpu, "_SETTING", SimpleNamespace(fp32_precision="ieee"))
     monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", True)
-
-
-@pytest.mark.usefixtures("onednn")
-@pytest.mark.parametrize(
-    ("processor", "choice", "size", "route"),
-    [
-        (AMD, "auto", SMALL, ONEDNN),
-        (AMD, "auto", SMALL - 1, DEFAULT),
-        (AMD, "default", SMALL, DEFAULT),
-        (INTEL, "auto", SMALL, DEFAULT),
-        (INTEL, "onednn", 1, ONEDNN),
-        ({}, "auto", SMALL, DEFAULT),
-    ],
-)
-def test_the_vendor_decides_before_anything_is_measured(
-    processor: dict[str, str], choice: str, size: int, route: Route, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cpu, "PROCESSOR", processor)
-    assert select(choice, size) == route == cpu.route
 
 
 def test_onednn_is_not_used_where_it_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
