@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pe_experiments.terminal.files import consistent_files, make_folder, replace_together, write_atomically
-from tests.processes import killed_at
 
 
 def test_the_draft_of_a_failed_write_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,28 +25,6 @@ def test_the_draft_of_a_failed_write_is_removed(tmp_path: Path, monkeypatch: pyt
 
 
 NAMES = ("curves.csv", "figures/a.png", "runs.csv", "training.csv")
-
-
-def test_a_set_of_files_is_old_or_new_wherever_the_process_is_killed(tmp_path: Path) -> None:
-    outcomes = set()
-    for operation in count():
-        source, folder = (tmp_path / str(operation) / name for name in ("source", "folder"))
-        for base, text in ((source, "new"), (folder, "old")):
-            for name in NAMES:
-                (base / name).parent.mkdir(parents=True, exist_ok=True)
-                (base / name).write_text(text)
-        killed = killed_at(operation, lambda: replace_together(source, folder, map(Path, NAMES)))  # noqa: B023
-        with consistent_files(folder):  # as readers do
-            texts = {(folder / name).read_text() for name in NAMES}
-        assert len(texts) == 1
-        outcomes |= texts
-        if not killed:
-            break
-    assert outcomes == {"old", "new"}
-    assert texts == {"new"}
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
-    assert sorted(str(path.relative_to(folder)) for path in files) == list(NAMES)
-    assert operation > 8
 
 
 def test_several_writers_and_readers_of_a_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
