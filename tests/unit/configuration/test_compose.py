@@ -107,7 +107,6 @@ MISTAKES = {
     "evaluation.lengths=50": "evaluation.lengths=50: expected a list in brackets",
     "pe=rotary": r"pe=rotary is not a choice. Did you mean rope\? Allowed: sinusoidal, learned, rope",
     "pe=rope +pe.base=3": "pe.base is a setting already; write pe.base=3",
-    "pe=mine.X pe.slope=1": r"is written \+pe.slope=1",
     "pe=[rope,none]": "pe takes one choice; for several runs write -m pe=rope,none",
     "logger=null": "logger needs a choice",
     "evaluation.lengths=[20, 40]": r"'evaluation.lengths=\[20,' cannot be read; write lists .* without",

@@ -40,10 +40,6 @@ SHARE = Metric(
 UNGUESSED = Metric("unguessed", lambda *answers: exact_match(*answers), guess=lambda row: row["none"])
 
 
-def solved(batch, answers_BT):
-    return exact_match(batch, answers_BT)
-
-
 def mean_over_the_batch(batch, answers_BT):
     return (answers_BT == batch.labels_BT).float().mean()
 
@@ -166,7 +162,6 @@ def test_an_edited_metric_is_evaluated_again(
         (f"[{HERE}.mean_over_the_batch]", ["mean_over_the_batch", "one number for each of the 8 rows"]),
         (f"[{HERE}.loss]", ["loss is a column of a result"]),
         (f"[{HERE}.UNGUESSED]", ["unguessed: guess fails"]),
-        (f"[{HERE}.solved]", ["solved is a column of a result"]),
         (f"[{HERE}.loss] task=text", ["evaluation.metrics: Text has no answers"]),
         ("[] evaluation.save=true task=text", ["evaluation.save: Text has no answers"]),
     ],

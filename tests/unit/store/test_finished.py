@@ -62,9 +62,7 @@ def test_a_section_of_another_encoding_keeps_the_trained_arguments_that_it_lacks
     ("changes", "sentence"),
     [
         ({"pe": None}, "^pe=null: expected "),
-        ({"evaluation": 3}, "^evaluation=3: expected "),
         ({"evaluation.lengths": "x"}, "^evaluation.lengths=x"),
-        ({"evaluation.length": [7]}, "^evaluation.length"),
         ({"training": {"steps": 3}}, "training is fixed by the training; allowed: evaluation, logger"),
     ],
 )

@@ -34,6 +34,13 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", True)
 
 
+@pytest.mark.usefixtures("onednn")
+def test_a_choice_counts_more_than_the_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "PROCESSOR", AMD)
+    assert select("auto", SMALL) == ONEDNN == cpu.route
+    assert select("default", SMALL) == DEFAULT == cpu.route
+
+
 def test_onednn_is_not_used_where_it_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "PROCESSOR", AMD)
     monkeypatch.setattr(cpu, "ONEDNN_IS_EXACT", False)
