@@ -1,5 +1,6 @@
 """Language models over context lengths, which all score the same bytes, and ``evaluation.window``."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,19 @@ def test_every_length_scores_the_same_bytes(experiment: Experiment) -> None:
     sliding = {name: number for windows, name, number in counts if windows == "sliding"}
     assert sliding["all"] == 4 * 120 == sum(sliding.values()) - sliding["all"]
     assert [row["split"] for row in curve] == ["in_distribution"] * 2 + ["extrapolation"] * 2
-    assert {row["exact_match"] for row in curve} == {None}
+    whole = {
+        row["length"]: row["bits_per_byte"]
+        for row in rows
+        if (row["windows"], row["slice"]) == ("non_overlapping", "all")
+    }
+    for point in curve:
+        assert point["loss"] == pytest.approx(whole[point["length"]] * math.log(2))
+        assert point["exact_match"] is None
     by_index = [row for row in rows if row["slice"] == "index"]
-    assert (by_index[0]["first_index"], by_index[-1]["last_index"]) == (1, 127)
+    assert by_index[0]["first_index"] == 1
+    assert by_index[-1]["last_index"] == 127
+    total = sum(row["bytes"] * row["bits_per_byte"] for row in by_index)
+    assert total / (120 * 127) == pytest.approx(whole[128])
     assert [row["length"] for row in rows if row["windows"] == "copy"] == [64, 128]
     assert evaluate_text(model, source, LENGTHS, 120, 24) == (curve, rows)
 
