@@ -289,3 +289,22 @@ def test_two_tuned_options_are_chosen_together(tiny: Tiny) -> None:
     assert [choice["chosen"] for choice in runs.tuning] == ["0.1, 0.0"]
     (kept,) = runs.saved.values()
     assert [kept.trained["training"][key.partition(".")[2]] for key in tuned] == [0.1, 0.0]
+
+
+def test_a_run_that_was_repeated_with_one_value_does_not_decide_the_tuning(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(rate: float, loss: float) -> None:
+        result = {"validation_loss": loss}
+        write_run(tiny(f"training.learning_rate={rate}"), fading(1, 0), result=result)
+
+    write(0.1, 1.0)
+    write(0.2, 2.0)
+    monkeypatch.setattr("pe_experiments.store.identity.NUMERICS", NUMERICS + 1)
+    write(0.2, 2.0)
+    results = Path(tiny().config.results_dir)
+    names = [path.name for path in (results / "runs").iterdir()]
+    write_manifest(results, "rates", names, tuned=["training.learning_rate"])
+    runs = read_runs(results, "rates")
+    assert [choice["chosen"] for choice in runs.tuning] == ["0.1"]
+    assert len(runs.left_out) == 1
