@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, NullLocator
 from rich.table import Table
 
@@ -107,18 +106,27 @@ def _draw_lines(axes: Axes, table: pd.DataFrame, facts: dict[str, Any]) -> None:
 
 
 def _draw_depths(figure: Any, by_depth: pd.DataFrame, facts: dict[str, Any]) -> None:
-    """Draw a heatmap of accuracy by context length and depth for each rescaling."""
+    """Draw a heatmap of accuracy by context length and depth for each rescaling.
+
+    Depth increases downwards, as in a text, and cells without examples are grey. A line marks the end of the
+    original length.
+    """
     ropes = by_depth["rope"].unique()
     panels = figure.subplots(1, len(ropes), sharey=True, squeeze=False)[0]
     for axes, rope in zip(panels, ropes, strict=True):
         rows = by_depth[by_depth["rope"] == rope]
         cells = rows.pivot_table("accuracy", "depth", "length").reindex(DEPTHS)
-        image = _depth_heatmap(axes, cells, facts["original_length"] or 0)
+        lengths = cells.columns.tolist()
+        extent = (-0.5, len(lengths) - 0.5, 1, 0)
+        axes.set_facecolor("0.85")
+        image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
+        columns_within = sum(length <= (facts["original_length"] or 0) for length in lengths)
+        if 0 < columns_within < len(lengths):
+            axes.axvline(columns_within - 0.5, color="#D55E00", linewidth=2)
+        axes.set_xticks(range(len(lengths)), [f"{length}" for length in lengths], rotation=90)
         axes.set_title(rope, fontsize=8)
-        axes.tick_params(axis="x", rotation=90)
-        axes.set_xlabel("")
-        if axes is not panels[0]:
-            axes.set_ylabel("")
+    panels[0].set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    panels[0].set_ylabel("depth")
     figure.supxlabel("context length (tokens)", fontsize=8)
     figure.colorbar(image, ax=list(panels), label="accuracy")
 
@@ -137,25 +145,6 @@ def log(
         loggers.log({"length": length, **logged}, length)
     loggers.summary({}, folder / f"{value}.png")
     loggers.close(succeeded=True)
-
-
-def _depth_heatmap(axes: Axes, cells: pd.DataFrame, max_length: int) -> AxesImage:
-    """Draw exact match by `DEPTHS` (rows) and input length (columns); cells without examples are grey.
-
-    Depth increases downwards, as in a text. A line marks the end of the training lengths.
-    """
-    lengths: list[Any] = cells.columns.tolist()
-    axes.set_facecolor("0.85")
-    extent = (-0.5, len(lengths) - 0.5, 1, 0)
-    image = axes.imshow(cells, cmap="viridis", vmin=0, vmax=1, aspect="auto", extent=extent)
-    training_columns = sum(length <= max_length for length in lengths)
-    if 0 < training_columns < len(lengths):
-        axes.axvline(training_columns - 0.5, color="#D55E00", linewidth=2)
-    axes.set_xticks(range(len(lengths)), [f"{length}" for length in lengths])
-    axes.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
-    axes.set_xlabel("input length")
-    axes.set_ylabel("depth")
-    return image
 
 
 @contextmanager

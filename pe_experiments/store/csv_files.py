@@ -61,16 +61,18 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Return the rows of a ``metrics.csv`` as numbers, without empty cells; no rows without the file."""
-    return _read_steps(path, ("step",), TRAINING_COLUMNS)
+    """Return the rows of a ``metrics.csv`` as `read_steps`."""
+    return read_steps(path, columns=TRAINING_COLUMNS)
 
 
-def read_by_step(path: Path) -> list[Row]:
-    """Return the rows of a ``by_step.csv`` as `read_metrics`."""
-    return _read_steps(path, ("step", "length"))
+def read_steps(path: Path, counts: Sequence[str] = ("step",), columns: Sequence[str] = ()) -> list[Row]:
+    """Return the rows of a table by step as numbers, without empty cells; no rows without the file.
 
-
-def _read_steps(path: Path, counts: Sequence[str], columns: Sequence[str] = ()) -> list[Row]:
+    Args:
+        path: of the CSV file.
+        counts: columns that hold whole numbers in every row.
+        columns: those that are allowed; an empty sequence allows all.
+    """
     try:
         rows: list[Row] = [
             {key: text if key == "split" else _number(text) for key, text in row.items() if text}

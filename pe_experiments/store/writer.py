@@ -17,8 +17,8 @@ from pe_experiments.evaluation.metrics import METRICS, all_metrics, summarise
 from pe_experiments.store.csv_files import (
     TRAINING_COLUMNS,
     Row,
-    read_by_step,
     read_metrics,
+    read_steps,
     to_csv,
     write_curve,
 )
@@ -75,7 +75,8 @@ class RunWriter(console.Observer):
         if first_step:
             console.say(f"{self.run.name}: resuming at step {first_step} of {self.run.config.training.steps}")
             rows = [row for row in read_metrics(directory.metrics) if row["step"] <= first_step]
-            by_step = [row for row in read_by_step(directory.by_step) if row["step"] <= first_step]
+            curves = read_steps(directory.by_step, counts=("step", "length"))
+            by_step = [row for row in curves if row["step"] <= first_step]
         self.begin()
         write_atomically(directory.metrics, to_csv(TRAINING_COLUMNS, rows))
         for row in rows:
