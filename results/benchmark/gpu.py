@@ -1,6 +1,5 @@
 """Time steps on a GPU: eager and compiled, float32 and bfloat16, and several runs on one GPU."""
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -20,7 +19,7 @@ from pe_experiments.terminal.console import Display, say
 from pe_experiments.terminal.errors import UserError, sentence
 from pe_experiments.training.cpu import DEFAULT
 from results.benchmark.peers import Peers
-from results.benchmark.timing import Row, Step, Timed, interleave
+from results.benchmark.timing import Row, Timed, interleave, seconds_per_step
 from results.benchmark.workloads import experiment, next_token_step, random_batches, whole_training
 
 SIZES = {  # rows, tokens, vocabulary, width, layers, heads
@@ -83,16 +82,7 @@ def _cases(size: tuple[int, ...], peers: Peers, device: str) -> Iterator[tuple[s
         except Exception as error:  # a library that is missing or cannot be compiled ends no benchmark
             say(f"{case} is left out: {sentence(error)}")
             continue
-        yield case, partial(_seconds_per_step, step, device)
-
-
-def _seconds_per_step(step: Step, device: str) -> float:
-    started = time.perf_counter()
-    for _ in range(BLOCK):
-        step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) / BLOCK
+        yield case, partial(seconds_per_step, step, BLOCK, device)
 
 
 def _several_runs(jobs: int, device: str, steps: int) -> float:

@@ -5,7 +5,6 @@ Each model is built as its documentation shows, with its own positional encoding
 """
 
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor, nn
@@ -83,8 +82,4 @@ PEERS: Peers = {
     "transformers GPT-2": (_gpt2, ("sdpa", "eager")),
     "transformers Llama": (_llama, ("sdpa", "eager")),
 }
-
-
-def missing_packages() -> list[str]:
-    """Return the packages of the peers that are not installed."""
-    return [name for name in ("x-transformers", "transformers") if find_spec(name.replace("-", "_")) is None]
+PACKAGES = ("x-transformers", "transformers")

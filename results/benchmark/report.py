@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -26,15 +27,15 @@ from pe_experiments.terminal.files import read_json, write_atomically
 from pe_experiments.training import cpu
 from pe_experiments.training.device import prepare_device, use_device
 from results.benchmark.gpu import gpu
-from results.benchmark.peers import PEERS, Peers, missing_packages
+from results.benchmark.peers import PACKAGES, PEERS, Peers
 from results.benchmark.startup import startup
-from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, timed
+from results.benchmark.timing import Row, Seconds, Step, Timed, interleave, paired_ratios, seconds_per_step
 from results.benchmark.workloads import (
     Batches,
+    bare_training,
     experiment,
     next_token_step,
     random_batches,
-    seconds_per_step,
     training_step,
     whole_training,
 )
@@ -72,7 +73,7 @@ class BenchmarkSettings(Section):
 def quick(repeats: int, display: Display, peers: Peers) -> Iterator[Row]:
     """Time the smallest step and the sizes of `equal_shapes`, a few times each; takes a few minutes."""
     repeats = min(repeats, QUICK_REPEATS)
-    yield from small(repeats, display, peers, "quick", SMALL[:1])
+    yield from small(repeats, display, peers, "quick")
     yield from equal_shapes(repeats, display, peers, "quick")
 
 
@@ -83,7 +84,7 @@ def equal_shapes(repeats: int, display: Display, peers: Peers, part: str = "peer
         batches = random_batches(vocabulary, rows, tokens)
         theirs = _their_steps(peers, shape, vocabulary, batches)
         steps = _our_steps(shape, vocabulary, batches) | theirs
-        cases = {name: timed(step) for name, step in steps.items()}
+        cases = {name: partial(seconds_per_step, step) for name, step in steps.items()}
         seconds = interleave(cases, repeats, display, f"{part}, {number}/{len(SIZES)}: {setting}")
         yield from paired_ratios(part, setting, seconds, OURS)
         yield from _against_fastest(f"{part}: fastest at its default", setting, seconds, PEERS)
@@ -124,15 +125,12 @@ def _their_steps(peers: Peers, shape: ModelShape, vocabulary: int, batches: Batc
     return steps
 
 
-def small(
-    repeats: int,
-    display: Display,
-    peers: Peers,
-    part: str = "small",
-    sizes: Sequence[tuple[int, int]] = SMALL,
-) -> Iterator[Row]:
-    """Time steps of small models in the harness, and of other libraries in bare loops on the same batches."""
-    for rows, layers in sizes:
+def small(repeats: int, display: Display, peers: Peers, part: str = "small") -> Iterator[Row]:
+    """Time steps of small models in the harness, and of other libraries in bare loops on the same batches.
+
+    The part ``quick`` has only the smallest model.
+    """
+    for rows, layers in SMALL[:1] if part == "quick" else SMALL:
         settings = {
             "model.num_layers": layers,
             "training.batch_size": rows,
@@ -148,7 +146,7 @@ def small(
         batches = [(batch.tokens_BT, batch.labels_BT) for batch in padded]
         theirs = _their_steps(peers, run.shape, run.format.vocab_size, batches)
         cases: dict[str, Timed] = {OURS: partial(whole_training, run, route)}
-        cases |= {name: partial(seconds_per_step, step, run) for name, step in theirs.items()}
+        cases |= {name: partial(bare_training, step, run) for name, step in theirs.items()}
         setting = f"d=64, {layers} layers, batch {rows}, 1 to 20 symbols"
         seconds = interleave(cases, min(7, repeats), display, f"{part}: {setting}", warm_up=1)
         yield from paired_ratios(part, setting, seconds, OURS)
@@ -161,7 +159,8 @@ def encodings(repeats: int, display: Display) -> Iterator[Row]:
     for name in shipped("pe"):
         with suppress(NotApplicable):
             run = experiment(pe=name)
-            cases[name] = timed(training_step(run.untrained_model(), run, cpu.select("auto", cpu.SMALL)))
+            step = training_step(run.untrained_model(), run, cpu.select("auto", cpu.SMALL))
+            cases[name] = partial(seconds_per_step, step)
     seconds = interleave(cases, repeats, display, "encodings")
     yield from paired_ratios("encodings", "defaults", seconds, "none")
 
@@ -173,7 +172,8 @@ def benchmark(config: dict[str, Any]) -> None:
     """
     settings = validated(BenchmarkSettings, config)
     peers = PEERS if settings.peers else {}
-    if peers and WITH_PEERS & set(settings.parts) and (missing := missing_packages()):
+    missing = [name for name in PACKAGES if find_spec(name.replace("-", "_")) is None]
+    if peers and WITH_PEERS & set(settings.parts) and missing:
         raise UserError(
             f"{' and '.join(missing)}: not installed, so nothing would be compared; "
             "pip install -c constraints.txt -e '.[bench]', or peers=false to time ours alone"
@@ -181,7 +181,6 @@ def benchmark(config: dict[str, Any]) -> None:
     prepare_device(experiment(**{"trainer.threads": settings.threads}).config)
     machine = describe_machine()
     folder = Path(settings.out)
-    display = Lines()
     folder.mkdir(parents=True, exist_ok=True)
     earlier = pd.DataFrame()
     if (folder / "table.csv").exists() and read_json(folder / "machine.json") == machine:
@@ -197,23 +196,18 @@ def benchmark(config: dict[str, Any]) -> None:
     }
     rows: list[Row] = []
     say("part | setting | case | ms | ratio | relative to")
-    for part in settings.parts:
-        try:
+    with Lines() as display:
+        for part in settings.parts:
             for row in parts[part](settings.repeats, display):
                 rows.append(row)
                 ratio = ""
                 if row.ratio is not None:
                     ratio = f"{row.ratio:.2f} [{row.ratio_low:.2f}, {row.ratio_high:.2f}]"
-                say(
-                    " | ".join(
-                        (row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against)
-                    )
-                )
-        finally:
-            display.stop()
-        table = pd.concat([earlier, pd.DataFrame(rows).round(4)])
-        write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
-        write_atomically(folder / "table.csv", table.to_csv(index=False))
+                cells = [row.part, row.setting, row.case, f"{row.milliseconds:,.1f}", ratio, row.against]
+                say(" | ".join(cells))
+            table = pd.concat([earlier, pd.DataFrame(rows).round(4)])
+            write_atomically(folder / "machine.json", json.dumps(machine, indent=2) + "\n")
+            write_atomically(folder / "table.csv", table.to_csv(index=False))
     say(f"table: {folder / 'table.csv'}")
     ratios = [f"{row.ratio:.2f} ({row.setting})" for row in rows if row.part.endswith(BEST)]
     if ratios:

@@ -5,7 +5,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
+
+import numpy as np
+import torch
 
 from pe_experiments.terminal.console import Display
 
@@ -28,15 +31,14 @@ class Row:
     ratio_high: float | None = None  # upper quartile of the ratios
 
 
-def timed(step: Step) -> Timed:
-    """Return a function that takes one step and returns its seconds."""
-
-    def seconds() -> float:
-        started = time.perf_counter()
+def seconds_per_step(step: Step, steps: int = 1, device: str = "cpu") -> float:
+    """Return the mean seconds of some steps, until a GPU, which computes later than it is called, is done."""
+    started = time.perf_counter()
+    for _ in range(steps):
         step()
-        return time.perf_counter() - started
-
-    return seconds
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) / steps
 
 
 def interleave(
@@ -68,9 +70,6 @@ def paired_ratios(part: str, setting: str, seconds: Mapping[str, list[float]], a
     """Return a row per case: its median time, and the quartiles of its ratios to ``against`` by round."""
     rows = []
     for name, times in seconds.items():
-        ratios = [
-            numerator / denominator for numerator, denominator in zip(times, seconds[against], strict=True)
-        ]
-        low, _, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-        rows.append(Row(part, setting, name, 1000 * median(times), against, median(ratios), low, high))
+        low, middle, high = np.quantile(np.divide(times, seconds[against]), [0.25, 0.5, 0.75]).tolist()
+        rows.append(Row(part, setting, name, 1000 * median(times), against, middle, low, high))
     return rows

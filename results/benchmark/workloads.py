@@ -20,26 +20,22 @@ from pe_experiments.training import cpu
 from pe_experiments.training.cpu import Route
 from pe_experiments.training.loop import batch_loss, fit
 from pe_experiments.training.optimizer import TrainingOptimizer, learning_rate_factor
-from results.benchmark.timing import Step
+from results.benchmark.timing import Step, seconds_per_step
 
 Batches = list[tuple[Tensor, Tensor]]  # tokens and labels [B, T]
 
 
 def experiment(**keys: object) -> Experiment:
     """Return the experiment that train.py would resolve from these overrides, on the CPU without a logger."""
-    return Experiment(
-        validated(Config, config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"}))
-    )
+    config = config_from_python({**keys, "trainer.accelerator": "cpu", "logger": "none"})
+    return Experiment(validated(Config, config))
 
 
-def random_batches(vocabulary: int, rows: int, tokens: int, number: int = 4) -> Batches:
-    """Return batches of random tokens with the next tokens as labels, the same in every call."""
+def random_batches(vocabulary: int, rows: int, tokens: int) -> Batches:
+    """Return four batches of random tokens with the next tokens as labels, the same in every call."""
     generator = torch.Generator().manual_seed(0)
-    batches = []
-    for _ in range(number):
-        tokens_BN = torch.randint(vocabulary, (rows, tokens + 1), generator=generator)
-        batches.append((tokens_BN[:, :-1], tokens_BN[:, 1:]))
-    return batches
+    batches = torch.randint(vocabulary, (4, rows, tokens + 1), generator=generator)
+    return [(tokens_BN[:, :-1], tokens_BN[:, 1:]) for tokens_BN in batches]
 
 
 def next_token_step(model: nn.Module, batches: Batches, route: Route) -> Step:
@@ -99,10 +95,7 @@ def whole_training(
     return (end_times[-1] - end_times[0]) / (run.config.training.steps - 1)
 
 
-def seconds_per_step(step: Step, run: Experiment) -> float:
-    """Return the mean seconds over as many steps as the run has, without the first."""
+def bare_training(step: Step, run: Experiment) -> float:
+    """Return the seconds per step over as many steps as the run has, without the first."""
     step()
-    started = time.perf_counter()
-    for _ in range(run.config.training.steps - 1):
-        step()
-    return (time.perf_counter() - started) / (run.config.training.steps - 1)
+    return seconds_per_step(step, run.config.training.steps - 1)

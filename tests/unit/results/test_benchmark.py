@@ -12,7 +12,7 @@ from pe_experiments.terminal.console import Observer
 from pe_experiments.training.cpu import DEFAULT
 from pe_experiments.training.loop import fit
 from results.benchmark.peers import PEERS
-from results.benchmark.workloads import experiment, seconds_per_step, training_step, whole_training
+from results.benchmark.workloads import bare_training, experiment, training_step, whole_training
 
 SHAPE = ModelShape(32, 4, 2, True, 12, 12)
 
@@ -40,7 +40,7 @@ def test_the_bare_loop_trains_as_the_harness_does(tmp_path: Path) -> None:
     sizes = {"model.d_model": 16, "training.steps": 6, "training.max_length": 30, "training.batch_size": 32}
     tiny = experiment(**sizes)
     bare, whole = tiny.untrained_model(), tiny.untrained_model()
-    assert seconds_per_step(training_step(bare, tiny, DEFAULT), tiny) > 0
+    assert bare_training(training_step(bare, tiny, DEFAULT), tiny) > 0
     fit(whole, tiny, "cpu", tmp_path / "last.ckpt", [Observer()])
     assert whole_training(tiny, DEFAULT) > 0
     for bare_weights, whole_weights in zip(bare.parameters(), whole.parameters(), strict=True):
