@@ -195,13 +195,15 @@ def write_figure(figure: Figure, path: Path, metadata: dict[str, Any] | None = N
 def panel_grid(
     count: int, columns: int, row_height: float, margin: float = 0.0, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels, in rows of at most ``columns``; the heights are in inches."""
+    """Return a figure and panels open to the top right, at most ``columns`` a row; heights are in inches."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = Figure(figsize=(FIGURE_WIDTH, margin + row_height * rows), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, **options).flat)
     for axes in panels[count:]:
         axes.remove()
+    for axes in panels[:count]:
+        axes.spines[["top", "right"]].set_visible(False)
     return figure, panels[:count]
 
 

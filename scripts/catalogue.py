@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from pydantic import BaseModel, ValidationError
 
 from pe_experiments.analysis.show_encoding import encoding_view
+from pe_experiments.checking.subject import build
 from pe_experiments.configuration.choices import description, shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.experiment import shortest_length
@@ -217,9 +217,8 @@ def draw_encoding(axes: Axes, name: str) -> None:
 
     In a mixture of layers the first two layers are drawn.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        encoding = load_component("pe", shipped("pe")[name]).build(replace(SHAPE, train_positions=SHOWN))
+    component = load_component("pe", shipped("pe")[name])
+    encoding = build(component.build, replace(SHAPE, train_positions=SHOWN))
     layers = dict.fromkeys(encoding.for_layer(layer) for layer in range(SHAPE.num_layers))
     views = [encoding_view(name, "", layer) for layer in layers]
     axes.set_title(name + (" *" if views[0]["drawn"] else ""))
@@ -232,6 +231,7 @@ def draw_encoding(axes: Axes, name: str) -> None:
         )
         axes.axvline(SHAPE.train_length - 0.5, color="black", linestyle=":")
         axes.set_yticks([])
+        axes.spines[:].set_visible(True)
         return
     axes.axvspan(0, SHAPE.train_length - 1, color="0.93")
     nothing = np.zeros((SHAPE.num_heads, SHOWN))
@@ -247,7 +247,6 @@ def draw_encoding(axes: Axes, name: str) -> None:
         axes.set_ylim(-1, 1)
     axes.tick_params(labelsize=6)
     axes.locator_params(axis="y", nbins=3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def acts_on(encoding: PositionalEncoding) -> list[str]:

@@ -258,7 +258,6 @@ def distance_figure(inside: Inside, title: str) -> Figure:
         axes.set_title(f"layer {layer}")
         axes.set_xlabel("distance (tokens)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("mean attention weight")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(heads, 8), frameon=False)

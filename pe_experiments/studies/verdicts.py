@@ -166,6 +166,5 @@ def draw_means(
             axes.plot([low, high], [place, place], color=colour, linewidth=2.2)
             axes.plot(values.mean(), place, "o", color=colour, markersize=4.5)
         axes.set(xlim=(-0.04, 1.04), xlabel=words)
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(order)), order)
     panels[0].set_ylim(len(order) - 0.4, -0.6)

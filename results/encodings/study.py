@@ -19,6 +19,7 @@ import torch
 from pe_experiments.analysis.audit import EXAMPLE_WORDS, SENTENCES, read_both
 from pe_experiments.analysis.show_encoding import encoding_view, explorer_page, rounded_lists
 from pe_experiments.analysis.trained_model import load_model
+from pe_experiments.checking.subject import build
 from pe_experiments.configuration.choices import description, shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.encodings import ModelShape, PositionalEncoding
@@ -31,7 +32,6 @@ SHAPE = ModelShape(32, 4, 2, causal=True, train_length=32, train_positions=64)
 ORDER = ("none", "sinusoidal", "rope", "alibi")  # of the trained models on the page
 LENGTHS = range(2, 31)
 INPUTS = 4  # per length
-NOISE = 1e-9  # smaller values are rounding errors, which differ between machines
 HIDDEN_OVERRIDES = ("results_dir=", "logger.")  # not shown in the command of a run
 
 Json = dict[str, Any]
@@ -45,13 +45,10 @@ def write_page(folder: Path, figures: Path) -> None:
 
 def encodings() -> list[Json]:
     """Return a view of every shipped encoding."""
-    views = []
-    for name, section in shipped("pe").items():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            encoding = load_component("pe", section).build(SHAPE)
-            views.append(encoding_view(name, description("pe", name), encoding))
-    return views
+    return [
+        encoding_view(name, description("pe", name), build(load_component("pe", section).build, SHAPE))
+        for name, section in shipped("pe").items()
+    ]
 
 
 def sentences() -> Json:
@@ -65,8 +62,8 @@ def sentences() -> Json:
         outputs_2WD = read_both(encoding, ModelShape(8, 2, 2, causal, 3, 3))
         outputs_2WD = torch.cat([outputs_2WD, outputs_2WD.mean(dim=1, keepdim=True)], dim=1)
         distances_W = (outputs_2WD[0] - outputs_2WD[1]).norm(dim=-1)
-        distances = [0.0 if value < NOISE else round(value, 3) for value in distances_W.tolist()]
-        models.append({"name": name, "outputs": rounded_lists(outputs_2WD), "apart": distances})
+        rounded = {"outputs": rounded_lists(outputs_2WD), "apart": rounded_lists(distances_W)}
+        models.append({"name": name, **rounded})
     return {"sentences": [" ".join(words) for words in SENTENCES], "words": EXAMPLE_WORDS, "models": models}
 
 

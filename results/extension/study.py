@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
@@ -71,21 +72,21 @@ def load(folder: Path) -> pd.DataFrame:
 
 
 def with_models(runs: Runs) -> pd.DataFrame:
-    """Return `Runs.runs` with columns for the model and for its training steps."""
+    """Return `Runs.runs` with columns for the model and for its training steps.
+
+    A model is the change of a child run, or the name of a model trained from scratch.
+    """
     rows = with_settings(runs, steps="training.steps")
-    models = map(model_name, rows["label"], rows["max_length"])
-    return rows.assign(model=[*models], steps=rows["steps"].replace(1, 0))
-
-
-def model_name(label: str, max_length: int) -> str:
-    """Return the change of a child run, or the name of a model trained from scratch."""
     # Without the hash that distinguishes encodings with the same label.
-    parent, _, change = label.partition(" [")[0].rpartition(" -> ")
-    if parent:
-        return "drope" if change == "none" and max_length == TRAINED else change
-    if label == "rope":
-        return "scratch" if max_length == EXTENDED else "parent"
-    return label
+    labels = rows["label"].str.partition(" [")[0].str.rpartition(" -> ")
+    is_rope = labels[0].eq("") & labels[2].eq("rope")
+    names = {  # the first that applies counts
+        "drope": labels[0].ne("") & labels[2].eq("none") & rows["max_length"].eq(TRAINED),
+        "scratch": is_rope & rows["max_length"].eq(EXTENDED),
+        "parent": is_rope,
+    }
+    model = np.select([*names.values()], [*names], labels[2])
+    return rows.assign(model=model, steps=rows["steps"].replace(1, 0))
 
 
 def families(bits: pd.DataFrame) -> Iterator[tuple[str, list[tuple[Column, Column]]]]:
@@ -145,34 +146,25 @@ def step_table(bits: pd.DataFrame, tests: dict[str, str]) -> str:
     )
 
 
-def truncated_table(tests: dict[str, str]) -> str:
-    """Return a table of losses minus those of the parents that read only their last `TRAINED` bytes."""
-    lines = [
-        [words, *(tests[f"truncated/{model} minus parent/{length}"] for length in (EXTENDED, LONGEST))]
-        for (model, _), words in AGAINST_TRUNCATED.items()
-    ]
-    return markdown_table(["model", "at 1,024 bytes", "at 4,096 bytes"], lines)
-
-
-def task_rows() -> pd.DataFrame:
-    """Return a row per run on copy and needle: task, model, steps and exact match by input length."""
-    runs = read_archive(TASKS)
-    curves = runs.curves.pivot(index="name", columns="content_length", values="exact_match")
-    return with_models(runs).join(curves, on="name").set_index(["task", "model", "steps"])[SYMBOLS]
-
-
 def values(bits: pd.DataFrame) -> dict[str, Any]:
     """Return the tables and the numbers in the text.
 
     Examples of numbers are ``rope_yarn_150_at_1024``, ``seeds`` and ``copy/rope_yarn/250/160``.
     """
     tests = {str(key): format_test(row) for key, row in all_tests(bits).iterrows()}
+    minus_truncated = [  # losses minus those of the parents that read only their last `TRAINED` bytes
+        [words, *(tests[f"truncated/{model} minus parent/{length}"] for length in (EXTENDED, LONGEST))]
+        for (model, _), words in AGAINST_TRUNCATED.items()
+    ]
     losses: Any = bits.mean().items()
-    on_tasks: Any = task_rows().groupby(level=[0, 1, 2]).mean().stack().items()
+    runs = read_archive(TASKS)  # on copy and needle
+    curves = runs.curves.pivot(index="name", columns="content_length", values="exact_match")
+    rows = with_models(runs).join(curves, on="name")
+    on_tasks: Any = rows.groupby(["task", "model", "steps"])[SYMBOLS].mean().stack().items()
     return {
         "seeds": len(bits),
         "steps": step_table(bits, tests),
-        "truncated": truncated_table(tests),
+        "truncated": markdown_table(["model", "at 1,024 bytes", "at 4,096 bytes"], minus_truncated),
         "progress/qk_norm": progress(QK_NORM, Study(planned=50)),  # plan.md
         "progress/tasks": progress(TASKS, Study(planned=54)),
         **tests,
@@ -202,7 +194,6 @@ def draw_steps(bits: pd.DataFrame, figures: Path) -> None:
         axes.set_xticks(DRAWN_STEPS, [f"{steps}" for steps in STEPS])
         axes.minorticks_off()
         axes.set_xlabel("further steps")
-        axes.spines[["top", "right"]].set_visible(False)
     for axes in (panels[0], panels[2]):
         bits_axis(axes)
     panels[0].set(title=f"at {EXTENDED:,} bytes", ylabel="bits per byte")

@@ -4,6 +4,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.sentences import number
@@ -19,14 +20,11 @@ CONSECUTIVE = 3  # evaluations in the mean that finds a fall after a rise
 CONFIGURATIONS = {2: "decoder, 40 symbols", 7: "llama, 10 symbols"}  # by the seed of their runs
 
 
-def judge(before: float, after: float) -> str:
+def judge(before: pd.Series, after: pd.Series) -> np.ndarray:
     """Return what exact match does between two evaluations: it rises, falls or stays, or is at the floor."""
-    change = round(after - before, 6)  # evaluations of 200 examples may differ by exactly CHANGE
-    if change > CHANGE:
-        return "rises"
-    if before <= CHANGE:
-        return "at the floor"
-    return "falls" if change < -CHANGE else "stays"
+    change = (after - before).round(6)  # evaluations of 200 examples may differ by exactly CHANGE
+    verdicts = {"rises": change > CHANGE, "at the floor": before <= CHANGE, "falls": change < -CHANGE}
+    return np.select([*verdicts.values()], [*verdicts], "stays")
 
 
 def by_run(folder: Path) -> pd.DataFrame:
@@ -41,13 +39,14 @@ def by_run(folder: Path) -> pd.DataFrame:
     means = since[TWICE].rolling(CONSECUTIVE).mean().groupby(level=0)
     rows["learned"] = first["step"]
     rows["before"], rows["after"] = first[TWICE], last[TWICE]
-    rows["verdict"] = rows[["before", "after"]].dropna().apply(lambda row: judge(*row), axis=1)
+    rows["verdict"] = judge(rows["before"], rows["after"])
+    rows.loc[rows["learned"].isna(), "verdict"] = np.nan
     rows["since_highest"] = means.last() - means.max()
     rows["before_4x"], rows["after_4x"] = first[FOUR_TIMES], last[FOUR_TIMES]
     of_bank = read_table(BANK / "scores.csv").set_index(["task", "configuration", "label"])
     rows = rows.join(of_bank["exact_match_at_2x"].rename("bank"), on=keys)
     rows["end"] = runs.runs.set_index("name")["exact_match_at_2x"]
-    rows["against_bank"] = rows[["bank", "end"]].apply(lambda row: judge(*row), axis=1)
+    rows["against_bank"] = judge(rows["bank"], rows["end"])
     return rows.sort_values(keys, ignore_index=True)
 
 
@@ -127,7 +126,6 @@ def draw_curves(folder: Path, figures: Path) -> None:
             start = curve[curve.index == learned[task, seed, label]]
             axes.plot(start.index / 1000, start, "o", color=colour, fillstyle="none")
         axes.set(ylim=(-0.03, 1.03))
-        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=7)
         axes.set_ylabel(f"exact match at {times}", fontsize=7)
         axes.set_xlabel("thousand steps", fontsize=7)

@@ -5,20 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from pe_experiments.drawing import save, styles
+from pe_experiments.drawing import panel_grid, save, styles
+from pe_experiments.pretrained.report import ENCODINGS
 from pe_experiments.studies import Study, table
 
 TRUNCATED, TRAINED, LONGEST = 2048, 8192, 16384  # tokens
-# Each rescaling, and the encoding drawn in the same style.
-RESCALINGS = {
-    "as_is": "rope",
-    "linear": "rope_linear",
-    "ntk": "rope_ntk",
-    "llama3": "rope_llama3",
-    "yarn": "rope_yarn",
-}
+RESCALINGS = ("as_is", "linear", "ntk", "llama3", "yarn")
 THETA = 100_000  # base of the model as it is; NTK raises it
 ENLARGED = (-0.06, 0.1)  # bits per byte
 
@@ -27,16 +20,9 @@ def by_stretch(folder: Path) -> pd.DataFrame:
     """Return bits per byte [stretches, (rescaling, length)]; up to `TRAINED` all rescalings are ``as_is``."""
     rows = pd.read_csv(folder / "stretches.csv")
     rows["bits_per_byte"] = rows["bits"] / rows["bytes"]
-    rows["rope"] = rows["block"].map(rescaling)
+    blocks = pd.DataFrame(rows["block"].map(json.loads).tolist())  # of RoPE
+    rows["rope"] = blocks["rope_type"].replace("default", "as_is").mask(blocks["rope_theta"] > THETA, "ntk")
     return rows.pivot(index="stretch", columns=["rope", "length"], values="bits_per_byte")
-
-
-def rescaling(block: str) -> str:
-    """Return the name of the rescaling that a RoPE block in JSON configures."""
-    options = json.loads(block)
-    if options["rope_type"] != "default":
-        return str(options["rope_type"])
-    return "as_is" if options["rope_theta"] == THETA else "ntk"
 
 
 def draw(folder: Path, figures: Path) -> None:
@@ -45,18 +31,16 @@ def draw(folder: Path, figures: Path) -> None:
     truncated = bits["as_is", TRUNCATED]
     columns = {f"last {TRAINED:,} tokens": ("as_is", TRAINED)}
     columns |= {f"{name}, {LONGEST:,} tokens": (name, LONGEST) for name in reversed(RESCALINGS)}
-    looks = styles(RESCALINGS.values())
-    figure = Figure(figsize=(7.2, 2.3), layout="constrained")
-    complete, enlarged = figure.subplots(1, 2, sharey=True)
+    looks = styles(ENCODINGS.values())
+    figure, (complete, enlarged) = panel_grid(2, 2, 2.3, sharey=True)
     for axes in (complete, enlarged):
         for place, (name, length) in enumerate(columns.values()):
             differences = bits[name, length] - truncated
-            colour = looks[RESCALINGS[name]][0]
+            colour = looks[ENCODINGS[name]][0]
             axes.plot(differences, [place] * len(differences), "o", color=colour, markersize=3.5, alpha=0.5)
             axes.plot(differences.mean(), place, "|", color=colour, markersize=13, markeredgewidth=2)
         axes.axvline(0, color="0.6", linewidth=0.8)
         axes.set_yticks(range(len(columns)), [*columns])
-        axes.spines[["top", "right"]].set_visible(False)
     enlarged.set(xlim=ENLARGED, xticks=[-0.05, 0, 0.05, 0.1])
     complete.set_title("all", fontsize=8)
     enlarged.set_title("enlarged", fontsize=8)

@@ -4,19 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from pe_experiments.comparison.statistics import rank_correlation
-from pe_experiments.drawing import legend_below, length_axis, save, styles
+from pe_experiments.drawing import legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import read_archive
 
 HERE = Path(__file__).parent
-ENCODINGS = {  # Kazemnejad et al.'s names that differ from ours
-    "t5_relative_bias": "t5",
-    "rotary": "rope_partial",
-    "rope": "rope_partial",
-    "abs_sinusoid": "sinusoidal",
-}
 SCAN_SPLIT = "mdlen_tr25_ts48"  # trained to 25 actions, tested to 48, and learned in distribution
 SCAN_TRAINED, SCAN_LENGTHS = 25, [26, 27, 28, 30, 32, 33, 36, 40, 48]
 SAME_ORDER = 0.9  # planned: a smallest rho of the five means
@@ -34,7 +27,7 @@ def scan() -> Pair:
     released = pd.read_csv(HERE / "kazemnejad2023_classic.csv", dtype={"length": str})
     released = released[(released["dataset"] == "scan") & (released["split"] == SCAN_SPLIT)]
     released = released[released["length"].str.isdigit()].astype({"length": int})
-    released = released.rename(columns={"seed": "run"}).replace({"encoding": ENCODINGS})
+    released = released.rename(columns={"seed": "run"}).replace({"encoding": {"rope": "rope_partial"}})
     return by_run(released), by_run(read_archive(HERE / "scan").curves)[SCAN_LENGTHS]
 
 
@@ -92,9 +85,9 @@ def draw(folder: Path) -> None:
 def draw_beside(
     pair: Pair, titles: tuple[str, str], trained: int, ticks: list[int], folder: Path, name: str
 ) -> None:
-    figure = Figure(figsize=(7.2, 2.7), layout="constrained")
+    figure, panels = panel_grid(2, 2, 2.7, sharey=True)
     looks = styles(dict.fromkeys(pair[1].index.get_level_values("encoding")))
-    for axes, curves, title in zip(figure.subplots(1, 2, sharey=True), pair, titles, strict=True):
+    for axes, curves, title in zip(panels, pair, titles, strict=True):
         length_axis(axes, [*ticks, trained], trained, "exact match")
         for encoding, runs in curves.groupby("encoding"):
             colour, marker = looks[str(encoding)]

@@ -4,7 +4,7 @@ Twelve encodings are compared in hindsight. For six others the order was predict
 text, by classes of formulas and by scores in the bank; the rules are those of the third plan.
 """
 
-from itertools import combinations, permutations, product
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,8 @@ def within_classes(rows: pd.DataFrame) -> tuple[float, int, float]:
     """
     rows = rows.sort_values("class", kind="stable")
     rises_C, classes_C = rows["rise"].to_numpy(), rows["class"].to_numpy()
-    pairs = [
-        (i, j)
-        for i, j in combinations(range(len(rows)), 2)
-        if classes_C[i] == classes_C[j] and abs(rises_C[i] - rises_C[j]) >= SMALLEST_DIFFERENCE
-    ]
-    first, second = np.array(pairs).T
+    differ_CC = np.abs(np.subtract.outer(rises_C, rises_C)) >= SMALLEST_DIFFERENCE
+    first, second = np.triu(differ_CC & np.equal.outer(classes_C, classes_C)).nonzero()
     lower = np.sign(rises_C[second] - rises_C[first])  # 1 where the first encoding has the lower rise
     shares = []
     for orders in product(*(permutations(scores) for _, scores in rows.groupby("class")["score"])):
@@ -90,7 +86,7 @@ def within_classes(rows: pd.DataFrame) -> tuple[float, int, float]:
         agreement = np.sign(scores_C[first] - scores_C[second]) * lower
         shares.append((agreement + 1).mean() / 2)
     observed = shares[0]  # the first permutation is the identity
-    return float(observed), len(pairs), float(np.mean(np.array(shares) >= observed - 1e-12))
+    return float(observed), len(first), float(np.mean(np.array(shares) >= observed - 1e-12))
 
 
 def draw(losses: pd.DataFrame, figures: Path) -> None:
@@ -115,7 +111,6 @@ def draw(losses: pd.DataFrame, figures: Path) -> None:
             place = (row["score"], row["rise"])
             axes.annotate(str(label), place, offset, textcoords="offset points", fontsize=6, ha=side)
         axes.set_xlim(0.28, 1.02)
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].invert_yaxis()
     panels[0].set_ylabel("text: rise in bits per byte (up is better)", fontsize=8)
     panels[0].set(title="twelve encodings", xlabel="bank: mean score over five tasks")
@@ -141,10 +136,12 @@ def prospective_values(losses: pd.DataFrame) -> dict[str, Any]:
     """Return the table of predictions and outcomes, and the numbers of the prospective test."""
     rows = outcomes(read_predictions(), losses)
     share, pairs, p = within_classes(rows)
-    classes_rho, classes_p = rank_correlation(rows["class"], -rows["rise"], one_sided=True)
-    bank_rho, bank_p = rank_correlation(rows["score"], -rows["rise"], one_sided=True)
     tied_rises = rows["rise"].mask(rows["rise"] < SAME_RISE, 0.0)
-    tied_bank_rho, bank_p_with_ties = rank_correlation(rows["score"], -tied_rises, one_sided=True)
+    correlations: dict[str, float] = {}
+    for column, name in (("class", "classes"), ("score", "bank")):
+        for end, measured in (("", rows["rise"]), ("_with_ties", tied_rises)):
+            rho, rho_p = rank_correlation(rows[column], -measured, one_sided=True)
+            correlations |= {f"{name}_rho{end}": rho, f"{name}_p{end}": rho_p}
     return {
         "predictions": prediction_table(rows),
         "pairs": pairs,
@@ -152,13 +149,7 @@ def prospective_values(losses: pd.DataFrame) -> dict[str, Any]:
         "p": p,
         "smallest_p": within_classes(rows.assign(score=-rows["rise"]))[2],  # if the order were perfect
         "verdict": "shown" if p <= ALPHA else "not shown",
-        "classes_rho": classes_rho,
-        "classes_p": classes_p,
-        "bank_rho": bank_rho,
-        "bank_p": bank_p,
-        "bank_p_with_ties": bank_p_with_ties,
-        "bank_rho_with_ties": tied_bank_rho,
-        "classes_rho_with_ties": rank_correlation(rows["class"], -tied_rises, one_sided=True)[0],
+        **correlations,
     }
 
 
