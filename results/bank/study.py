@@ -179,20 +179,19 @@ def values(bank: Bank) -> dict[str, Any]:
 
 
 def rank(bank: Bank) -> pd.DataFrame:
-    """Return a row per encoding, sorted by the mean score: its test, scores by task, cases learned, cost."""
+    """Return a row per encoding, sorted by the mean score: its test, scores by task, cases learned, cost.
+
+    The cost is the time of a training step relative to that without an encoding.
+    """
     cases = bank.cases("ranked")
     rows = against_best(over_tasks(cases)).join(cases.groupby("task").mean().T[[*TASKS]])
     rows[AT_2X] = bank.cases("ranked", metric=AT_2X).mean()
     learned = bank.scores[bank.scores["part"] == "ranked"].groupby("label")["learned"].sum()
-    return rows.assign(learned=learned, cost=costs())
-
-
-def costs() -> pd.Series:
-    """Return the time of a training step relative to that without an encoding, by encoding."""
-    rows = read_table(Path(__file__).parents[1] / "benchmark" / "table.csv")
-    rows = rows[(rows["part"] == "encodings") & (rows["setting"] == "defaults")]
-    costs = rows.set_index("case")["ratio"]
-    return pd.concat([costs, pd.Series({GATE: costs["fox"]})])
+    times = read_table(Path(__file__).parents[1] / "benchmark" / "table.csv")
+    times = times[(times["part"] == "encodings") & (times["setting"] == "defaults")]
+    costs = times.set_index("case")["ratio"]
+    costs[GATE] = costs["fox"]
+    return rows.assign(learned=learned, cost=costs)
 
 
 def ranking_values(bank: Bank) -> dict[str, Any]:
@@ -320,21 +319,13 @@ def shift_values(bank: Bank) -> dict[str, Any]:
 # More tasks
 
 
-def means_by_task(bank: Bank) -> pd.DataFrame:
-    """Return mean scores over configurations [tasks, encodings].
-
-    The tasks of the ranking come first, then those that joined later, on which fewer encodings ran.
-    """
-    means = bank.cases("ranked", "apart", "further").groupby("task").mean()
-    return means.loc[[*TASKS, *FURTHER]].dropna(axis="columns")
-
-
 def task_numbers(bank: Bank) -> dict[str, Any]:
     """Return the means by task, what is said of their tests, and the means over tasks that joined later.
 
     The planned tests compare the pattern with each other encoding, a task as one observation.
     """
-    means = means_by_task(bank)
+    means = bank.cases("ranked", "apart", "further").groupby("task").mean()
+    means = means.loc[[*TASKS, *FURTHER]].dropna(axis="columns")  # fewer encodings ran on the further tasks
     tests = sign_tests(means, [(PATTERN, label) for label in map(str, means) if label != PATTERN])
     gate = sign_tests(means, [(GATE, "alibi")]).iloc[0]
     further = means.loc[FURTHER].mean().sort_values(ascending=False)
@@ -417,29 +408,20 @@ def training_values(bank: Bank) -> dict[str, Any]:
 # Larger models
 
 
-def scale_means(scale: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return mean scores [encodings, widths] over six cases, and over the cases that all sizes have."""
+def scale_values(scale: pd.DataFrame) -> dict[str, Any]:
+    """Return the mean scores by size, over six cases and over those that all sizes have, and the decisions.
+
+    The planned decisions are whether three encodings are above two others at two sizes, whether the pattern
+    is above these two, and the correlation of the orders.
+    """
     planned = scale.loc[:, scale.columns.isin(SCALED, level="label")]
     complete = planned.dropna(axis="columns").columns.unique("width")
     at_all_sizes = scale.loc[planned.dropna().index]
-    means = {f"{len(scale)} cases": scale[complete], f"{len(at_all_sizes)} cases": at_all_sizes}
-    return {words: rows.mean().unstack("width") for words, rows in means.items()}
-
-
-def scale_values(scale: pd.DataFrame) -> dict[str, Any]:
-    """Return the mean scores by size, and the planned decisions.
-
-    These are whether three encodings are above two others at two sizes, whether the pattern is above these
-    two, and the correlation of the orders.
-    """
-    by_cases = scale_means(scale)
-    cells = {
-        f"{SIZES[width]} M, {words}": means[width].map(number)
-        for words, means in by_cases.items()
-        for width in SIZES
-        if width in means
-    }
-    means = by_cases["6 cases"]
+    cells: dict[str, Any] = {}
+    for rows in (scale[complete], at_all_sizes):
+        by_width: Any = rows.mean().unstack("width").map(number).items()
+        cells |= {f"{SIZES[width]} M, {len(rows)} cases": column for width, column in by_width}
+    means = scale[complete].mean().unstack("width")
     small, large = means.loc[SCALED].to_numpy().T
     rho, p = rank_correlation(small, large)
     others = means.loc[SCALED[3:]].max()

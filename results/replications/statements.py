@@ -10,26 +10,10 @@ from pe_experiments.studies import read_archive, read_table, with_settings
 
 HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")
-TEXT = ("paper", "arxiv", "task", "metric", "better", "worse", "command")
 AGREES, CONTRARY, OPEN = "agrees", "contrary", "open"
 NOT_LEARNED, SAME = "not learned", "could not differ"
 LEARNED = 0.5  # smallest share of seeds that solve the training lengths
 WITHIN = "exact_match_in_distribution"
-
-
-def runs_with_titles() -> pd.DataFrame:
-    """Return the published runs of all studies, with titles such as ``copy of 10 symbols to 20, 2 layers``.
-
-    The titles of reversal also name the steps.
-    """
-    columns = {"layers": "model.num_layers", "symbols": "task.vocab_size", "steps": "training.steps"}
-    runs = pd.concat([with_settings(read_archive(HERE / name), **columns) for name in STUDIES])
-    titles = []
-    for run in runs.itertuples():
-        symbols = f" of {run.symbols:g} symbols" if run.task == "copy" else ""
-        steps = f", {run.steps:,g} steps" if run.task == "reverse" else ""
-        titles.append(f"{run.task}{symbols} to {run.max_length:g}, {run.layers:g} layers{steps}")
-    return runs.assign(title=titles)
 
 
 def judged_pairs() -> pd.DataFrame:
@@ -37,9 +21,16 @@ def judged_pairs() -> pd.DataFrame:
 
     Holm's method corrects ``p`` within a statement.
     """
-    runs = runs_with_titles()
+    columns = {"layers": "model.num_layers", "symbols": "task.vocab_size", "steps": "training.steps"}
+    runs = pd.concat([with_settings(read_archive(HERE / name), **columns) for name in STUDIES])
+    titles = []  # such as "copy of 10 symbols to 20, 2 layers"
+    for run in runs.itertuples():
+        symbols = f" of {run.symbols:g} symbols" if run.task == "copy" else ""
+        steps = f", {run.steps:,g} steps" if run.task == "reverse" else ""
+        titles.append(f"{run.task}{symbols} to {run.max_length:g}, {run.layers:g} layers{steps}")
+    runs["title"] = titles
     rows = []
-    for row in read_table(HERE / "statements.csv", *TEXT).to_dict("records"):
+    for row in read_table(HERE / "statements.csv", "arxiv").to_dict("records"):
         of_task = runs[runs["title"] == row["task"]]
         first, second = (of_task[of_task["label"] == row[side]] for side in ("better", "worse"))
         metric = row["metric"]

@@ -128,7 +128,13 @@ def values(rows: pd.DataFrame) -> dict[str, Any]:
         counts = of_paper.value_counts()
         parts = [f"{counts[verdict]} {words}" for verdict, words in WORDS.items() if verdict in counts]
         in_words[NAMES[str(arxiv)]] = ", ".join(parts)
-    runs = [f"[{name}]({name}/report.html) {words}" for name, words in progress_of_runs().items()]
+    presets: dict[str, list[str]] = {}  # by the nested study that they train
+    for path in sorted((CONFIG_DIR / "sweep").glob("replicate_*.yaml")):
+        name = str(compose_config([f"sweep={path.stem}"]).study).rpartition("/")[2]
+        presets.setdefault(name, []).append(path.stem)
+    runs = []
+    for name, sweep in sorted(presets.items()):
+        runs.append(f"[{name}]({name}/report.html) {progress(HERE / name, Study(sweep=(*sweep,)))}")
     return {
         "all": len(rows),
         "value": count[REPRODUCED],
@@ -143,15 +149,6 @@ def values(rows: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def progress_of_runs() -> dict[str, str]:
-    """Return how many planned runs of each nested study are published, from the presets that train them."""
-    presets: dict[str, list[str]] = {}
-    for path in sorted((CONFIG_DIR / "sweep").glob("replicate_*.yaml")):
-        name = str(compose_config([f"sweep={path.stem}"]).study).rpartition("/")[2]
-        presets.setdefault(name, []).append(path.stem)
-    return {name: progress(HERE / name, Study(sweep=(*presets[name],))) for name in sorted(presets)}
-
-
 def judged_values(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the published values with ours, the 95 % interval of our mean, and the verdict.
 
@@ -163,9 +160,9 @@ def judged_values(rows: pd.DataFrame) -> pd.DataFrame:
         t_interval(values) if loss else mean_interval(np.array(values) / 100)
         for values, loss in zip(rows["seeds"], is_loss, strict=True)
     ]
-    ends = {end: unit * [getattr(interval, end) for interval in intervals] for end in ("low", "high")}
+    ends = pd.DataFrame(intervals, rows.index)[["low", "high"]].mul(unit, axis="index")
     rows = rows.drop(columns=["command", "trained"]).rename(columns={"mean": "ours"})
-    return rows.assign(seeds=rows["seeds"].map(len), **ends)
+    return rows.assign(seeds=rows["seeds"].map(len)).join(ends)
 
 
 STUDY = Study(

@@ -94,20 +94,21 @@ def values(folder: Path) -> dict[str, Any]:
     """Return the tables of the page and the numbers in its text."""
     runs = read_archive(folder)
     bits = losses(runs)
-    studies = {name: losses(read_archive(HERE / name)) for name in ("rope", "depth", "prose")}
+    rescaled, deep, prose = (losses(read_archive(HERE / name)) for name in ("rope", "depth", "prose"))
     at_longest = bits[LONGEST].unstack("label").drop(columns="rope")
     # RoPE's windows of `TRAINED` bytes end with the scored bytes, so they are what a truncated model reads.
     tests = paired_t_tests(at_longest.sub(bits[TRAINED].xs("rope"), axis=0))
+    cells = means(bits)[[TRAINED, LONGEST]].map("{:.2f}".format).rename(columns="at {:,}".format)
+    cells["minus truncated RoPE"] = tests.apply(format_change, axis=1)
+    cells["p"] = tests["p"].map("{:.2g}".format)
     by_label: Any = means(bits).stack().items()
     by_part = by_index(runs).loc["fox"]
-    deep = studies["depth"][LONGEST].unstack("label")
-    ((_, of_depth),) = paired_t_tests((deep["none"] - deep["rope"]).to_frame()).iterrows()
+    of_deep = deep[LONGEST].unstack("label")
+    ((_, of_depth),) = paired_t_tests((of_deep["none"] - of_deep["rope"]).to_frame()).iterrows()
     return {
-        "table": loss_table(means(bits), tests),
-        "rescaled": rescaled_table(studies["rope"]),
-        "further": further_table(
-            {"two layers": bits, "six layers": studies["depth"], "prose": studies["prose"]}
-        ),
+        "table": encoding_table(cells.fillna("–")),
+        "rescaled": rescaled_table(rescaled),
+        "further": further_table({"two layers": bits, "six layers": deep, "prose": prose}),
         "copied": runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max(),
         "below": (tests["high"] < 0).sum(),
         "fox/first 64": by_part[64],
@@ -116,15 +117,6 @@ def values(folder: Path) -> dict[str, Any]:
         "depth/none minus rope/p": of_depth["p"],
         **{f"{label}/{column}": value for (label, column), value in by_label},
     }
-
-
-def loss_table(rows: pd.DataFrame, tests: pd.DataFrame) -> str:
-    """Return a table of bits per byte, and their distance from truncated RoPE."""
-    cells = rows[[TRAINED, LONGEST]].map("{:.2f}".format)
-    cells.columns = pd.Index([f"at {TRAINED}", f"at {LONGEST:,}"])
-    cells["minus truncated RoPE"] = tests.apply(format_change, axis=1)
-    cells["p"] = tests["p"].map("{:.2g}".format)
-    return encoding_table(cells.fillna("–"))
 
 
 def rescaled_table(bits: pd.DataFrame) -> str:

@@ -70,11 +70,13 @@ def judge_untrained(claims: pd.DataFrame, audits: pd.DataFrame) -> dict[str, Fin
             quantity, sign, bound = re.split(r" ([<>=]) ", condition)
             limit = float(bound) if bound[0] in "-0123456789" else values[bound]
             met.append(SIGNS[sign](values[quantity], limit))
-        verdict = FAILS
-        if any(met):
-            verdict = HOLDS if all(met) else DEPENDS
-        findings[row["claim"]] = row["measured"].format_map(values), verdict
+        findings[row["claim"]] = row["measured"].format_map(values), verdict_on(met)
     return findings
+
+
+def verdict_on(met: Sequence[bool]) -> str:
+    """Return that a claim holds in all of the cases, in some or in none."""
+    return HOLDS if all(met) else DEPENDS if any(met) else FAILS
 
 
 def judge_trained(runs: Runs, bank: pd.DataFrame) -> dict[str, Finding]:
@@ -126,9 +128,7 @@ def judge_reach(tasks: Tasks, encoding: str) -> Finding:
         works = solved(twice, len(tasks))
         if works is not None:
             decided.append(works)
-    verdict = UNSUPPORTED
-    if len(decided) >= 2:
-        verdict = HOLDS if all(decided) else DEPENDS if any(decided) else FAILS
+    verdict = verdict_on(decided) if len(decided) >= 2 else UNSUPPORTED
     return f"At 2x: {'; '.join(parts)}.", verdict
 
 
@@ -182,10 +182,8 @@ def judge_pair(tasks: Tasks, metrics: Sequence[str], first: str, second: str) ->
     if unlearned:
         parts.append(f"{unlearned} not tested: an encoding did not learn the task")
     significant = tested[tested["p"] <= ALPHA]
-    is_better = significant["difference"] > 0
-    verdict = UNSUPPORTED
-    if significant["task"].nunique() >= 2:
-        verdict = HOLDS if is_better.all() else DEPENDS if is_better.any() else FAILS
+    is_better = (significant["difference"] > 0).tolist()
+    verdict = verdict_on(is_better) if significant["task"].nunique() >= 2 else UNSUPPORTED
     return "; ".join(parts) + ".", verdict
 
 
