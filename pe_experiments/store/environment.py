@@ -58,15 +58,6 @@ def code_versions() -> dict[str, Any]:
     return {"commit": commit, "edited": edited, "libraries": {"torch": metadata.version("torch")}}
 
 
-def is_tracked(path: Path) -> bool:
-    """Return whether a file is tracked by the git repository of this checkout."""
-    command = ["git", "-C", str(Path(__file__).parents[2]), "ls-files", "--error-unmatch", str(path)]
-    try:
-        return subprocess.run(command, capture_output=True, timeout=5).returncode == 0
-    except (OSError, subprocess.SubprocessError):
-        return False
-
-
 @cache
 def checkout() -> tuple[str | None, bool]:
     """Return the commit of this checkout, or None outside a checkout, and whether files differ from it."""

@@ -18,9 +18,10 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.sentences import number
-from pe_experiments.comparison.statistics import EQUAL_WITHIN, FEWEST, mean_interval
+from pe_experiments.comparison.statistics import EQUAL_WITHIN, FEWEST
 from pe_experiments.drawing import markdown_table
 from pe_experiments.store.directory import DIVERGED
+from pe_experiments.studies.inference import mean_interval
 from pe_experiments.terminal.errors import UserError, few
 
 UNIFORM_BITS = 8.0  # bits per byte of a uniform guess

@@ -3,6 +3,7 @@
 import filecmp
 import importlib
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,6 @@ from pe_experiments.configuration.compose import compose_config
 from pe_experiments.configuration.foreign import foreign_targets
 from pe_experiments.drawing import drawing
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.study_folder import PROVENANCE, published_keys
 from pe_experiments.studies.archive import FILES, SHIPPED, merge_runs, read_archive, write_archive
 from pe_experiments.studies.blocks import fill_page
@@ -277,3 +277,12 @@ def _is_published(path: Path) -> bool:
     """Return whether a file belongs to the published files of a study, by its name."""
     is_internal = path.name[0] == "." or path.name == "manifest.json" or path.is_symlink()
     return path.is_file() and not is_internal and path.suffix in SUFFIXES
+
+
+def is_tracked(path: Path) -> bool:
+    """Return whether a file is tracked by the git repository of this checkout."""
+    command = ["git", "-C", str(Path(__file__).parents[2]), "ls-files", "--error-unmatch", str(path)]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=5).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False

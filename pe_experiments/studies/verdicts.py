@@ -12,14 +12,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pe_experiments.comparison.statistics import (
-    ALPHA,
-    EQUAL_WITHIN,
-    Interval,
-    holm,
-    paired_ps,
-    paired_sign_tests,
-)
+from pe_experiments.comparison.statistics import ALPHA, EQUAL_WITHIN, Interval, holm
+from pe_experiments.studies.inference import paired_ps, paired_sign_tests
 
 BETTER, WORSE, NOT_SEPARATED = "better", "worse", "not separated"
 TOO_FEW = "too few configurations"  # for p <= ALPHA, even if all differences had the same sign

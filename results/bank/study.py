@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.sentences import number
-from pe_experiments.comparison.statistics import ALPHA, rank_correlation
+from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.drawing import legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import (
     encoding_table,
@@ -26,6 +26,7 @@ from pe_experiments.studies import (
     with_settings,
 )
 from pe_experiments.studies.archive import select_runs
+from pe_experiments.studies.inference import rank_correlation
 from pe_experiments.studies.pages import Study
 from pe_experiments.studies.scores import AT_2X, AT_4X, RATE, SCORE, at_counted_rates, score_runs
 from pe_experiments.studies.verdicts import against_best, draw_means, sign_tests

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, paired_t_tests, t_interval
+from pe_experiments.comparison.statistics import ALPHA, t_interval
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, panel_grid, save, styles
 from pe_experiments.studies import (
     Study,
@@ -19,6 +19,7 @@ from pe_experiments.studies import (
     read_archive,
     with_settings,
 )
+from pe_experiments.studies.inference import paired_t_tests
 from pe_experiments.studies.pages import progress
 
 TRAINED, EXTENDED, LONGEST = 256, 1024, 4096  # bytes of context

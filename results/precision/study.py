@@ -11,8 +11,9 @@ import pandas as pd
 from scipy import stats
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import ALPHA, paired_ps
+from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.studies import Study, format_mean, read_archive, table, with_settings
+from pe_experiments.studies.inference import paired_ps
 
 MARGIN = 0.1
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from pe_experiments.comparison.statistics import rank_correlation
 from pe_experiments.drawing import legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import read_archive
+from pe_experiments.studies.inference import rank_correlation
 
 HERE = Path(__file__).parent
 SCAN_SPLIT = "mdlen_tr25_ts48"  # trained to 25 actions, tested to 48, and learned in distribution

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pe_experiments.comparison.statistics import mean_interval, t_interval
+from pe_experiments.comparison.statistics import t_interval
 from pe_experiments.configuration.compose import compose_config
 from pe_experiments.drawing import legend_below, save, styles
 from pe_experiments.studies import Study, read_table
+from pe_experiments.studies.inference import mean_interval
 from pe_experiments.studies.pages import progress
 from pe_experiments.terminal.files import CONFIG_DIR
 

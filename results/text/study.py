@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import paired_t_tests
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import Study, bits_per_byte, encoding_table, format_change, read_archive, table
+from pe_experiments.studies.inference import paired_t_tests
 
 HERE = Path(__file__).parent
 TUNING_SEED = 100

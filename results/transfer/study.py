@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_experiments.comparison.statistics import ALPHA, rank_correlation
+from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.drawing import panel_grid, save
 from pe_experiments.studies import Study, encoding_table, read_archive
+from pe_experiments.studies.inference import rank_correlation
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
 from results.text import study as text_study

@@ -17,16 +17,10 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison import Runs
-from pe_experiments.comparison.statistics import (
-    ALPHA,
-    EQUAL_WITHIN,
-    holm,
-    mean_below_p,
-    paired_ps,
-    permutation_p,
-)
+from pe_experiments.comparison.statistics import ALPHA, EQUAL_WITHIN, holm, permutation_p
 from pe_experiments.evaluation.metrics import SOLVED
 from pe_experiments.studies import Study, format_mean, read_archive, read_table, table, with_settings
+from pe_experiments.studies.inference import mean_below_p, paired_ps
 from results.bank.study import early_scores
 
 from .audits import NOISE

@@ -8,15 +8,12 @@ from scipy import stats
 
 from pe_experiments.comparison.statistics import (
     holm,
-    holm_alphas,
-    mean_below_p,
-    mean_interval,
     permutation_p,
-    rank_correlation,
     seed_interval,
     seeds_needed,
     share_interval,
 )
+from pe_experiments.studies.inference import holm_alphas, mean_below_p, mean_interval, rank_correlation
 
 
 @pytest.mark.parametrize("seeds", [3, 5, 12])

@@ -11,7 +11,6 @@ from pe_experiments.comparison import Runs, compare, load_runs
 from pe_experiments.comparison.compare_runs import output_of
 from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import RunDirectory
-from pe_experiments.store.environment import is_tracked
 from pe_experiments.store.identity import Record
 from pe_experiments.store.study_folder import list_in_study, published_keys, read_manifest, write_manifest
 from pe_experiments.studies import Study, read_archive, with_settings
@@ -19,6 +18,7 @@ from pe_experiments.studies.archive import FILES, merge_runs, write_archive
 from pe_experiments.studies.blocks import fill_index
 from pe_experiments.studies.pages import (
     differences,
+    is_tracked,
     list_studies,
     load_study,
     progress,

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from pe_experiments.comparison.runs import Runs
-from pe_experiments.comparison.statistics import paired_interval, paired_ps
 from pe_experiments.store.identity import Record
+from pe_experiments.studies.inference import paired_interval, paired_ps
 from pe_experiments.studies.scores import score_table
 from pe_experiments.studies.verdicts import (
     BETTER,
