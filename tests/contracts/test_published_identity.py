@@ -15,14 +15,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_experiments.store.identity import config_key, without_defaults
-from pe_experiments.store.names import short_hash
+from pe_experiments.store.identity import config_key
 from tests.conftest import ROOT
 
 KEYS = Path(__file__).with_name("published_keys.json")
 STUDIES = sorted(path.parent for path in (ROOT / "results").rglob("provenance.csv"))
-# Studies whose runs were named by an earlier rule of the hash.
-EARLIER_NAMES = ("bank", "precision", "replications", "text", "tutorial_claims")
 
 
 def rows(study: Path) -> pd.DataFrame:
@@ -49,18 +46,6 @@ def name_of(study: Path) -> str:
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
 def test_published_configurations_keep_their_keys(study: Path) -> None:
     assert digest(study) == json.loads(KEYS.read_text())[name_of(study)]
-
-
-@pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_published_names_end_in_the_hash_of_the_identity(study: Path) -> None:
-    name = name_of(study)
-    if name != "replications/gu" and name.startswith(EARLIER_NAMES):
-        pytest.skip("named by an earlier rule")
-    for row in rows(study).itertuples(index=False):
-        config = without_defaults(json.loads(row.trained))
-        numerics = int(float(row.numerics))
-        hashed = {"numerics": numerics, "config": config, "data": json.loads(row.data), "classes": {}}
-        assert row.name.endswith(short_hash(hashed)), row.name
 
 
 if __name__ == "__main__":
