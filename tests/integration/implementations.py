@@ -103,24 +103,6 @@ class RopeOnValues(RightRope):
         return self.rotated(o, -at.q_positions_BT, at)
 
 
-class BiasAfterSoftmax(RightAlibi):
-    def weights(self, q: Tensor, k: Tensor, at: AttentionContext) -> Tensor:
-        weights = PositionalEncoding(self.shape).weights(q, k, at)
-        return (weights + RightAlibi.bias(self, q, k, at)).masked_fill(~at.visible_BTS[:, None], 0)
-
-
-# Decoding from a cache.
-
-
-class CachedQueryFromZero(RightRope):
-    """The query of a cached step counts from 0."""
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        counted = torch.arange(at.q_positions_BT.shape[1])[None]
-        query_ids = counted if at.first_query else at.q_positions_BT
-        return self.rotated(q, query_ids, at), self.rotated(k, at.k_positions_BS, at)
-
-
 # Biases.
 
 
@@ -398,14 +380,6 @@ class OtherBase(RightRope):
 class EveryFourthRotated(RightRope):
     def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
         return super().rotate(q, k, at) if at.layer % 4 == 3 else (q, k)
-
-
-class LogNOfQwen(PositionalEncoding):
-    """Nothing is scaled below the original length."""
-
-    def rotate(self, q: Tensor, k: Tensor, at: AttentionContext) -> Pair:
-        scale = at.visible_keys_BT.clamp(min=1).double().log() / math.log(self.shape.train_length)
-        return (q * scale.clamp(min=1)[:, None, :, None]).to(q.dtype), k
 
 
 class StepsOfPositions(PositionalEncoding):
