@@ -99,14 +99,6 @@ def test_tensor_code_imports_no_library_of_the_harness() -> None:
             assert not libraries & HARNESS, f"{name} imports {libraries & HARNESS}"
 
 
-def test_studies_import_only_public_names() -> None:
-    for path in (ROOT / "results").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pe_experiments"):
-                private = [alias.name for alias in node.names if alias.name.startswith("_")]
-                assert not private, f"{path} imports {private}"
-
-
 def test_the_model_imports_no_task_no_policy_and_no_single_encoding() -> None:
     shared = {"base", "softmax", "tensors", *encodings.__all__}
     for name, path in modules().items():

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from pe_experiments.configuration.choices import choices_of, groups_of
-from pe_experiments.run import evaluate_run, run_experiment
 from pe_experiments.store.csv_files import read_csv
 from pe_experiments.store.requested import Run
 from tests.conftest import ROOT, TINY, TRAIN, Script, Tiny, assert_one_sentence
@@ -166,17 +165,6 @@ def test_evaluate_measures_a_run_at_other_lengths_and_on_another_task(script: Sc
     assert {row["split"] for row in rows} == {"other_task"}
     assert (rows[-1]["length"], rows[0]["loss"]) == ("48", "")  # greedy decoding has no loss
     assert f"{run} (found finished)" in script(*evaluate, "task=copy").out
-
-
-def test_an_extended_encoding_keeps_the_results_up_to_the_training_length(tiny: Tiny) -> None:
-    """And the base: `tests/unit/store/test_finished.py`."""
-    run = run_experiment(tiny("training.steps=30", "pe=rope").config).directory
-    lengths = {"evaluation": {"lengths": [4, 6, 48], "examples": 20}}
-    plain = evaluate_run(run.path, lengths).curve
-    yarn = {"_target_": "pe_experiments.encodings.rope_extension.RopeYarn"}
-    stretched = evaluate_run(run.path, {"pe": yarn, **lengths}).curve
-    assert stretched[:2] == plain[:2]
-    assert stretched[2] != plain[2]
 
 
 @pytest.mark.slow

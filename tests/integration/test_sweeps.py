@@ -148,7 +148,7 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(
 ) -> None:
     """Of runs that are finished already: the sweep starts none."""
     monkeypatch.setattr("pe_experiments.sweeps.executors.Processes.submit", lambda *_: pytest.fail("started"))
-    for pe, seed, rate in product(("none", "sinusoidal"), (0, 1, 2), ("0.00001", "0.003")):
+    for pe, seed, rate in product(("none", "sinusoidal"), (0, 1), ("0.00001", "0.003")):
         loss = 0.5 if rate == "0.003" else 2.5
         experiment = tiny(f"pe={pe}", f"seed={seed}", f"training.learning_rate={rate}")
         run = write_run(experiment, fading(1, 0.1), result={"validation_loss": loss})
@@ -157,12 +157,12 @@ def test_each_encoding_is_compared_at_its_best_learning_rate(
         )
     arguments = (
         "-m", *TINY, f"results_dir={results}", "training.learning_rate=0.00001,0.003",
-        "pe=none,sinusoidal", "seed=0,1,2",
+        "pe=none,sinusoidal", "seed=0,1",
     )  # fmt: skip
     out = script("train", *arguments, "study=t").succeeded()
-    assert "12 of 12 runs are finished already" in out
+    assert "8 of 8 runs are finished already" in out
     table = pd.read_csv(results / "t" / "table.csv")
-    assert list(table["seeds"]) == [3, 3]  # one protocol, whatever each encoding's rate
+    assert list(table["seeds"]) == [2, 2]  # one protocol, whatever each encoding's rate
     page = (results / "t" / "report.html").read_text()
     assert "sinusoidal, copy, decoder</th><td>training.learning_rate</td><td>0.003</td>" in page
     script("train", *arguments, "hydra.callbacks.report.tuned=[]", "study=u")
