@@ -125,10 +125,6 @@ class OneSided(PositionalEncoding):
         return alibi_slopes(q.shape[1]).float()[:, None, None] * at.relative_positions_BTS[:, None]
 
 
-class AlibiOfDecoders(OneSided):
-    causal_only = True
-
-
 class LearnedSlopes(PositionalEncoding):
     """ALiBi at initialisation, with trainable slopes."""
 

@@ -18,7 +18,6 @@ RIGHT = {
     "Interleaved against=rope": ["pairs of neighbouring channels", "angles or distances in float32"],
     "FrozenFrequencies against=rope": ["It is rope, compared in a decoder and an encoder"],
     "BothSides against=shaw": ["It is shaw, compared in a decoder and an encoder"],
-    "AlibiOfDecoders": ["It is alibi, compared in a decoder:"],
     "RightGroups against=rope": ["It is rope, "],
     "RightSinusoidal against=sinusoidal": ["It is sinusoidal, "],
     "RightLearned against=learned": ["It is learned, "],
@@ -256,10 +255,6 @@ def test_lists_of_a_released_model_fit_models_of_its_head(script: Script) -> Non
     assert_one_sentence(
         script("check_encoding", "pe=rope", "model.num_heads=3", "model.d_model=256"), "not divisible"
     )
-
-
-def test_the_window_of_the_user_keeps_the_contract(script: Script) -> None:
-    script("check_encoding", "pe=sliding_window", "pe.window=4").succeeded()
 
 
 @pytest.mark.parametrize("typed", REPORTED_ONCE)
