@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,6 @@ from tests.synthetic import fading, write_run, write_study
 pytestmark = pytest.mark.slow
 
 SCRIPT = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_figures() -> Iterator[None]:
-    """The figures for papers take long to draw and are not part of the page."""
-    with pytest.MonkeyPatch.context() as patch:
-        module = importlib.import_module("pe_experiments.comparison.compare_runs")
-        patch.setattr(module, "draw_all", lambda *_: [])
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +34,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def written(results: Path) -> Path:
-    compare(results, out=results / "comparison")
+    with pytest.MonkeyPatch.context() as patch:  # figures for papers take long and are not part of the page
+        patch.setattr("pe_experiments.comparison.compare_runs.draw_all", lambda *_: [])
+        compare(results, out=results / "comparison")
     return results / "comparison"
 
 
