@@ -22,7 +22,7 @@ from pe_experiments.store.finished import finished_run, trained_model
 from pe_experiments.tasks import IGNORE
 from pe_experiments.terminal.errors import UserError
 
-Inputs = Tensor | Sequence[int] | Sequence[Sequence[int]]
+Symbols = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class TrainedModel:
         """Return the encoding of the first layer, which all layers may share."""
         return self.model.encoding(0)
 
-    def batch(self, inputs: Inputs) -> Batch:
+    def batch(self, inputs: Symbols) -> Batch:
         """Return the model's inputs (tokens, labels, position ids) for inputs [B, N] of the task."""
         source, task = self.experiment.source, self.experiment.task
         expected = f"inputs: expected symbols of the task, 0 to {task.vocab_size - 1}"
@@ -54,7 +54,7 @@ class TrainedModel:
         return source.batch(inputs_BN, targets_BM, torch.Generator().manual_seed(source.seed))
 
     @torch.no_grad()
-    def answers(self, inputs: Inputs) -> list[list[int]]:
+    def answers(self, inputs: Symbols) -> list[list[int]]:
         """Return the answers to inputs [B, N], decoded greedily if the format feeds answers back.
 
         Inputs are a tensor or lists; ``[3, 1, 4]`` alone is a batch of one. Inputs and answers are symbols of

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 
 from pe_experiments.checking.checks import run_checks
-from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.comparison import EncodingComparison, common_forms
 from pe_experiments.checking.encoding_contract import CHECKS
 from pe_experiments.checking.explanations import Verdict, describe_difference, explain, format_forms
 from pe_experiments.checking.references import by_similarity
@@ -156,7 +156,7 @@ def _compare(
             say(f"It cannot be {against.label}, which is for decoders only, since it is for encoders only.")
             return Verdict.WRONG
         comparisons = [
-            Comparison(
+            EncodingComparison(
                 component.build,
                 against,
                 common,

@@ -31,7 +31,7 @@ GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {  # how
 Measure = Callable[[Any], Measurement]  # of a subject: an encoding or a task
 
 
-class Result(NamedTuple):
+class CheckResult(NamedTuple):
     holds: bool | None  # None: does not apply
     measured: str
     error: BaseException | None = None  # raised by the tested encoding or task
@@ -54,14 +54,14 @@ class Check(NamedTuple):
     usual_cause: str
     gate: bool = False
 
-    def __call__(self, subject: Any) -> Result:
+    def __call__(self, subject: Any) -> CheckResult:
         try:
             with torch.random.fork_rng(devices=[]):
-                return Result(*self.measure(subject))
+                return CheckResult(*self.measure(subject))
         except NotApplicable as refusal:
-            return Result(None, str(refusal))
+            return CheckResult(None, str(refusal))
         except (Exception, SystemExit) as error:
-            return Result(False, sentence(error), error)
+            return CheckResult(False, sentence(error), error)
 
 
 class Checks(dict[str, Check]):
@@ -89,7 +89,7 @@ def run_checks(checks: Mapping[str, Check], subjects: Mapping[str, Any]) -> list
     Returns:
         The names of the checks that fail for some subject.
     """
-    failures: list[tuple[Check, str, Result]] = []
+    failures: list[tuple[Check, str, CheckResult]] = []
     say(f"{'':52}{''.join(f'{name:10}' for name in subjects)}".rstrip())
     for check in checks.values():
         results = {name: check(subject) for name, subject in subjects.items()}

@@ -1,6 +1,6 @@
 """Compare an implementation with one of our encodings in every stage: the ways to call an encoding.
 
-Each stage yields an `Outcome` that says whether the two agree, and where they differ if they do not.
+Each stage yields a `StageOutcome` that says whether the two agree, and where they differ if they do not.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from pe_experiments.checking.known_mistakes import TABLE_ENDS, Change
 from pe_experiments.checking.pair import (
+    CHECKED_SIZES,
     DENSE,
     FAR,
     LARGE,
-    MODEL_SIZES,
     NEAR,
     SMALL,
     TOLERANCE,
@@ -69,7 +69,7 @@ DIFFER = "logits or embeddings differ"
 READ = "the values that are read"
 
 
-class Outcome(NamedTuple):
+class StageOutcome(NamedTuple):
     """The result of one stage.
 
     Args:
@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(eq=False)
-class Comparison:
+class EncodingComparison:
     """An implementation under test beside one of our encodings, perhaps changed by a known mistake.
 
     Args:
@@ -111,7 +111,7 @@ class Comparison:
     user_arguments: Sequence[str] = ()
     named: bool = False
     _pairs: dict[ModelShape, Pair] = field(default_factory=dict, init=False)
-    _computed: list[Outcome] = field(default_factory=list, init=False)
+    _computed: list[StageOutcome] = field(default_factory=list, init=False)
 
     @property
     def label(self) -> str:
@@ -124,14 +124,14 @@ class Comparison:
             self.change.apply(encoding)
         return encoding
 
-    def changed(self, change: Change) -> Comparison:
+    def changed(self, change: Change) -> EncodingComparison:
         return replace(self, change=change if self.change is None else self.change.then(change))
 
-    def against(self, reference: SizedComponent) -> Comparison:
+    def against(self, reference: SizedComponent) -> EncodingComparison:
         """Return the comparison with another of our encodings, in the forms in which it exists."""
         return replace(self, reference=reference, forms=common_forms(reference, self.forms))
 
-    def layouts(self, layouts: Sequence[Sequence[str]]) -> Iterator[Comparison]:
+    def layouts(self, layouts: Sequence[Sequence[str]]) -> Iterator[EncodingComparison]:
         """Yield the comparison in each layout of channels; none if the order of channels has no effect."""
         encoding = build(self.reference.build, model_shape(SMALL, self.forms[0]))
         if type(encoding).rotate is not PositionalEncoding.rotate or encoding.acts_at_embedding:
@@ -158,7 +158,7 @@ class Comparison:
         return other.difference_below(FAR) <= TOLERANCE
 
     @property
-    def outcomes(self) -> Iterator[Outcome]:
+    def outcomes(self) -> Iterator[StageOutcome]:
         """The outcomes of all stages in their order; a stage is computed once, when it is first asked for."""
         yield from self._computed
         for outcome in self._to_come:
@@ -166,16 +166,16 @@ class Comparison:
             yield outcome
 
     @cached_property
-    def _to_come(self) -> Iterator[Outcome]:
+    def _to_come(self) -> Iterator[StageOutcome]:
         return compare(self)
 
     @property
-    def first_difference(self) -> Outcome | None:
+    def first_difference(self) -> StageOutcome | None:
         """The first stage that differs; None if both are equal, up to the layout or a longer table."""
         return next((outcome for outcome in self.outcomes if outcome.place), None)
 
     @property
-    def differences(self) -> list[Outcome]:
+    def differing_outcomes(self) -> list[StageOutcome]:
         return [outcome for outcome in self.outcomes if outcome.place]
 
     @property
@@ -206,14 +206,14 @@ def common_forms(reference: Component, forms: Sequence[bool]) -> list[bool]:
 
 
 @torch.no_grad()
-def compare(comparison: Comparison) -> Iterator[Outcome]:
+def compare(comparison: EncodingComparison) -> Iterator[StageOutcome]:
     """Yield the outcomes of all stages, those of single sequences first."""
     for causal in comparison.forms:
-        for size in MODEL_SIZES:
+        for size in CHECKED_SIZES:
             try:
                 pair = comparison.pair(size, causal)
             except ParametersDiffer:
-                yield Outcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
+                yield StageOutcome(PARAMETERS, causal, torch.inf, "they differ in number or shape")
                 return
             near = _near(pair, size)
             yield near
@@ -227,7 +227,7 @@ def compare(comparison: Comparison) -> Iterator[Outcome]:
                     for what, result, target in zip(names, results, expected, strict=False):
                         place = place or _place(what, result, target, scenario.positions_BT)
                     place = place or DIFFER
-                yield Outcome(name, causal, difference, place)
+                yield StageOutcome(name, causal, difference, place)
             yield _far(comparison, pair)
     for causal in comparison.forms:
         for stage, find_place in OTHER_STAGES.items():
@@ -235,13 +235,13 @@ def compare(comparison: Comparison) -> Iterator[Outcome]:
                 place = find_place(comparison, causal)
             except Exception:  # it rejects these sizes or positions, or its parameters differ in these sizes
                 continue
-            yield Outcome(stage, causal, torch.inf if place else 0.0, place)
+            yield StageOutcome(stage, causal, torch.inf if place else 0.0, place)
 
 
 # Single sequences.
 
 
-def _near(pair: Pair, size: Sizes) -> Outcome:
+def _near(pair: Pair, size: Sizes) -> StageOutcome:
     """Compare at random positions below `NEAR`."""
     causal = pair.shape.causal
     width, heads, train_length = size
@@ -249,25 +249,25 @@ def _near(pair: Pair, size: Sizes) -> Outcome:
     if size != SMALL:
         stage = f"models with {heads} heads of {width // heads} channels, trained on {train_length:,} tokens"
     if not pair.differs:
-        return Outcome(stage, causal, pair.difference)
+        return StageOutcome(stage, causal, pair.difference)
     place = place_in_pair(pair)
     if not place and (place := place_in_pair(pair, NEAR)):
         place = f"{WITH_GAPS}, {place}"
-    return Outcome(stage, causal, pair.difference, place or DIFFER)
+    return StageOutcome(stage, causal, pair.difference, place or DIFFER)
 
 
-def _far(comparison: Comparison, pair: Pair) -> Outcome:
+def _far(comparison: EncodingComparison, pair: Pair) -> StageOutcome:
     """Compare at random positions below `FAR`."""
     causal = pair.shape.causal
     if not comparison.defined_far(pair):
-        return Outcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
+        return StageOutcome(FAR_STAGE, causal, torch.nan, remark="what is trained decides there")
     try:
         difference = pair.difference_below(FAR)
     except Exception as error:  # raised by one of both, e.g. for the end of a table
-        return Outcome(FAR_STAGE, causal, torch.nan, remark=f"one of the two raises {sentence(error)}")
+        return StageOutcome(FAR_STAGE, causal, torch.nan, remark=f"one of the two raises {sentence(error)}")
     # Angles in float32 are off by less than 2 * TOLERANCE, angles in half precision by more.
     place = (place_in_pair(pair, FAR) or DIFFER) if difference > 2 * TOLERANCE else ""
-    return Outcome(FAR_STAGE, causal, difference, place)
+    return StageOutcome(FAR_STAGE, causal, difference, place)
 
 
 def place_in_pair(pair: Pair, span: int = DENSE) -> str:
@@ -325,7 +325,7 @@ def _place(what: str, result: Tensor, expected: Tensor, ids_BT: Tensor) -> str:
 # Models of other sizes, long rows, every distance, far ids, half precision, training.
 
 
-def _difference_across_sizes(comparison: Comparison, causal: bool) -> str:
+def _difference_across_sizes(comparison: EncodingComparison, causal: bool) -> str:
     """Describe the first difference with twelve layers and other numbers of heads."""
     compared = set()
     for size in (SMALL, *((8 * heads, heads, 12) for heads in HEADS)):
@@ -348,9 +348,9 @@ def _difference_across_sizes(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_around_lengths(comparison: Comparison, causal: bool) -> str:
+def _difference_around_lengths(comparison: EncodingComparison, causal: bool) -> str:
     """Describe a difference in rows of an original length of the reference, next to it, or twice as long."""
-    for size in MODEL_SIZES:
+    for size in CHECKED_SIZES:
         pair = comparison.pair(size, causal)
         # The lengths to which an encoding or its parts compare that of a row.
         original_lengths = {getattr(part, "original_length", None) for part in pair.reference.modules()}
@@ -385,7 +385,7 @@ def _row_of_length(pair: Pair, tokens: int) -> Inputs:
     return replace(pair.inputs_at(ids_T[None]), declared_B=torch.tensor([tokens]))
 
 
-def _difference_of_long_training(comparison: Comparison, causal: bool) -> str:
+def _difference_of_long_training(comparison: EncodingComparison, causal: bool) -> str:
     """Describe a difference in models trained on long sequences."""
     width, heads, _ = SMALL
     lengths = {LONG_TRAINING}
@@ -400,7 +400,7 @@ def _difference_of_long_training(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_at_distances(comparison: Comparison, causal: bool) -> str:
+def _difference_at_distances(comparison: EncodingComparison, causal: bool) -> str:
     """Describe the distances up to 4,095 at which the logits of a shift-invariant encoding differ."""
     ids_S = torch.arange(FAR)
     # The last query sees all keys before it; in an encoder, the first query sees all keys after it.
@@ -427,7 +427,7 @@ def _difference_at_distances(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_at_far_ids(comparison: Comparison, causal: bool) -> str:
+def _difference_at_far_ids(comparison: EncodingComparison, causal: bool) -> str:
     """Describe a difference at ids up to `FARTHEST`, where tables may end or wrap."""
     pair = comparison.pair(SMALL, causal)
     if not comparison.defined_far(pair):
@@ -442,7 +442,7 @@ def _difference_at_far_ids(comparison: Comparison, causal: bool) -> str:
     return ""
 
 
-def _difference_in_half_precision(comparison: Comparison, causal: bool) -> str:
+def _difference_in_half_precision(comparison: EncodingComparison, causal: bool) -> str:
     """Describe a difference on inputs in half precision that is larger than their rounding."""
     pair = comparison.pair(SMALL, causal)
     if pair.layout or not comparison.defined_far(pair):
@@ -451,7 +451,7 @@ def _difference_in_half_precision(comparison: Comparison, causal: bool) -> str:
     return "" if holds else measured
 
 
-def _difference_of_sharing(comparison: Comparison, causal: bool) -> str:
+def _difference_of_sharing(comparison: EncodingComparison, causal: bool) -> str:
     """Describe layers that have parameters of their own although those of the reference share them."""
     pair = comparison.pair(SMALL, causal)
     if not trainable(pair.candidate) or pair.candidate.per_layer == pair.reference.per_layer:
@@ -461,7 +461,7 @@ def _difference_of_sharing(comparison: Comparison, causal: bool) -> str:
     return "the layers share one set of parameters, where each of ours has its own (per_layer = True)"
 
 
-def _difference_with_other_arguments(comparison: Comparison, causal: bool) -> str:
+def _difference_with_other_arguments(comparison: EncodingComparison, causal: bool) -> str:
     """Describe a difference that shows with another value of a shared argument, in the first form."""
     if comparison.component is None or causal != comparison.forms[0]:
         return ""
@@ -483,7 +483,7 @@ def _difference_with_other_arguments(comparison: Comparison, causal: bool) -> st
     return ""
 
 
-OTHER_STAGES: dict[str, Callable[[Comparison, bool], str]] = {
+OTHER_STAGES: dict[str, Callable[[EncodingComparison, bool], str]] = {
     "models with twelve layers or other numbers of heads": _difference_across_sizes,
     LENGTHS: _difference_around_lengths,
     LONG_TRAINED: _difference_of_long_training,
@@ -498,7 +498,7 @@ DIFFER_IF_NEW = {FAR_STAGE, LENGTHS, LONG_TRAINED, DISTANCES, FAR_IDS, SHARING}
 
 
 @torch.no_grad()
-def differs_in(outcome: Outcome, comparison: Comparison) -> bool:
+def differs_in(outcome: StageOutcome, comparison: EncodingComparison) -> bool:
     """Return whether both differ in the stage of an outcome, if it is a late one, which is compared alone."""
     if outcome.stage == FAR_STAGE:
         return bool(_far(comparison, comparison.pair(SMALL, outcome.causal)).place)

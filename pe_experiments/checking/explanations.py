@@ -23,7 +23,7 @@ from pe_experiments.checking.comparison import (
     LAYERS,
     OTHER_ARGUMENTS,
     READ,
-    Comparison,
+    EncodingComparison,
     differs_in,
 )
 from pe_experiments.checking.known_mistakes import REPORTED, Change, generic_mistakes
@@ -73,27 +73,29 @@ class Explanation:
 
     verdict: Verdict
     text: str
-    comparison: Comparison
+    comparison: EncodingComparison
 
 
-Rule = Callable[[Comparison], Explanation | None]
+Rule = Callable[[EncodingComparison], Explanation | None]
 
 
-def equal(comparison: Comparison) -> Explanation | None:
+def equal(comparison: EncodingComparison) -> Explanation | None:
     """It is our encoding."""
     if comparison.same:
         return Explanation(Verdict.RIGHT, describe_equality(comparison), comparison)
     return None
 
 
-def channel_layout(comparison: Comparison, layouts: Sequence[Sequence[str]] = LAYOUTS) -> Explanation | None:
+def channel_layout(
+    comparison: EncodingComparison, layouts: Sequence[Sequence[str]] = LAYOUTS
+) -> Explanation | None:
     """It is our encoding with channels in another order."""
     if comparison.same_nearby or not comparison.shares_parameters:
         return None
     return next(filter(None, map(equal, comparison.layouts(layouts))), None)
 
 
-def one_stage(comparison: Comparison) -> Explanation | None:
+def one_stage(comparison: EncodingComparison) -> Explanation | None:
     """It is our encoding except in one stage that no change explains: half precision, or other arguments."""
     first = comparison.first_difference if comparison.same_nearby else None
     if first is None or first.stage not in (HALF_PRECISION, OTHER_ARGUMENTS):
@@ -101,7 +103,7 @@ def one_stage(comparison: Comparison) -> Explanation | None:
     return Explanation(Verdict.WRONG, describe_difference(comparison), comparison)
 
 
-def other_arguments(comparison: Comparison) -> Explanation | None:
+def other_arguments(comparison: EncodingComparison) -> Explanation | None:
     """It is our encoding with other arguments: those of released models, or some that it ignores."""
     reference = comparison.reference
     for variant, ignored in ignored_variants(reference):
@@ -126,11 +128,11 @@ def other_arguments(comparison: Comparison) -> Explanation | None:
     return _as_other_encoding(comparison, same) if same is not None else None
 
 
-def _equal_in_usual_layout(comparison: Comparison) -> Explanation | None:
+def _equal_in_usual_layout(comparison: EncodingComparison) -> Explanation | None:
     return equal(comparison) or channel_layout(comparison, USUAL_LAYOUTS[1:])
 
 
-def _is_convention(comparison: Comparison, variant: Comparison) -> bool:
+def _is_convention(comparison: EncodingComparison, variant: EncodingComparison) -> bool:
     """Return whether a variant with published arguments is no other model, and not what the user excluded.
 
     The user excludes it by arguments of the reference, or by an argument that both have.
@@ -145,7 +147,9 @@ def _is_convention(comparison: Comparison, variant: Comparison) -> bool:
     return comparison.reference.choice not in OTHER_MODELS and changed.isdisjoint(given)
 
 
-def _as_other_encoding(comparison: Comparison, same: Explanation, convention: bool = False) -> Explanation:
+def _as_other_encoding(
+    comparison: EncodingComparison, same: Explanation, convention: bool = False
+) -> Explanation:
     """Return the explanation, as a mistake if the user named another encoding."""
     if convention or not comparison.named:
         return same
@@ -156,7 +160,7 @@ def _as_other_encoding(comparison: Comparison, same: Explanation, convention: bo
     return replace(same, verdict=Verdict.WRONG, text=f"{same.text}\n{text}")
 
 
-def known_mistake(comparison: Comparison) -> Explanation | None:
+def known_mistake(comparison: EncodingComparison) -> Explanation | None:
     """It is our encoding with a known mistake, or follows a convention of released models."""
     if not comparison.shares_parameters:
         return None
@@ -188,7 +192,7 @@ def known_mistake(comparison: Comparison) -> Explanation | None:
     return None
 
 
-def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
+def _plausible_layouts(comparison: EncodingComparison) -> list[Sequence[str]]:
     """Return the usual layouts in which pairs of channels do not mix; for biases ours alone."""
     layouts: list[Sequence[str]] = []
     if comparison.same_nearby:
@@ -203,7 +207,7 @@ def _plausible_layouts(comparison: Comparison) -> list[Sequence[str]]:
     return layouts or [()]
 
 
-def _explains(changed: Comparison, comparison: Comparison) -> bool:
+def _explains(changed: EncodingComparison, comparison: EncodingComparison) -> bool:
     """Return whether the two are equal in all stages once our encoding is changed.
 
     The stage that differs without the change is tried first. False if the changed encoding raises, e.g. for
@@ -218,7 +222,7 @@ def _explains(changed: Comparison, comparison: Comparison) -> bool:
         return False
 
 
-def _exceptions(comparison: Comparison) -> list[str]:
+def _exceptions(comparison: EncodingComparison) -> list[str]:
     """Return the line that names the stages that differ, if single sequences agree."""
     return describe_difference(comparison).splitlines()[:1] if comparison.same_nearby else []
 
@@ -226,7 +230,7 @@ def _exceptions(comparison: Comparison) -> list[str]:
 def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
     """Return the rule that our encoding, changed by what ``measure`` finds in each model, is equal."""
 
-    def rule(comparison: Comparison) -> Explanation | None:
+    def rule(comparison: EncodingComparison) -> Explanation | None:
         if not comparison.shares_parameters:
             return None
         relations_by_shape: dict[ModelShape, Relation] = {}
@@ -269,7 +273,7 @@ def relation(measure: Callable[[Pair], Relation | None]) -> Rule:
     return rule
 
 
-def frequencies(comparison: Comparison) -> Explanation | None:
+def frequencies(comparison: EncodingComparison) -> Explanation | None:
     """It is our encoding with other frequencies, in one of the usual layouts."""
     if comparison.same_nearby:
         return None
@@ -277,7 +281,7 @@ def frequencies(comparison: Comparison) -> Explanation | None:
     return next(filter(None, map(relation(relations.frequencies), in_layouts)), None)
 
 
-def other_encoding(comparison: Comparison) -> Explanation | None:
+def other_encoding(comparison: EncodingComparison) -> Explanation | None:
     """It is another of our encodings than the one that the user names."""
     if not comparison.named or comparison.component is None:
         return None
@@ -289,7 +293,7 @@ def other_encoding(comparison: Comparison) -> Explanation | None:
     return None
 
 
-def decoder_alone(comparison: Comparison) -> Explanation | None:
+def decoder_alone(comparison: EncodingComparison) -> Explanation | None:
     """It is our encoding in a decoder, and not in an encoder."""
     if len(comparison.forms) < 2:
         return None
@@ -305,11 +309,11 @@ def decoder_alone(comparison: Comparison) -> Explanation | None:
     return Explanation(Verdict.WRONG, "\n".join(lines), same.comparison)
 
 
-def stages(comparison: Comparison) -> Explanation | None:
+def stages(comparison: EncodingComparison) -> Explanation | None:
     """Single sequences at near positions agree, and some stages differ."""
     if not comparison.shares_parameters or not comparison.same_nearby:
         return None
-    differing = {outcome.stage for outcome in comparison.differences}
+    differing = {outcome.stage for outcome in comparison.differing_outcomes}
     verdict = Verdict.UNKNOWN if differing <= DIFFER_IF_NEW else Verdict.WRONG
     return Explanation(verdict, describe_difference(comparison), comparison)
 
@@ -317,7 +321,7 @@ def stages(comparison: Comparison) -> Explanation | None:
 # Texts.
 
 
-def describe_equality(comparison: Comparison) -> str:
+def describe_equality(comparison: EncodingComparison) -> str:
     """Return the text that the implementation is our encoding, and up to which convention."""
     results = list(comparison.outcomes)
     near = max(outcome.difference for outcome in results if outcome.stage != FAR_STAGE)
@@ -342,7 +346,7 @@ def describe_equality(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def describe_difference(comparison: Comparison) -> str:
+def describe_difference(comparison: EncodingComparison) -> str:
     """Return the text that says in which stages and where the two differ."""
     label = comparison.label
     if not comparison.shares_parameters:
@@ -364,7 +368,7 @@ def describe_difference(comparison: Comparison) -> str:
     if comparison.same_nearby and READ in first.place and first.stage == next(iter(SCENARIOS)):
         text = f"Its attention weights are those of {label}, but the values that it reads differ."
     elif comparison.same_nearby:
-        stages = list(dict.fromkeys(outcome.stage for outcome in comparison.differences))
+        stages = list(dict.fromkeys(outcome.stage for outcome in comparison.differing_outcomes))
         more = [f"{len(stages) - MOST_STAGES} more"] if len(stages) > MOST_STAGES else []
         text = f"It equals {label}, except in {join_names(stages[:MOST_STAGES] + more)}."
     else:
@@ -395,7 +399,9 @@ EXPLANATIONS: tuple[Rule, ...] = (
 MOST_SIMILAR = 3  # encodings on which the entries after `IDENTITIES` are tried
 
 
-def explain(comparisons: Sequence[Comparison], rules: Sequence[Rule] = EXPLANATIONS) -> Explanation | None:
+def explain(
+    comparisons: Sequence[EncodingComparison], rules: Sequence[Rule] = EXPLANATIONS
+) -> Explanation | None:
     """Return the first explanation that holds in every stage.
 
     Args:

@@ -26,7 +26,7 @@ Sizes = tuple[int, int, int]  # width, heads, training length
 # The number of heads is a power of two in the first only.
 SMALL: Sizes = (64, 4, 12)
 LARGE: Sizes = (144, 6, 1024)  # long enough for wide buckets in T5 and a gradual ramp in YaRN
-MODEL_SIZES = (SMALL, LARGE)
+CHECKED_SIZES = (SMALL, LARGE)
 MOST_ASSIGNMENTS = 24
 MOST_EXTRA_ROWS = 8  # rows of a longer table before the first position (fairseq and RoBERTa have 2)
 TensorPair = tuple[Tensor, Tensor]  # results of the candidate and of the reference

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.comparison import EncodingComparison, common_forms
 from pe_experiments.checking.pair import (
     SMALL,
     TOLERANCE,
@@ -65,17 +65,17 @@ def all_encodings(component: SizedComponent, named: SizedComponent | None = None
 
 
 @torch.no_grad()
-def by_similarity(component: SizedComponent, forms: list[bool]) -> list[Comparison]:
+def by_similarity(component: SizedComponent, forms: list[bool]) -> list[EncodingComparison]:
     """Return the comparisons with all encodings, nearest first.
 
     The nearness is the smallest difference in the usual layouts; it is infinite if the parameters do not fit.
     """
-    comparisons: list[tuple[float, Comparison]] = []
+    comparisons: list[tuple[float, EncodingComparison]] = []
     for reference in all_encodings(component):
         common = common_forms(reference, forms)
         if not common:
             continue
-        comparison = Comparison(component.build, reference, common, component=component)
+        comparison = EncodingComparison(component.build, reference, common, component=component)
         difference = torch.inf
         with suppress(ParametersDiffer):
             for ours in (comparison, *comparison.layouts(USUAL_LAYOUTS[1:])):
@@ -120,7 +120,7 @@ def ignored_variants(reference: SizedComponent) -> Iterator[tuple[SizedComponent
 
 
 @torch.no_grad()
-def fitted_base(comparison: Comparison) -> SizedComponent | None:
+def fitted_base(comparison: EncodingComparison) -> SizedComponent | None:
     """Return our RoPE with the base of the implementation's frequencies, if they are geometric."""
     if comparison.reference.cls is not Rope or not comparison.shares_parameters:
         return None

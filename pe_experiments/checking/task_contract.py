@@ -22,7 +22,7 @@ from pe_experiments.terminal.errors import UserError, allowed
 
 LENGTHS = (*range(1, 14), 20, 33, 100)  # requested lengths; the nearest possible ones are used
 BAGS = 40_000  # examples from which ceilings and guesses are estimated
-MOST_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
+MOST_COUNTED_SYMBOLS = 1024  # the counts take 8 bytes for each example and symbol
 DEFAULT_MAX_LENGTH = 160  # input symbols of the longest evaluation by default, eight times those in training
 ROWS = 8  # examples of every length
 LONG = 20  # input symbols, enough for many inputs; the default longest training input
@@ -431,8 +431,8 @@ def check_task(settings: TaskSettings) -> bool:
     """Check a task and print the results; return whether the contract holds."""
     component = load_component("task", settings.task)
     task = component.build()
-    if task.vocab_size > MOST_SYMBOLS:
-        most = f"expected at most {MOST_SYMBOLS} here, where guessing is counted symbol by symbol"
+    if task.vocab_size > MOST_COUNTED_SYMBOLS:
+        most = f"expected at most {MOST_COUNTED_SYMBOLS} here, where guessing is counted symbol by symbol"
         raise UserError(f"task: vocab_size={task.vocab_size} of {component.cls.__name__}: {most}")
     say(f"{component.target}\n")
     failed = run_checks(CHECKS, {"": task})

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 from pydantic import Field
 
 from pe_experiments.commands.command_line import command
-from pe_experiments.configuration.schema import Folder, Section, Study, Words, validated
+from pe_experiments.configuration.schema import Folder, Section, StudyName, Words, validated
 from pe_experiments.terminal.console import Lines, say
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import write_atomically
@@ -16,7 +16,7 @@ from pe_experiments.terminal.files import write_atomically
 
 class CompareSettings(Section):
     results_dir: Folder
-    study: Study | None
+    study: StudyName | None
     out: Folder | None
     encodings: Annotated[list[Words], Field(min_length=1)] | None
     baseline: Words | None
@@ -48,9 +48,9 @@ def compare(cfg: DictConfig) -> None:
 
 class ResultsSettings(Section):
     results_dir: Folder
-    publish: Study | None
+    publish: StudyName | None
     check: bool
-    reproduce: Study | None
+    reproduce: StudyName | None
     trust: bool
     runs: Annotated[int, Field(ge=1)] | None
 
@@ -85,7 +85,7 @@ def results(cfg: DictConfig) -> None:
         for folder in pages.list_studies(results_dir):
             say(f"{folder}: regenerated")
             if options.check:
-                differing += pages.differences(folder)
+                differing += pages.changed_files(folder)
             else:
                 pages.regenerate(folder)
     index = results_dir / "README.md"

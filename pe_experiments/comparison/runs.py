@@ -94,7 +94,7 @@ class Runs:
 
 
 @dataclass
-class _Run:
+class _FinishedRun:
     """The contents of one finished run directory."""
 
     directory: RunDirectory
@@ -135,7 +135,7 @@ def read_runs(
         paths = sorted(path for path in folder.iterdir() if path.name[0] != ".")
     else:
         raise UserError(f"results_dir={results_dir}: {folder} does not exist; train a run first")
-    finished: list[_Run] = []
+    finished: list[_FinishedRun] = []
     display = display or Display()
     display.start("reading runs", len(paths))
     for number, path in enumerate(paths):
@@ -192,7 +192,7 @@ def _exclude_on_error(name: str, left_out: dict[str, str]) -> Iterator[None]:
         left_out[printable(name)] = one_line(f"damaged ({type(error).__name__}: {shown(error)})")
 
 
-def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _Run:
+def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str, str]) -> _FinishedRun:
     """Read a run directory; record excluded evaluations in ``left_out``.
 
     Raises:
@@ -233,14 +233,14 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     }
     if row["status"] == DIVERGED:
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
-        return _Run(directory, row, unmeasured, saved, examples, validation_loss)
+        return _FinishedRun(directory, row, unmeasured, saved, examples, validation_loss)
     curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
     for column, value in ((column, value) for point in curve.values() for column, value in point.items()):
         is_infinite = isinstance(value, float) and math.isinf(value) and column not in CURVE_COLUMNS
         if is_infinite or column in (*KEYS, "in_summary"):
             problem = f"{value} is not finite" if is_infinite else "no curve has this column"
             raise UserError(f"{directory.curve}: {column}: {problem}")
-    run = _Run(directory, row, curve, saved, examples, validation_loss)
+    run = _FinishedRun(directory, row, curve, saved, examples, validation_loss)
     run.metrics |= _described(result)
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in directory.evaluations():
@@ -276,7 +276,7 @@ def finite(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and math.isfinite(value)
 
 
-def _add_evaluation(run: _Run, later: RunDirectory, evaluation: Row) -> None:
+def _add_evaluation(run: _FinishedRun, later: RunDirectory, evaluation: Row) -> None:
     """Add the lengths of a later evaluation to the curve.
 
     Raises:
@@ -317,7 +317,7 @@ def _described(result: Row) -> dict[str, Any]:
     return dict(metrics) if isinstance(metrics, Mapping) else {}
 
 
-def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
+def _metrics_of(runs: Sequence[_FinishedRun]) -> tuple[Metric, ...]:
     """Return `METRICS` and the metrics of the runs' further columns."""
     columns = dict.fromkeys(column for run in runs for point in run.curve.values() for column in point)
     described = {name: description for run in reversed(runs) for name, description in run.metrics.items()}
@@ -327,7 +327,7 @@ def _metrics_of(runs: Sequence[_Run]) -> tuple[Metric, ...]:
     return (*METRICS, *(metric for metric in metrics if metric.name not in others))
 
 
-def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) -> pd.DataFrame:
+def _further_table(file: str, runs: Sequence[_FinishedRun], left_out: dict[str, str]) -> pd.DataFrame:
     """Return the rows of a file of `FURTHER` of these runs and their later evaluations, with the run's name.
 
     Damaged files are left out. Of equal rows, the run's own count.
@@ -355,13 +355,15 @@ def _further_table(file: str, runs: Sequence[_Run], left_out: dict[str, str]) ->
     return rows.drop_duplicates(["name", *keys], ignore_index=True) if len(rows) else rows
 
 
-def _without_duplicates(runs: list[_Run], tuned: Sequence[str], left_out: dict[str, str]) -> list[_Run]:
+def _without_duplicates(
+    runs: list[_FinishedRun], tuned: Sequence[str], left_out: dict[str, str]
+) -> list[_FinishedRun]:
     """Return the runs, one per configuration and seed, sorted by name.
 
     The run with the latest `NUMERICS` is kept; if several have it, the one whose directory has the original
     name.
     """
-    originals: dict[tuple[Any, ...], _Run] = {}
+    originals: dict[tuple[Any, ...], _FinishedRun] = {}
     originals_first = sorted(runs, key=lambda run: not run.directory.name.endswith(run.saved.hash[:8]))
     for run in sorted(originals_first, key=lambda run: -run.saved.numerics):
         values = [option_value(run.saved.trained, setting) for setting in tuned]
@@ -392,7 +394,7 @@ def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> 
     return table.assign(label=table["label"].mask(ambiguous, with_hash))
 
 
-def _fill_diverged(runs: list[_Run], metrics: Sequence[Metric]) -> None:
+def _fill_diverged(runs: list[_FinishedRun], metrics: Sequence[Metric]) -> None:
     """Give diverged runs a curve over the shared lengths: accuracy 0 and the loss of a uniform guess."""
     completed = [run for run in runs if run.row["status"] == COMPLETED]
     measured = {length: point for run in completed for length, point in run.curve.items()}

@@ -114,7 +114,7 @@ def _plain(value: Any, functions: bool, given: dict[str, Any]) -> Any:
     return fspath(value) if isinstance(value, PathLike) else value
 
 
-def with_settings(
+def merged_with_request(
     saved: Mapping[str, Any], requested: Mapping[str, Any], keys: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return the configuration of a trained run with the settings of the user.

@@ -42,8 +42,8 @@ def _study_name(value: Any) -> Any:
 
 
 # A name becomes part of paths and commands. The name of a study may contain one slash, as in text/rope.
-STUDY = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
-Study = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY, max_length=120)]
+STUDY_PATTERN = f"{NAME[:-1]}(/{NAME[1:-1]})?$"
+StudyName = Annotated[str, BeforeValidator(_study_name), Field(pattern=STUDY_PATTERN, max_length=120)]
 Folder = Annotated[str, Field(min_length=1, pattern=PRINTABLE)]
 REPOSITORY = r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$"  # of the Hugging Face Hub
 Repository = Annotated[str, Field(max_length=96, pattern=REPOSITORY)]
@@ -233,7 +233,7 @@ class Config(Section):
     trainer: TrainerConfig
     logger: LoggerSections = Field(default_factory=dict)
     seed: Seed
-    study: Study | None
+    study: StudyName | None
     label: Label | None
     results_dir: Folder
     rerun: bool

@@ -32,7 +32,7 @@ from pe_experiments.terminal.errors import NotApplicable, one_of
 Activation = Literal["gelu", "relu", "swiglu"]
 Norm = Literal["layer", "rms"]
 OutputHead = Literal["separate", "tied"]
-Implementation = Literal["auto", "eager", "sdpa", "blocked"]
+ImplementationName = Literal["auto", "eager", "sdpa", "blocked"]
 
 
 def swiglu(x_BTF: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class Transformer(Backbone):
         output_gate: OutputGate = "none",
         token_shift: bool = False,
         attention: MakeSoftmax | None = None,
-        attention_implementation: Implementation = "auto",
+        attention_implementation: ImplementationName = "auto",
     ):
         super().__init__(vocab_size, shape, make_encoding, seed)
         one_of(Activation, "activation", activation)
@@ -131,7 +131,7 @@ class Transformer(Backbone):
         one_of(OutputGate, "output_gate", output_gate)
         if qk_norm not in (False, True, "before", "after"):
             raise ValueError(f"qk_norm={qk_norm} must be false, true, before or after")
-        one_of(Implementation, "attention_implementation", attention_implementation)
+        one_of(ImplementationName, "attention_implementation", attention_implementation)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout={dropout} must be at least 0 and below 1")
         if sinks and attention:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pe_experiments.configuration.choices import groups_of
-from pe_experiments.configuration.compose import DERIVED, compose_config, with_settings
+from pe_experiments.configuration.compose import DERIVED, compose_config, merged_with_request
 from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.foreign import refuse_foreign
 from pe_experiments.configuration.schema import TRAINER_OPTIONS_IN_IDENTITY, Config, resolved, validated
@@ -59,7 +59,7 @@ def finished_run(
     logger = saved.get("logger")
     if "logger" not in changed and isinstance(logger, Mapping) and not any(logger.values()):
         requested["logger"] = {}
-    config = with_settings(
+    config = merged_with_request(
         {name: value for name, value in saved.items() if name not in DERIVED}, requested, keys
     )
     changes = {section: config[section] for section in changed}

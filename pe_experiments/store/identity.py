@@ -2,6 +2,14 @@
 
 The code of this package enters as one number, `NUMERICS`, which is raised when its results change on purpose.
 An `Identity` is made of the configuration of a run that is requested, or of the `Record` of one that is read.
+
+| | decides |
+|---|---|
+| `Identity.hash` | whether a training is found finished or interrupted; it ends the name of the run |
+| `Identity.key` | whether a published study has the run, whatever version of the package trained it |
+| `Identity.family` | which runs are seeds of one configuration |
+| `CALL` | that a run is never found: it is a part of the hash if code is in no file |
+| `evaluation_key` | whether an evaluation of the run is found |
 """
 
 from __future__ import annotations

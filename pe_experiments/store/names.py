@@ -64,7 +64,7 @@ def _as_text(value: Any) -> Any:
     return text
 
 
-def differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
+def config_differences(config: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
     """Describe the differences between two `Identity.hashed`: ``training.steps=500 (cached run: 400)``."""
     values, earlier_values = dict(leaves(config)), dict(leaves(earlier))
     texts = []

@@ -1,8 +1,16 @@
 """Digest the source files of classes from outside this package, so that an edit makes a new run.
 
 A class counts with the files that its module imports, as Python finds them, outside the standard library and
-installed packages. The loaded modules must be what their files say. A class of which this is not known, as in
-a notebook or made by a function, is `UNTRACKED`: its run is never taken for a finished one.
+installed packages. A class that is in no file, as in a notebook or made by a function, is `UNTRACKED`: its
+run is never taken for a finished one. So is a class if one of these modules is not what its file says:
+
+1. The file has changed since the import, or Python has loaded an outdated compiled copy.
+2. A function of the module or of its classes has code that none of the files contains.
+3. A name that the file binds once, to a class, a function, an import or a literal, now has another value.
+4. Any other name has another value than when a run of this process first looked.
+
+Names that the files themselves set on modules and classes, or declare ``global``, are exempt from 3 and 4.
+Nobody sees what changes inside an object that a name holds.
 """
 
 from __future__ import annotations

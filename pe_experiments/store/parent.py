@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from pe_experiments.configuration.component import load_component
-from pe_experiments.configuration.compose import compose_config, with_settings
+from pe_experiments.configuration.compose import compose_config, merged_with_request
 from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
 from pe_experiments.configuration.schema import (
     ENCODING_AND_TASK,
@@ -67,7 +67,7 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     keys = {*explicit_keys}
     for section, *path in changed:
         keys.add(section if (section, "_target_") in changed else ".".join([section, *path]))
-    merged = with_settings(saved, requested, keys)
+    merged = merged_with_request(saved, requested, keys)
     child = requested | {section: merged[section] for section in INHERITED_SECTIONS}
     training, parent_training = child["training"], saved["training"]
     one_length = parent_training["min_length"] == parent_training["max_length"]

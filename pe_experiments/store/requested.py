@@ -10,7 +10,7 @@ from pe_experiments.configuration.experiment import Experiment
 from pe_experiments.configuration.schema import Config, warmup_steps
 from pe_experiments.store.directory import COMPLETED, TRAINED, RunDirectory, State, link_error, run_directory
 from pe_experiments.store.identity import Identity, Record, evaluation_key, identify
-from pe_experiments.store.names import differences, full_hash, jsonable, short_hash
+from pe_experiments.store.names import config_differences, full_hash, jsonable, short_hash
 from pe_experiments.terminal.errors import UserError, few
 
 
@@ -112,7 +112,7 @@ class Run:
         for path in Path(self.config.results_dir, "runs").glob(f"{self.identity.stem}-*"):
             try:
                 earlier = Record.read(RunDirectory(path)).identity
-                changes = differences(self.identity.hashed, earlier.hashed)
+                changes = config_differences(self.identity.hashed, earlier.hashed)
             except (UserError, KeyError, TypeError, ValueError):  # damaged
                 continue
             if changes:  # else it is this run, killed at its start

@@ -9,10 +9,10 @@ from pe_experiments.drawing import markdown_table as markdown_table
 from pe_experiments.store.study_folder import read_table as read_table
 from pe_experiments.studies.archive import read_archive as read_archive
 from pe_experiments.studies.blocks import bits_per_byte as bits_per_byte
-from pe_experiments.studies.blocks import encoding_table as encoding_table
+from pe_experiments.studies.blocks import encoding_markdown as encoding_markdown
 from pe_experiments.studies.blocks import format_change as format_change
 from pe_experiments.studies.blocks import format_mean as format_mean
 from pe_experiments.studies.blocks import format_test as format_test
 from pe_experiments.studies.blocks import table as table
-from pe_experiments.studies.blocks import with_settings as with_settings
+from pe_experiments.studies.blocks import with_options as with_options
 from pe_experiments.studies.pages import Study as Study

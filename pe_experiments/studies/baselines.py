@@ -13,8 +13,8 @@ from pe_experiments.studies.archive import SHIPPED, read_archive, select_runs
 from pe_experiments.terminal.errors import UserError, allowed, few
 
 MOST_CONFIGURATIONS = 16  # per task, because the test enumerates all combinations of signs
-SECTIONS = ("task", "model", "training")  # sections of the configuration that compared runs share
-STUDY = "versus"  # the folder that holds one study per encoding
+SHARED_SECTIONS = ("task", "model", "training")  # sections of the configuration that compared runs share
+VERSUS = "versus"  # the folder that holds one study per encoding
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class BankComparison:
 
     @property
     def study(self) -> str:
-        return f"{STUDY}/{safe_name(self.label)}"
+        return f"{VERSUS}/{safe_name(self.label)}"
 
     @property
     def baseline_versions(self) -> str:
@@ -130,7 +130,7 @@ def _matching_runs(bank: str, bank_runs: Runs, runs: Iterable[Run]) -> tuple[dic
 
 def _compared_config(hashed: Mapping[str, Any], examples: int, lengths: Iterable[int]) -> dict[str, Any]:
     """Return the options that compared runs must share, by dotted key, without default arguments."""
-    config = {f"{part}.{key}": hashed[part][key] for part in SECTIONS for key in hashed[part]}
+    config = {f"{part}.{key}": hashed[part][key] for part in SHARED_SECTIONS for key in hashed[part]}
     config["seed"] = hashed["seed"]
     config["evaluation.examples"] = examples
     config["evaluation.lengths"] = sorted(lengths)

@@ -69,13 +69,13 @@ def table(rows: pd.DataFrame) -> str:
     return markdown_table([*rows], rows.astype(str).to_numpy().tolist())
 
 
-def encoding_table(cells: pd.DataFrame) -> str:
+def encoding_markdown(cells: pd.DataFrame) -> str:
     """Return a Markdown table whose first column is the index: names of encodings."""
     return table(cells.rename("`{}`".format).rename_axis("encoding").reset_index())
 
 
-def with_settings(runs: Runs, **keys: str) -> pd.DataFrame:
-    """Return `Runs.runs` with a column for each option, as ``with_settings(runs, width="model.d_model")``."""
+def with_options(runs: Runs, **keys: str) -> pd.DataFrame:
+    """Return `Runs.runs` with a column for each option, as ``with_options(runs, width="model.d_model")``."""
     configs = [runs.saved[name].trained for name in runs.runs["name"]]
     columns = {}
     for column, key in keys.items():

@@ -149,7 +149,7 @@ def regenerate(folder: Path) -> None:
         _mirror(fresh, folder)
 
 
-def differences(folder: Path) -> list[Path]:
+def changed_files(folder: Path) -> list[Path]:
     """Return the files of a study that regenerating it from its CSVs would change, add or remove."""
     with _regenerated(folder) as fresh:
         # In the folder of the explorer page, show_encoding.py writes files that are not published.

@@ -69,7 +69,7 @@ def reproduce_run(published: Runs, name: str, display: Display) -> bool:
     say(f"{name}: published with {published_versions}, trained again with {current_versions}")
     with TemporaryDirectory() as scratch:
         repetition = run_experiment(published_config(published, name, scratch), display)
-        verdict, agrees = compare_runs(published, name, repetition)
+        verdict, agrees = compare_with_published(published, name, repetition)
     say(f"{name}: {verdict}")
     return agrees
 
@@ -91,7 +91,7 @@ def published_config(published: Runs, name: str, results_dir: str) -> Config:
     return validated(Config, config)
 
 
-def compare_runs(published: Runs, name: str, repetition: Result) -> tuple[str, bool]:
+def compare_with_published(published: Runs, name: str, repetition: Result) -> tuple[str, bool]:
     """Return how a repetition differs from the published run, and whether the first steps agree."""
     if repetition.status != "completed":
         reason = repetition.result.get("reason", "no reason recorded")

@@ -17,7 +17,7 @@ import torch
 from pe_experiments.comparison.runs import Runs
 from pe_experiments.evaluation.metrics import FARTHEST
 from pe_experiments.studies.archive import select_runs
-from pe_experiments.studies.blocks import with_settings
+from pe_experiments.studies.blocks import with_options
 from pe_experiments.tasks.state import FlipFlop
 from pe_experiments.terminal.errors import UserError
 
@@ -39,7 +39,7 @@ def score_table(runs: Runs, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
     Raises:
         UserError: a metric was not measured in all runs.
     """
-    table = with_settings(runs, rate=RATE)
+    table = with_options(runs, rate=RATE)
     by_task = table.groupby("task")
     complete = by_task["label"].transform("nunique") * by_task["rate"].transform("nunique")
     is_complete = table.groupby(["task", "seed"])["name"].transform("size") == complete
@@ -55,7 +55,7 @@ def at_counted_rates(scores: pd.DataFrame) -> pd.DataFrame:
 
 def score_runs(runs: Runs, metrics: Sequence[str] = (SCORE,)) -> pd.DataFrame:
     """Return one row per run with its score; arguments, columns and errors are those of `score_table`."""
-    table = with_settings(runs, rate=RATE).rename(
+    table = with_options(runs, rate=RATE).rename(
         columns={"seed": "configuration", "loss_in_distribution": "loss"}
     )
     columns = ["task", "label", "configuration", "name", "rate", "loss", "learned", *metrics]
@@ -89,7 +89,7 @@ def _points_above_floors(runs: Runs, table: pd.DataFrame) -> pd.DataFrame:
     evaluated are left out.
     """
     points = runs.curves[runs.curves["name"].isin(table["name"])].rename(columns={"seed": "configuration"})
-    ignored = with_settings(runs, ignore="task.ignore").set_index("name")["ignore"]
+    ignored = with_options(runs, ignore="task.ignore").set_index("name")["ignore"]
     points["ignore"] = points["name"].map(ignored)
     has_ceiling = points["answer_tokens"].eq(1) & points["bag_ceiling"].lt(1)  # a control needs no order
     points["floor"] = points["bag_ceiling"].where(has_ceiling, 0.0)

@@ -41,7 +41,7 @@ LAUNCHER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     error: str = ""  # a sentence, if it failed
     not_applicable: bool = False  # whether the error is that its valid parts do not fit together
     lines: tuple[str, ...] = ()  # what it printed
@@ -57,7 +57,7 @@ class RunCall:
     # The user's encodings may be in the working directory, other modules on the original path.
     path: list[str] = field(default_factory=lambda: [entry or os.getcwd() for entry in sys.path])
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> RunOutcome:
         """Train and evaluate the run; its errors are part of the outcome."""
         with suppress(OSError):
             os.chdir(self.directory)
@@ -78,7 +78,7 @@ class RunCall:
                 not_applicable = isinstance(caught, NotApplicable)
                 if os.environ.get(process.FULL_ERROR) == "1":
                     traceback.print_exc()
-        return Outcome(error, not_applicable, tuple(output.getvalue().splitlines()))
+        return RunOutcome(error, not_applicable, tuple(output.getvalue().splitlines()))
 
 
 class Processes:
@@ -160,7 +160,7 @@ class _Job:
     call: RunCall
     launcher_pid: int | None  # of a local job, which would outlive the launching process
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> RunOutcome:
         if self.launcher_pid is not None:
             threading.Thread(target=_end_with, args=(self.launcher_pid,), daemon=True).start()
         signal.signal(signal.SIGUSR2, _interrupting(signal.getsignal(signal.SIGUSR2)))

@@ -20,7 +20,7 @@ from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.hydra_errors import explain_error
 from pe_experiments.configuration.schema import Config, validated
 from pe_experiments.store.directory import State, validation_loss
-from pe_experiments.sweeps.executors import SCHEMAS, Executor, Outcome, RunCall, executor_for
+from pe_experiments.sweeps.executors import SCHEMAS, Executor, RunCall, RunOutcome, executor_for
 from pe_experiments.terminal import process
 from pe_experiments.terminal.console import Lines, complain, say
 from pe_experiments.terminal.errors import NotApplicable, UserError, one_line, sentence
@@ -224,12 +224,12 @@ def _execute(runs: Mapping[Job, Run], executor: Executor, title: str, reports: S
 
 def _record(job: Job, run: Run, future: Any) -> None:
     try:
-        outcome: Outcome = future.result()
+        outcome: RunOutcome = future.result()
     except Exception as error:  # raised by the executor, since calls do not raise
         reason = f"its process ended before the run: {one_line(str(error))}"
         if getattr(error, "exitcode", 0) == -signal.SIGKILL:
             reason = "its process was killed (is there enough memory?)"
-        outcome = Outcome(error=reason)
+        outcome = RunOutcome(error=reason)
     for line in outcome.lines:
         say(line)
     job.reason = outcome.error

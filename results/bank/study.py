@@ -18,12 +18,12 @@ from pe_experiments.comparison.sentences import number
 from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.drawing import legend_below, length_axis, panel_grid, save, styles
 from pe_experiments.studies import (
-    encoding_table,
+    encoding_markdown,
     format_test,
     read_archive,
     read_table,
     table,
-    with_settings,
+    with_options,
 )
 from pe_experiments.studies.archive import select_runs
 from pe_experiments.studies.inference import rank_correlation
@@ -112,7 +112,7 @@ def over_tasks(cases: pd.DataFrame) -> pd.DataFrame:
 def load(folder: Path) -> Bank:
     """Read the runs and score them, part by part."""
     runs = read_archive(folder)
-    rows = with_settings(
+    rows = with_options(
         runs, rate=RATE, steps="training.steps", width="model.d_model", shift="model.token_shift"
     )
     is_shifted = rows["shift"].eq(True)
@@ -220,7 +220,7 @@ def ranking_table(ranked: pd.DataFrame) -> str:
     cells["mean"] = cells["mean"].mask(ranked["tied"], "**" + cells["mean"] + "**")
     cells["learned"] = ranked["learned"]
     cells["p"] = ["–", *ranked["calibrated_p"].iloc[1:].map("{:.3f}".format)]
-    return encoding_table(cells.rename(columns={AT_2X: "at 2x"}))
+    return encoding_markdown(cells.rename(columns={AT_2X: "at 2x"}))
 
 
 def robustness_table(bank: Bank) -> str:
@@ -308,7 +308,7 @@ def shift_values(bank: Bank) -> dict[str, Any]:
     test = sign_tests(mirrored, [(gate, label) for label in (PATTERN, "kerple_log", "fox")]).iloc[0]
     verdict = {"higher": "confirmed", "tied": "unclear", "lower": "refuted"}[test["verdict"]]
     return {
-        "shift": encoding_table(cells.fillna("–")),
+        "shift": encoding_markdown(cells.fillna("–")),
         "shift/suffices": ", ".join(suffices) or "none",
         "shift/mean": mirrored[gate].mean(),
         "shift/difference": format_test(test, ".3f"),
@@ -332,7 +332,7 @@ def task_numbers(bank: Bank) -> dict[str, Any]:
     further = means.loc[FURTHER].mean().sort_values(ascending=False)
     by_task = means.T.assign(**{"mean of all": means.mean()}).sort_values("mean of all", ascending=False)
     return {
-        "tasks": encoding_table(by_task.map(number)),
+        "tasks": encoding_markdown(by_task.map(number)),
         "tasks/means": means_in_words(further),
         "tasks/before": (further > further[PATTERN]).sum(),
         "tasks/significant": (tests["verdict"] != "tied").sum() or "none",
@@ -428,7 +428,7 @@ def scale_values(scale: pd.DataFrame) -> dict[str, Any]:
     others = means.loc[SCALED[3:]].max()
     holds = means.loc[SCALED[:3]].min() > others
     return {
-        "scale": encoding_table(pd.DataFrame(cells).loc[[PATTERN, *SCALED]]),
+        "scale": encoding_markdown(pd.DataFrame(cells).loc[[PATTERN, *SCALED]]),
         "scale/pattern": "confirmed" if (means.loc[PATTERN] > others).all() else "refuted",
         "scale/rho": rho,
         "scale/p": p,

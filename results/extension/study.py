@@ -17,7 +17,7 @@ from pe_experiments.studies import (
     format_test,
     markdown_table,
     read_archive,
-    with_settings,
+    with_options,
 )
 from pe_experiments.studies.inference import paired_t_tests
 from pe_experiments.studies.pages import progress
@@ -77,7 +77,7 @@ def with_models(runs: Runs) -> pd.DataFrame:
 
     A model is the change of a child run, or the name of a model trained from scratch.
     """
-    rows = with_settings(runs, steps="training.steps")
+    rows = with_options(runs, steps="training.steps")
     # Without the hash that distinguishes encodings with the same label.
     labels = rows["label"].str.partition(" [")[0].str.rpartition(" -> ")
     is_rope = labels[0].eq("") & labels[2].eq("rope")

@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.comparison import WITH_GAPS, Comparison, common_forms
+from pe_experiments.checking.comparison import WITH_GAPS, EncodingComparison, common_forms
 from pe_experiments.checking.explanations import channel_layout, describe_difference, equal, known_mistake
 from pe_experiments.checking.subject import reference_of
 from pe_experiments.encodings import PositionalEncoding
@@ -70,13 +70,13 @@ def check_row(row: Any) -> Iterator[tuple[str, str, str]]:
 
 def compare_logits(row: Any, reference: Any, forms: list[bool]) -> tuple[str, str]:
     """Return the result of the comparison with the logits of our encoding, and its reason."""
-    comparison = Comparison(row.make, reference, forms)
+    comparison = EncodingComparison(row.make, reference, forms)
     same = equal(comparison) or channel_layout(comparison)
     if same is not None:
         return "convention" if same.comparison.layout else "pass", same.text
     if not comparison.shares_parameters:
         return "fail", "parameters of other shapes"
-    first = comparison.differences[0]
+    first = comparison.differing_outcomes[0]
     adds_vectors = row.style.embed is not PositionalEncoding.embed
     if first.place.startswith(WITH_GAPS) and not adds_vectors:
         difference = f"with gaps they differ by {first.difference:.1e}"

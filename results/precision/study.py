@@ -12,7 +12,7 @@ from scipy import stats
 
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA
-from pe_experiments.studies import Study, format_mean, read_archive, table, with_settings
+from pe_experiments.studies import Study, format_mean, read_archive, table, with_options
 from pe_experiments.studies.inference import paired_ps
 
 MARGIN = 0.1
@@ -32,7 +32,7 @@ def pairs(runs: Runs, metric: str) -> pd.DataFrame:
 
     Runs without a counterpart in the other precision are left out.
     """
-    values = with_settings(runs, precision="trainer.precision")
+    values = with_options(runs, precision="trainer.precision")
     wide = values.pivot(index=["task", "label", "seed"], columns="precision", values=metric).dropna()
     wide = wide.rename(columns={"32-true": "float32", "bf16-mixed": "bfloat16"})
     return wide.assign(difference=wide["bfloat16"] - wide["float32"])

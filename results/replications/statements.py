@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA, holm, permutation_p
-from pe_experiments.studies import read_archive, read_table, with_settings
+from pe_experiments.studies import read_archive, read_table, with_options
 
 HERE = Path(__file__).parent
 STUDIES = ("conditions", "ruoss", "ruoss_long")
@@ -22,7 +22,7 @@ def judged_pairs() -> pd.DataFrame:
     Holm's method corrects ``p`` within a statement.
     """
     columns = {"layers": "model.num_layers", "symbols": "task.vocab_size", "steps": "training.steps"}
-    runs = pd.concat([with_settings(read_archive(HERE / name), **columns) for name in STUDIES])
+    runs = pd.concat([with_options(read_archive(HERE / name), **columns) for name in STUDIES])
     titles = []  # such as "copy of 10 symbols to 20, 2 layers"
     for run in runs.itertuples():
         symbols = f" of {run.symbols:g} symbols" if run.task == "copy" else ""

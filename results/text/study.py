@@ -11,7 +11,7 @@ import pandas as pd
 
 from pe_experiments.comparison import Runs
 from pe_experiments.drawing import bits_axis, draw_seeds, legend_below, length_axis, panel_grid, save, styles
-from pe_experiments.studies import Study, bits_per_byte, encoding_table, format_change, read_archive, table
+from pe_experiments.studies import Study, bits_per_byte, encoding_markdown, format_change, read_archive, table
 from pe_experiments.studies.inference import paired_t_tests
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ def values(folder: Path) -> dict[str, Any]:
     of_deep = deep[LONGEST].unstack("label")
     ((_, of_depth),) = paired_t_tests((of_deep["none"] - of_deep["rope"]).to_frame()).iterrows()
     return {
-        "table": encoding_table(cells.fillna("–")),
+        "table": encoding_markdown(cells.fillna("–")),
         "rescaled": rescaled_table(rescaled),
         "further": further_table({"two layers": bits, "six layers": deep, "prose": prose}),
         "copied": runs.text.loc[runs.text["windows"] == "copy", "accuracy"].max(),
@@ -151,7 +151,7 @@ def further_table(studies: dict[str, pd.DataFrame]) -> str:
         rows = means(bits)
         cells[f"{words}, at {TRAINED}"] = rows[TRAINED].map("{:.2f}".format)
         cells[f"{words}, rise"] = rows["rise"].map("{:+z.2f}".format)
-    return encoding_table(pd.DataFrame(cells).loc[rows.index])  # those on prose
+    return encoding_markdown(pd.DataFrame(cells).loc[rows.index])  # those on prose
 
 
 STUDY = Study(sweep=("text",), values=values, figures=(draw_lengths, draw_context))

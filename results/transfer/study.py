@@ -13,7 +13,7 @@ import pandas as pd
 
 from pe_experiments.comparison.statistics import ALPHA
 from pe_experiments.drawing import panel_grid, save
-from pe_experiments.studies import Study, encoding_table, read_archive
+from pe_experiments.studies import Study, encoding_markdown, read_archive
 from pe_experiments.studies.inference import rank_correlation
 from pe_experiments.studies.scores import SCORE
 from results.bank import study as bank
@@ -166,7 +166,7 @@ def prediction_table(rows: pd.DataFrame) -> str:
         "by the bank": rows["place_by_bank"].map("{:g}".format),
         "on text": rows["rise"].rank().map("{:g}".format),
     }
-    return encoding_table(pd.DataFrame(cells, rows.index))
+    return encoding_markdown(pd.DataFrame(cells, rows.index))
 
 
 STUDY = Study(load=load, values=values, figures=(draw,))

@@ -19,7 +19,7 @@ import pandas as pd
 from pe_experiments.comparison import Runs
 from pe_experiments.comparison.statistics import ALPHA, EQUAL_WITHIN, holm, permutation_p
 from pe_experiments.evaluation.metrics import SOLVED
-from pe_experiments.studies import Study, format_mean, read_archive, read_table, table, with_settings
+from pe_experiments.studies import Study, format_mean, read_archive, read_table, table, with_options
 from pe_experiments.studies.inference import mean_below_p, paired_ps
 from results.bank.study import early_scores
 
@@ -80,7 +80,7 @@ def judge_trained(runs: Runs, bank: pd.DataFrame) -> dict[str, Finding]:
         runs: the runs of the study.
         bank: the runs of the bank at the better learning rate, with a column ``learned``.
     """
-    rows = with_settings(runs, width="model.d_model", k="task.k")
+    rows = with_options(runs, width="model.d_model", k="task.k")
     rows = rows[rows["width"] == WIDTH].assign(learned=rows["solved_in_distribution"].eq(True))
     tasks = {str(task): part for task, part in bank.groupby("task") if task != "majority"}  # needs no order
     tasks[PRECEDENCE] = rows[rows["task"] == PRECEDENCE]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pe_experiments.checking import CHECKS, Subject, small_shape
-from pe_experiments.checking.comparison import Comparison, common_forms
+from pe_experiments.checking.comparison import EncodingComparison, common_forms
 from pe_experiments.checking.explanations import Verdict, known_mistake
 from pe_experiments.checking.known_mistakes import (
     GENERIC,
@@ -31,9 +31,9 @@ INDICES = "position ids are ignored, indices in memory read"
 REPORTED_MISTAKES = [(choice, name) for choice, mistakes in REPORTED.items() for name in mistakes]
 
 
-def comparison_with(reference: SizedComponent, change: Change) -> Comparison:
+def comparison_with(reference: SizedComponent, change: Change) -> EncodingComparison:
     forms = common_forms(reference, [True, False])
-    right = Comparison(reference.build, reference, forms, named=True)
+    right = EncodingComparison(reference.build, reference, forms, named=True)
     return replace(right, candidate=right.changed(change).make_reference)
 
 

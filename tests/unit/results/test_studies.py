@@ -13,11 +13,11 @@ from pe_experiments.store.csv_files import TRAINING_COLUMNS, to_csv
 from pe_experiments.store.directory import RunDirectory
 from pe_experiments.store.identity import Record
 from pe_experiments.store.study_folder import list_in_study, published_keys, read_manifest, write_manifest
-from pe_experiments.studies import Study, read_archive, with_settings
+from pe_experiments.studies import Study, read_archive, with_options
 from pe_experiments.studies.archive import FILES, merge_runs, write_archive
 from pe_experiments.studies.blocks import fill_index
 from pe_experiments.studies.pages import (
-    differences,
+    changed_files,
     is_tracked,
     list_studies,
     load_study,
@@ -55,7 +55,7 @@ def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(tiny: 
         write_manifest(results, "s", manifest["runs"], tuned=["training.learning_rate"])
 
     def rates_by_task(runs: Runs) -> dict[str, list[float]]:
-        table = with_settings(runs, rate="training.learning_rate")
+        table = with_options(runs, rate="training.learning_rate")
         return {str(task): group.tolist() for task, group in table.groupby("task")["rate"]}
 
     write_runs("copy", rate=0.1, loss=0.5)
@@ -129,11 +129,11 @@ def test_a_study_with_code_fills_its_page(
     filled = PAGE.replace("TABLE", "of 3 runs").replace("NUMBER", "0.8")
     assert page.read_text() == filled
     (folder / "plan.md").write_text("by hand")
-    assert differences(folder) == []
+    assert changed_files(folder) == []
     (folder / "more.md").write_text("not generated")
     for changed in (filled.replace("3 runs", "3  runs"), filled.replace("0.8", "0.9")):
         page.write_text(changed)
-        assert [path.name for path in differences(folder)] == ["README.md", "more.md"]
+        assert [path.name for path in changed_files(folder)] == ["README.md", "more.md"]
     page.write_text("<!-- {tabel} --><!-- end -->")
     with pytest.raises(UserError, match="block tabel is unknown; allowed: more, runs"):
         regenerate(folder)
@@ -175,7 +175,7 @@ def test_every_page_of_a_study_with_runs_says_how_many_planned_runs_are_publishe
 @pytest.mark.slow
 @pytest.mark.parametrize("study", list_studies(RESULTS), ids=lambda folder: str(folder.relative_to(RESULTS)))
 def test_pages_figures_and_tables_follow_from_the_csvs_byte_for_byte(study: Path) -> None:
-    assert differences(study) == []
+    assert changed_files(study) == []
 
 
 def test_the_index_has_the_answer_of_each_page_that_marks_it(tmp_path: Path) -> None:

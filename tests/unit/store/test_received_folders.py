@@ -29,7 +29,7 @@ from pe_experiments.store.names import file_digest
 from pe_experiments.store.requested import Run
 from pe_experiments.store.study_folder import read_manifest
 from pe_experiments.studies.archive import read_archive
-from pe_experiments.studies.reproduce import compare_runs, published_config, reproduce
+from pe_experiments.studies.reproduce import compare_with_published, published_config, reproduce
 from pe_experiments.terminal.console import Display
 from pe_experiments.terminal.errors import UserError
 from pe_experiments.terminal.files import consistent_files, inside, read_yaml, replace_together
@@ -357,7 +357,7 @@ def test_a_manifest_names_runs_and_options(key: str, value: Any, tmp_path: Path)
 
 
 class Published:
-    """What `compare_runs` and `reproduce` read of a published study."""
+    """What `compare_with_published` and `reproduce` read of a published study."""
 
     def __init__(self, steps: list[int], trained: dict[str, Any] | None = None):
         self.training = pd.DataFrame({"name": "a", "step": steps, "loss": [1.0] * len(steps)})
@@ -369,7 +369,7 @@ class Published:
 @pytest.mark.parametrize("steps", [[1000, 8000], [], [6, 8000]])
 def test_a_repetition_without_the_published_steps_cannot_be_compared(steps: list[int], tiny: Tiny) -> None:
     published: Any = Published(steps)
-    words, agrees = compare_runs(published, "a", run_experiment(tiny().config))
+    words, agrees = compare_with_published(published, "a", run_experiment(tiny().config))
     assert not agrees
     assert words.startswith("cannot be compared: ")
 

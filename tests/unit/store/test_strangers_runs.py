@@ -16,7 +16,7 @@ from pe_experiments.comparison import load_runs
 from pe_experiments.comparison.citations import cite
 from pe_experiments.configuration.choices import key_of
 from pe_experiments.configuration.component import load_component
-from pe_experiments.configuration.compose import compose_config, with_settings
+from pe_experiments.configuration.compose import compose_config, merged_with_request
 from pe_experiments.configuration.schema import resolved
 from pe_experiments.run import Result, evaluate, evaluate_run
 from pe_experiments.store.directory import RunDirectory
@@ -145,7 +145,7 @@ def test_devices_are_the_users_and_the_arithmetic_is_the_runs(run: RunDirectory)
     edit_config(run, lambda saved: saved["trainer"].update(accelerator="gpu", precision="bf16-mixed"))
     for typed in ("trainer.threads=1", "trainer=cpu"):
         settings = resolved(compose_config([typed], "evaluate"))
-        trainer = with_settings(run.read_config(), settings, [key_of(typed)])["trainer"]
+        trainer = merged_with_request(run.read_config(), settings, [key_of(typed)])["trainer"]
         assert (trainer["accelerator"] == "gpu", trainer["precision"]) == (False, "bf16-mixed")
     with pytest.raises(UserError, match=r"trainer\.precision is fixed by the training; allowed: bf16-mixed"):
         opened(run, "trainer.precision=32-true")

@@ -16,7 +16,7 @@ from pe_experiments.configuration.schema import ProcessesConfig
 from pe_experiments.store.directory import State
 from pe_experiments.store.requested import Run
 from pe_experiments.sweeps import launch
-from pe_experiments.sweeps.executors import Outcome, Processes, RunCall, executor_for, gpus
+from pe_experiments.sweeps.executors import Processes, RunCall, RunOutcome, executor_for, gpus
 from pe_experiments.sweeps.launch import Job
 from tests.conftest import Tiny
 
@@ -62,8 +62,8 @@ def test_a_run_without_a_result_under_its_name_was_edited_during_the_sweep(tiny:
     """Its worker imported other code than the launching process."""
     run = Run(tiny().config)
     job = Job([], run=run, state=State.NEW)
-    future: Future[Outcome] = Future()
-    future.set_result(Outcome())
+    future: Future[RunOutcome] = Future()
+    future.set_result(RunOutcome())
     launch._record(job, run, future)
     assert job.state is State.FAILED
     assert job.reason.startswith("its code was edited after the sweep began")
