@@ -172,6 +172,9 @@ def _settings(runs: Runs, digest: str) -> tuple[dict[str, str], set[str]]:
             settings |= {f"{group}.{key}": value for key, value in record.trained.get(group, {}).items()}
         if "optimizer._target_" in settings:
             settings = {"optimizer": settings.pop("optimizer._target_"), **settings}
+        evaluation = runs.evaluations.get(name, {})
+        further = evaluation.keys() & {"window", "decoding"}
+        settings |= {f"evaluation.{key}": evaluation[key] for key in sorted(further)}
         settings[SOURCE] = short_hash([record.classes.get("task"), record.data])
         for key, value in settings.items():
             text = _shown(value)

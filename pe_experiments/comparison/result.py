@@ -14,7 +14,13 @@ import pandas as pd
 import pe_experiments.comparison.statistics as statistics
 from pe_experiments.comparison.protocols import Protocol, protocols_of
 from pe_experiments.comparison.runs import Row, Runs, finite
-from pe_experiments.comparison.sentences import at_floor, caveats, result_sentence, seeds_sentence
+from pe_experiments.comparison.sentences import (
+    at_floor,
+    caveats,
+    mixed_metrics,
+    result_sentence,
+    seeds_sentence,
+)
 from pe_experiments.comparison.statistics import ALPHA, EQUAL_WITHIN, FEWEST, Interval, seed_interval
 from pe_experiments.drawing import CEILINGS, Style, styles
 from pe_experiments.evaluation.metrics import EXACT_MATCH, LOSS, SOLVED, TOKEN_ACCURACY, Summary, summaries_of
@@ -161,7 +167,7 @@ class Comparison:
         for caveat, affected in titles.items():
             applies_to_all = len(affected) == len(self.protocols) > 1
             notes.append(f"{'all tasks' if applies_to_all else '; '.join(affected)}: {caveat}")
-        return notes
+        return [*notes, *mixed_metrics(self.runs)]
 
 
 def build_comparison(
@@ -241,7 +247,7 @@ def _encoding_rows(protocol: Protocol, summary: Summary) -> Iterator[Row]:
             **_count_columns("solved", solved),
             "metric": summary.column,
             "compared": unmeasured or summary.span == "in_distribution" or bool(solved.mean() >= 0.5),
-            "horizon": runs["horizon"].astype(float).mean(),
+            "horizon": runs["horizon"].astype(float).mean(skipna=False),
             "horizon_censored": int(runs["horizon_censored"].eq(True).sum()),
             **{key: runs[key].astype(float).mean() for key in ("parameters", "encoding_parameters")},
             "seconds_per_step": runs["seconds_per_step"].astype(float).median() if timed else math.nan,

@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ EVALUATION = {
     "decoding": "decoding",
     "window": "window",
     "examples": "number of examples",
+    "files": "content of the encoding's files",
 }
 # The first columns of the tables of runs, curves and training.
 KEYS = ("name", "label", "seed", "task", "model", "protocol", "status")
@@ -88,6 +89,7 @@ class Runs:
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
     by_step: pd.DataFrame = field(default_factory=pd.DataFrame)
     metrics: tuple[Metric, ...] = METRICS
+    evaluations: dict[str, Row] = field(default_factory=dict)  # `identity.evaluation_key` of each run by name
 
     def __repr__(self) -> str:
         return f"<Runs: {len(self.runs)} runs, {len(self.left_out)} excluded>"
@@ -105,6 +107,7 @@ class _FinishedRun:
     validation_loss: float
     evaluations: list[RunDirectory] = field(default_factory=list)  # later ones that extend the curve
     metrics: dict[str, Any] = field(default_factory=dict)  # descriptions of the user's metrics by name
+    evaluation: Row = field(default_factory=dict)
 
 
 def read_runs(
@@ -126,7 +129,7 @@ def read_runs(
         UserError: the directory, study or encoding does not exist.
     """
     left_out: dict[str, str] = {}
-    manifest = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json")
+    manifest = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json", study)
     tuned = manifest.get("tuned", [])
     folder = Path(results_dir) / "runs"
     if study is not None:
@@ -161,16 +164,22 @@ def read_runs(
         with _exclude_on_error(f"{name}/{run.directory.metrics.name}", left_out):
             rows = read_metrics(run.directory.table(run.directory.metrics.name))
             training[name] = [{key: float(row.get(key, "nan")) for key in TRAINING} for row in rows]
-    labels = set(table["label"])
+    labels = {(row["protocol"], row["encoding"]): row["label"] for row in table.to_dict("records")}
+    tuning = [
+        choice | {"encoding": label, "grid": choice["grid"].assign(encoding=label)}
+        for choice in tuning
+        if (label := labels.get((choice["protocol"], choice["family"])))
+    ]
     return Runs(
         runs=with_summaries(table, curves, metrics),
         curves=curves,
         training=_with_keys(table, training),
         saved={name: run.saved for name, run in runs.items()},
         environments={name: run.directory.read_environment() for name, run in runs.items()},
-        tuning=[choice for choice in tuning if choice["encoding"] in labels],
+        tuning=tuning,
         **{name: _further_table(name, list(runs.values()), left_out) for name in FURTHER},
         metrics=metrics,
+        evaluations={name: run.evaluation for name, run in runs.items()},
         left_out=dict(sorted(left_out.items())),
     )
 
@@ -233,7 +242,9 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     }
     if row["status"] == DIVERGED:
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
-        return _FinishedRun(directory, row, unmeasured, saved, examples, validation_loss)
+        return _FinishedRun(
+            directory, row, unmeasured, saved, examples, validation_loss, evaluation=result["evaluation"]
+        )
     curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
     for column, value in ((column, value) for point in curve.values() for column, value in point.items()):
         is_infinite = isinstance(value, float) and math.isinf(value) and column not in CURVE_COLUMNS
@@ -242,8 +253,9 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
             raise UserError(f"{directory.curve}: {column}: {problem}")
     run = _FinishedRun(directory, row, curve, saved, examples, validation_loss)
     run.metrics |= _described(result)
+    run.evaluation = result["evaluation"]
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
-        for name in directory.evaluations():
+        for name in sorted(directory.evaluations(), key=lambda name: _ended_at(directory.evaluation(name))):
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):
                 _add_evaluation(run, directory.evaluation(name), result["evaluation"])
     run.curve = dict(sorted(run.curve.items()))
@@ -305,10 +317,23 @@ def _add_evaluation(run: _FinishedRun, later: RunDirectory, evaluation: Row) -> 
             raise UserError(
                 f"a text is cut by the shortest and longest length; allowed to add: {shortest} to {longest}"
             )
+    code = result["evaluation"].get("metrics_code")
+    is_newer = code is not None and code != run.evaluation.get("metrics_code")  # edited since: it counts
     for length, point in points.items():  # the run's own values come first; further metrics are added
-        run.curve[length] = {**point, **run.curve.get(length, {})}
+        measured = {key: value for key, value in point.items() if is_newer and key not in CURVE_COLUMNS}
+        run.curve[length] = {**point, **run.curve.get(length, {}), **measured}
     run.evaluations.append(later)
+    if is_newer:
+        run.metrics |= _described(result)
+        run.evaluation = {**run.evaluation, "metrics_code": code}
     run.metrics = _described(result) | run.metrics
+
+
+def _ended_at(evaluation: RunDirectory) -> tuple[int, str]:
+    """Return when an evaluation ended, of which the latest counts, and its name."""
+    with suppress(OSError):
+        return evaluation.result.stat().st_mtime_ns, evaluation.name
+    return 0, evaluation.name
 
 
 def _described(result: Row) -> dict[str, Any]:
@@ -382,15 +407,17 @@ def _with_unique_labels(table: pd.DataFrame, labels: Collection[str] | None) -> 
     """Return the rows with a single label per encoding; ``labels`` selects encodings by these labels."""
     by_encoding = table.groupby(["protocol", "encoding"])["label"]
     table["label"] = by_encoding.transform(lambda labels: min(labels, key=lambda label: (len(label), label)))
+    # Encodings can have the same label through the option ``label`` or edited source code.
+    with_hash = table["label"] + " [" + table["encoding"].str[:4] + "]"
     if labels:
-        available = set(table["label"])
+        ambiguous = table.groupby("label")["encoding"].transform("nunique") > 1
+        available = {*table["label"], *with_hash[ambiguous]}
         for label in labels:
             if label not in available:
                 raise UserError(f"pe={label}: no finished run has this encoding.{nearest(label, available)}")
-        table = table[table["label"].isin(labels)].reset_index(drop=True)
-    # Encodings can have the same label through the option ``label`` or edited source code.
+        chosen = table["label"].isin(labels) | (with_hash.isin(labels) & ambiguous)
+        table, with_hash = table[chosen].reset_index(drop=True), with_hash[chosen].reset_index(drop=True)
     ambiguous = table.groupby("label")["encoding"].transform("nunique") > 1
-    with_hash = table["label"] + " [" + table["encoding"].str[:4] + "]"
     return table.assign(label=table["label"].mask(ambiguous, with_hash))
 
 

@@ -199,6 +199,20 @@ def mixed_versions(runs: Runs) -> str:
     return f"The runs were trained with different {'; '.join(differences)}." if differences else ""
 
 
+def mixed_metrics(runs: Runs) -> list[str]:
+    """Return a note if the code of the user's metrics was edited between the measurements of the runs."""
+    digests: dict[str, set[str]] = {}
+    for evaluation in runs.evaluations.values():
+        for module, digest in evaluation.get("metrics_code", {}).items():
+            digests.setdefault(module, set()).add(digest)
+    edited = [module for module, versions in digests.items() if len(versions) > 1]
+    return (
+        [f"Some runs were measured before {join_names(edited)} was edited; repeat their commands."]
+        if edited
+        else []
+    )
+
+
 def limits(pairs: Sequence[Row]) -> list[str]:
     """Return notes on a protocol: whether tests can be significant, and why pairs were not tested."""
     tested = [pair for pair in pairs if finite(pair["p"])]

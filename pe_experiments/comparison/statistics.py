@@ -146,7 +146,8 @@ def _t_test_power(difference: float, deviation: float, seeds: int, level: float)
     freedom = 2 * seeds - 2
     distribution = stats.nct(freedom, difference / deviation * math.sqrt(seeds / 2))
     critical = stats.t.ppf(1 - level / 2, freedom)
-    return float(distribution.sf(critical) + distribution.cdf(-critical))
+    lower_tail = distribution.cdf(-critical)  # SciPy returns NaN where it is too small to compute
+    return float(distribution.sf(critical) + np.nan_to_num(lower_tail))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -60,8 +60,9 @@ class Metric:
             raise ValueError(f"the name of a metric is {self.name!r}; allowed: letters, digits and _")
         if self.bounds is not None:
             low, high = self.bounds
-            if not low < high:
-                raise ValueError(f"{self.name}: bounds={self.bounds}; allowed: the lower one first")
+            if not -math.inf < low < high < math.inf:
+                allowed = "two numbers, the lower one first, or None"
+                raise ValueError(f"{self.name}: bounds={self.bounds}; allowed: {allowed}")
         if not self.label:
             object.__setattr__(self, "label", self.name.replace("_", " "))
 
@@ -159,7 +160,7 @@ def described_metric(name: str, description: Any) -> Metric:
     is_pair = isinstance(bounds, list) and [type(end) in (int, float) for end in bounds] == [True, True]
     texts = {key: known[key][:80] for key in ("label", "unit") if isinstance(known.get(key), str)}
     flags = {key: known[key] for key in ("higher_is_better", "binary") if isinstance(known.get(key), bool)}
-    valid_bounds = tuple(bounds) if is_pair and bounds[0] < bounds[1] else None
+    valid_bounds = tuple(bounds) if is_pair and -math.inf < bounds[0] < bounds[1] < math.inf else None
     metric = Metric(name, bounds=valid_bounds, **texts, **flags)
     if known.get("guess") is not True:
         return metric

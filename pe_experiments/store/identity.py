@@ -299,8 +299,8 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     root = os.path.commonpath([path.parent for path in files]) if files else ""
     files_by_name = {os.path.relpath(path, root): path for path in files if path.is_file()}
     for component in components:
-        for value in _file_values(component):
-            for file in _argument_files(value, all_files=bool(component.own_classes)):
+        for value, is_own in _file_values(component):
+            for file in _argument_files(value, all_files=is_own):
                 name = file.name if file.is_absolute() else value if file == Path(value) else str(file)
                 while files_by_name.get(name, file.absolute()) != file.absolute():
                     name += "'"  # another file of this name
@@ -312,13 +312,13 @@ def data_digests(data_files: Iterable[str | Path], components: Iterable[Componen
     return digests
 
 
-def _file_values(component: Component) -> Iterator[str]:
-    """Yield the texts among the arguments of a component that may name files."""
-    if component.own_classes:
-        yield from texts(component.arguments)
-        return
-    for name in getattr(component.cls, "file_arguments", ()):
-        yield from texts(component.arguments.get(name))
+def _file_values(component: Component) -> Iterator[tuple[str, bool]]:
+    """Yield the texts among the arguments that may name files, and whether the class is the user's."""
+    is_own = component.cls in component.own_classes
+    names = component.arguments if is_own else getattr(component.cls, "file_arguments", ())
+    for name in names:
+        if name not in component.nested and name not in IGNORED_ARGUMENTS:
+            yield from ((text, is_own) for text in texts(component.arguments.get(name)))
     for nested in component.nested.values():
         for part in nested:
             yield from _file_values(part)

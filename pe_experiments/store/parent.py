@@ -21,6 +21,7 @@ import torch
 from omegaconf import DictConfig
 from torch import nn
 
+from pe_experiments.configuration.choices import choices_of, shipped
 from pe_experiments.configuration.component import load_component
 from pe_experiments.configuration.compose import compose_config, merged_with_request
 from pe_experiments.configuration.experiment import Experiment, refuse_other_vocabulary
@@ -62,7 +63,7 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     parent = _parent_run(**validated(ParentPlace, place).model_dump())
     saved = parent.directory.read_config()
     # The keys of settings that differ from the defaults, for example because of a preset, are explicit, too.
-    defaults = dict(leaves(resolved(compose_config())))
+    defaults = dict(leaves(resolved(compose_config()))) | _defaults_of_task(requested, saved)
     changed = {path for path, value in leaves(requested) if path not in defaults or defaults[path] != value}
     keys = {*explicit_keys}
     for section, *path in changed:
@@ -77,6 +78,24 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
     child["init_from"] = str(parent.directory.path)
     child["parent"] = _parent_record(parent, encoding.classes).model_dump()
     return child
+
+
+def _defaults_of_task(requested: ConfigMapping, saved: ConfigMapping) -> dict[tuple[str, ...], Any]:
+    """Return the options that naming the parent's task again sets by itself (``configs/task_defaults``).
+
+    Some follow from ``training.max_length``, which is left out.
+    """
+    target = requested["task"].get("_target_")
+    if target != saved["task"].get("_target_"):
+        return {}
+    for name in choices_of("task_defaults"):
+        if shipped("task")[name]["_target_"] == target:
+            max_length = requested["training"]["max_length"]
+            composed = resolved(compose_config([f"task={name}", f"training.max_length={max_length}"]))
+            sections = {section: composed[section] for section in ("training", "evaluation")}
+            del sections["training"]["max_length"]
+            return dict(leaves(sections))
+    return {}
 
 
 def copy_parent_weights(model: nn.Module, experiment: Experiment) -> str:

@@ -21,7 +21,7 @@ from pydantic import Field
 from pe_experiments.configuration.schema import validated
 from pe_experiments.store.directory import FileName, Received
 from pe_experiments.store.identity import config_key
-from pe_experiments.terminal.errors import UserError, one_line
+from pe_experiments.terminal.errors import UserError, few, one_line
 from pe_experiments.terminal.files import (
     consistent_files,
     inside,
@@ -45,11 +45,11 @@ def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> N
     """Add runs, and ``facts`` such as ``tuned``, to the manifest of a study that others may write, too."""
     manifest = results_dir / study / "manifest.json"
     if manifest.exists():
-        content = read_manifest(manifest)
+        content = read_manifest(manifest, study)
         if set(names) <= set(content["runs"]) and facts.items() <= content.items():
             return  # no lock is needed, so this works in a read-only directory, too
     with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
-        content = read_manifest(manifest) if manifest.exists() else {"runs": []}
+        content = read_manifest(manifest, study) if manifest.exists() else {"runs": []}
         names = (*content.pop("runs"), *names)
         write_manifest(results_dir, study, names, **(content | facts))
 
@@ -66,20 +66,23 @@ class _Manifest(Received):
     tuned: list[Annotated[str, Field(pattern=rf"^{OPTION}$", max_length=120)]] = Field(default_factory=list)
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path, study: str = "") -> dict[str, Any]:
     """Return the manifest of a study: the names of its ``runs``, and the ``tuned`` options if any.
 
     Raises:
         UserError: the manifest is missing or damaged.
     """
+    study = study or path.parent.name
     try:
         content = read_json(path)
         validated(_Manifest, content)
         return content
     except FileNotFoundError as error:
-        studies = sorted(manifest.parent.name for manifest in path.parents[1].glob("*/manifest.json"))
-        available = f"studies there: {', '.join(studies)}" if studies else "no study has been run there yet"
-        raise UserError(f"study={path.parent.name}: {path} does not exist; {available}") from error
+        results_dir = path.parents[1 + study.count("/")]
+        manifests = [*results_dir.glob("*/manifest.json"), *results_dir.glob("*/*/manifest.json")]
+        studies = sorted(manifest.parent.relative_to(results_dir).as_posix() for manifest in manifests)
+        available = f"studies there: {few(studies)}" if studies else "no study has been run there yet"
+        raise UserError(f"study={study}: {path} does not exist; {available}") from error
     except ValueError as error:
         cure = "delete it and run the sweep again"
         raise UserError(f"{path} is damaged ({one_line(str(error))}); {cure}") from error

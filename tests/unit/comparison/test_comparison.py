@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,9 @@ def test_runs_of_several_protocols_are_not_loaded_as_one(folder: Path, tiny: Tin
     write_manifest(folder, "two", [run.name, next(folder.glob("runs/reverse*")).name])
     assert len(load_runs(folder, "two").runs) == 2
     assert len(compare(folder).protocols) == 3
+    write_manifest(folder, "nested/one", [run.name])
+    with pytest.raises(UserError, match=r"study=nested/two: .* studies there: nested/one, short, two"):
+        read_runs(folder, "nested/two")
 
 
 def test_an_edited_task_is_another_protocol(folder: Path, tiny: Tiny) -> None:
@@ -141,7 +145,23 @@ def test_two_encodings_under_one_label_get_different_labels(folder: Path, tiny: 
     write_run(tiny("pe=none", "label=learned"), fading(1, 0))
     labels = set(load_runs(folder).runs["label"])
     assert len(labels) == 4
-    assert sum(label.startswith("learned [") for label in labels) == 2
+    hashed = [label for label in labels if label.startswith("learned [")]
+    assert len(hashed) == 2
+    assert compare(folder, pe=hashed[:1]).encodings == ["learned"]
+
+
+def test_an_encoding_has_no_horizon_if_one_of_its_seeds_has_none(tiny: Tiny, results: Path) -> None:
+    for seed, far in enumerate((1.0, 1.0, 0.0)):
+        write_run(tiny("pe=rope", f"seed={seed}", "evaluation.lengths=[12,24]"), past_training(far))
+    (row,) = compare(results).table.to_dict("records")
+    assert math.isnan(row["horizon"])
+    assert row["exact_match_extrapolation"] == pytest.approx(2 / 3)
+
+
+def test_protocols_are_named_by_how_they_were_evaluated(folder: Path, tiny: Tiny) -> None:
+    write_run(tiny("pe=none", "evaluation.window=6"), fading(1, 0))
+    titles = [protocol.title for protocol in protocols_of(read_runs(folder))]
+    assert titles == ["copy, decoder, window=6", "copy, decoder, window=unset"]
 
 
 def test_diverged_runs_count_as_unsolved_and_as_zero(folder: Path, tiny: Tiny) -> None:

@@ -56,6 +56,12 @@ def test_a_planned_study_finds_the_difference_and_a_smaller_one_does_not(
         assert (found.mean() >= 0.79) == enough
 
 
+def test_a_large_difference_takes_as_many_seeds_as_can_reach_the_level() -> None:
+    """SciPy has no number for the far tail of the noncentral t distribution."""
+    assert stats.binom(12, 0.5).pmf(6) * 2**12 > 2 * 10 / 0.05  # six seeds of both can reach .05 / 10
+    assert seeds_needed(0.1, 0.0229, tests=10) == 6
+
+
 def test_holm_on_a_worked_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     untested = holm([0.01, float("nan"), 0.5])

@@ -1,6 +1,7 @@
 """Predictions, own metrics and accuracy by index agree with the curve, and do not change a run's identity."""
 
 import importlib
+import math
 import sys
 from pathlib import Path
 
@@ -124,6 +125,29 @@ def test_a_metric_says_its_bounds_and_its_direction(tiny: Tiny, results: Path) -
     row = result.curve[-1]
     assert row["wrong"] == pytest.approx(1 - row["exact_match"])
     assert row["wrong_low"] == pytest.approx(1 - row["exact_match_high"])
+
+
+def test_an_edited_metric_counts_as_it_was_measured_last(
+    tiny: Tiny, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    noted = []
+    for value, seed in ((7.0, 0), (7.0, 1), (3.0, 0), (3.0, 1)):
+        Path(tmp_path, "edited_metric.py").write_text(
+            f"import torch\ndef constant(batch, answers):\n    return torch.full([len(answers)], {value})\n"
+        )
+        monkeypatch.delitem(sys.modules, "edited_metric", raising=False)
+        importlib.invalidate_caches()
+        run_experiment(tiny("evaluation.metrics=[edited_metric.constant]", f"seed={seed}").config)
+        comparison = compare(results, metric="constant")
+        noted.append("before edited_metric was edited" in " ".join(comparison.notes))
+    assert noted == [False, False, True, False]
+    assert comparison.table["constant_extrapolation"].tolist() == [3.0]
+
+
+def test_bounds_are_two_numbers() -> None:
+    with pytest.raises(ValueError, match=r"bounds=.* allowed: two numbers, the lower one first, or None"):
+        Metric("errors", bounds=(0, math.inf))
 
 
 def test_a_comparison_counts_a_guess_as_the_run_does(tiny: Tiny, results: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -71,9 +73,12 @@ def test_entmax_equals_the_encoding_that_brings_it(tiny: Tiny) -> None:
     assert not torch.allclose(logits_of(tiny("pe=nape")), expected, atol=1e-4)
 
 
-def test_a_run_with_a_softmax_of_its_own(tiny: Tiny) -> None:
+def test_a_run_with_a_softmax_of_its_own(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It trains the parameters of every layer, belongs to the identity and is loaded with trust."""
     own = tiny(f"model.attention={HERE}.Powers", "training.learning_rate=0.01")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "relu").touch()  # an argument of our class around it
+    assert identify(own).data == {}
     assert "test_softmax" in str(identify(own).classes["model"])
     assert identify(own).hash != identify(tiny("training.learning_rate=0.01")).hash
     run = run_experiment(own.config).directory
