@@ -127,14 +127,19 @@ def forced_answers(model: Backbone, batch: Batch, window: int | None = None) -> 
         hidden_ND = model.hidden(*batch.inputs)[scored_BT]
     else:
         hidden_ND = last_tokens_hidden(model, batch, batch.tokens_BT, scored_BT, window)
-    logits_NV = at_least_float32(model.head(hidden_ND))
+    labels_N = batch.labels_BT[scored_BT]
+    answers, loss_sum = [], 0.0
+    tokens = max(1, NUMBERS_AT_ONCE // model.embedding.num_embeddings)  # a vocabulary may be large
+    for hidden_nD, labels_n in zip(hidden_ND.split(tokens), labels_N.split(tokens), strict=True):
+        logits_nV = at_least_float32(model.head(hidden_nD))
+        # NaN and infinite outputs count as wrong.
+        answers.append(logits_nV.argmax(dim=-1).where(logits_nV.isfinite().all(dim=-1), IGNORE))
+        logits64_nV = in_float64(logits_nV)
+        loss = F.cross_entropy(logits64_nV, labels_n.to(logits64_nV.device), reduction="sum")
+        loss_sum += float(loss)
     answers_BT = torch.full_like(batch.labels_BT, IGNORE)
-    # NaN and infinite outputs count as wrong.
-    answers_BT[scored_BT] = logits_NV.argmax(dim=-1).where(logits_NV.isfinite().all(dim=-1), IGNORE)
-    logits64_NV = in_float64(logits_NV)
-    labels_N = batch.labels_BT[scored_BT].to(logits64_NV.device)
-    loss_sum = F.cross_entropy(logits64_NV, labels_N, reduction="sum")
-    return answers_BT, float(loss_sum)
+    answers_BT[scored_BT] = torch.cat(answers)
+    return answers_BT, loss_sum
 
 
 def greedy_answers(model: Backbone, batch: Batch, eos: int, window: int | None = None) -> Tensor:
@@ -149,7 +154,9 @@ def greedy_answers(model: Backbone, batch: Batch, eos: int, window: int | None =
     unfinished_B = torch.ones_like(batch.lengths_B, dtype=torch.bool)
     for index in range(first, batch.tokens_BT.shape[1]):
         if window is None:
-            hidden_BD = model.hidden(prefix_BT, batch.positions_BP, None, batch.declared_B)[:, -1]
+            tokens = prefix_BT.shape[1]
+            last_B = torch.arange(tokens - 1, prefix_BT.numel(), tokens, device=prefix_BT.device)
+            hidden_BD = model.hidden(prefix_BT, batch.positions_BP, None, batch.declared_B, last_B)
         else:
             last_BT = torch.zeros_like(prefix_BT, dtype=torch.bool)
             last_BT[:, -1] = True

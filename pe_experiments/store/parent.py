@@ -81,20 +81,17 @@ def inherited(config: DictConfig, explicit_keys: Iterable[str] = ()) -> DictConf
 
 
 def _defaults_of_task(requested: ConfigMapping, saved: ConfigMapping) -> dict[tuple[str, ...], Any]:
-    """Return the options that naming the parent's task again sets by itself (``configs/task_defaults``).
-
-    Some follow from ``training.max_length``, which is left out.
-    """
+    """Return the options that naming the parent's task again sets by itself (``configs/task_defaults``)."""
     target = requested["task"].get("_target_")
     if target != saved["task"].get("_target_"):
         return {}
     for name in choices_of("task_defaults"):
         if shipped("task")[name]["_target_"] == target:
-            max_length = requested["training"]["max_length"]
-            composed = resolved(compose_config([f"task={name}", f"training.max_length={max_length}"]))
-            sections = {section: composed[section] for section in ("training", "evaluation")}
-            del sections["training"]["max_length"]
-            return dict(leaves(sections))
+            choice, max_length = f"task={name}", requested["training"]["max_length"]
+            longest = resolved(compose_config([choice]))["training"]["max_length"]
+            composed = resolved(compose_config([choice, f"training.max_length={max_length}"]))
+            training = composed["training"] | {"max_length": longest}  # others may follow from that requested
+            return dict(leaves({"training": training, "evaluation": composed["evaluation"]}))
     return {}
 
 

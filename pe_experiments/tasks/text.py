@@ -6,7 +6,7 @@ import hashlib
 import os
 import sysconfig
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
@@ -40,6 +40,9 @@ class File(NamedTuple):
     size: int
     changed_at: int
     column: str | None = None  # of texts, if the path is a folder that `datasets` has saved
+
+
+Contents = tuple[list[np.ndarray | None], np.ndarray]  # bytes and end of each file; None for a large file
 
 
 class Text(Task):
@@ -179,7 +182,11 @@ class Text(Task):
 
     def read(self, start: int, count: int) -> np.ndarray:
         """Return ``count`` bytes of the joined files from byte ``start`` on."""
-        return _read_joined(self.files, start, count)
+        return _read_joined(self.files, self._contents, start, count)
+
+    @cached_property  # finding those of thousands of files takes longer than a read
+    def _contents(self) -> Contents:
+        return _contents(self.files)
 
     def listing(self) -> list[dict[str, str | int]]:
         """Return path, size in bytes and splits of each file in order."""
@@ -233,7 +240,7 @@ def _nonempty_files(paths: Sequence[str]) -> Sequence[File]:
 
 
 @lru_cache(maxsize=4)
-def _contents(files: tuple[File, ...]) -> tuple[list[np.ndarray | None], list[int]]:
+def _contents(files: tuple[File, ...]) -> Contents:
     """Return the bytes of each file, None for a large one, and where each file ends in the joined text."""
     contents: list[np.ndarray | None] = []
     for file in files:
@@ -241,15 +248,15 @@ def _contents(files: tuple[File, ...]) -> tuple[list[np.ndarray | None], list[in
             contents.append(dataset_bytes(file.path, file.column, file.changed_at))
         else:
             contents.append(_read_file(file, 0, file.size) if file.size < MOST_IN_MEMORY else None)
-    return contents, list(accumulate(file.size for file in files))
+    return contents, np.cumsum([file.size for file in files])
 
 
-def _read_joined(files: tuple[File, ...], start: int, count: int) -> np.ndarray:
-    contents, ends = _contents(files)
+def _read_joined(files: tuple[File, ...], joined: Contents, start: int, count: int) -> np.ndarray:
+    contents, ends = joined
     pieces = []
     index = int(np.searchsorted(ends, start, side="right"))
     while count:
-        offset = start - (ends[index] - files[index].size)
+        offset = start - int(ends[index] - files[index].size)
         content = contents[index]
         if content is None:
             pieces.append(_read_file(files[index], offset, count))
@@ -283,7 +290,7 @@ def _read_file(file: File, offset: int, count: int) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _byte_pairs(files: tuple[File, ...], training_end: int, vocab_size: int) -> BytePairs:
-    return BytePairs(_read_joined(files, 0, training_end), vocab_size)
+    return BytePairs(_read_joined(files, _contents(files), 0, training_end), vocab_size)
 
 
 @lru_cache(maxsize=12)
@@ -291,7 +298,9 @@ def _encoded(
     files: tuple[File, ...], training_end: int, vocab_size: int, bounds: tuple[int, int]
 ) -> np.ndarray:
     start, stop = bounds
-    return _byte_pairs(files, training_end, vocab_size).encode(_read_joined(files, start, stop - start))
+    return _byte_pairs(files, training_end, vocab_size).encode(
+        _read_joined(files, _contents(files), start, stop - start)
+    )
 
 
 def _dataset_file(folder: Path, column: str) -> File:

@@ -21,7 +21,7 @@ class TrainingOptimizer(optim.Optimizer):
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101), unless the argument
     ``decoupled_weight_decay`` of the optimizer is false; then it is added to the gradients after clipping.
-    On a single device ``flat`` stores parameters and gradients in `FlatParameters`.
+    With ``flat``, which FSDP does not allow, parameters and gradients are stored in `FlatParameters`.
     """
 
     def __init__(self, model: Backbone, optimizer: Component, training: TrainingConfig, flat: bool = True):

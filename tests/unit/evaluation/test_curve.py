@@ -110,6 +110,7 @@ class Oracle(torch.nn.Module):
     def __init__(self, labels_BT: torch.Tensor, vocabulary: int):
         super().__init__()
         self.answers = labels_BT.clamp(min=0).clone()
+        self.embedding = torch.nn.Embedding(vocabulary, 1)
         self.head = torch.nn.Linear(vocabulary, vocabulary, bias=False)
         torch.nn.init.eye_(self.head.weight)
 
@@ -123,6 +124,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(tiny: Tiny, monkeypatch: p
     source = experiment.source
     whole = list(extrapolation_curve(model, source, [4, 9], 150, 6))
     monkeypatch.setattr("pe_experiments.evaluation.curve.TOKENS_AT_ONCE", 60)
+    monkeypatch.setattr("pe_experiments.evaluation.curve.NUMBERS_AT_ONCE", 60)
     pieces = list(extrapolation_curve(model, source, [4, 9], 150, 6))
     for row, row_in_pieces in zip(whole, pieces, strict=True):
         assert row.pop("loss") == pytest.approx(row_in_pieces.pop("loss"), abs=1e-6)

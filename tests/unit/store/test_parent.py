@@ -54,6 +54,21 @@ def test_settings_that_are_not_typed_are_the_parents(tiny: Tiny, child: Child) -
     assert extended.label == "rope(base=500) -> rope(base=500)"
 
 
+def test_naming_the_task_of_the_parent_again_keeps_its_training(
+    tiny: Tiny, child: Child, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("to be or not to be\n" * 4000)
+    text = ("task=text", f"task.path={tmp_path}/a.txt")
+    sizes = ("training.max_length=32", "training.min_length=32", "evaluation.lengths=[32,64]")
+    for task in (("task=two_token_recall",), text):
+        parent = tiny(*task, *sizes)
+        run = write_trained_run(parent)
+        further = ("trust=true", "training.max_length=40")
+        assert child(run, *task, *further).config.training == child(run, *further).config.training
+        assert child(run, *task, *further).config.evaluation == parent.config.evaluation
+        assert child(run, *task, "trust=true").config.training == parent.config.training
+
+
 def test_a_typed_setting_counts_even_if_it_is_the_default(tiny: Tiny, child: Child) -> None:
     run = write_trained_run(tiny("pe=rope", "seed=3", "trainer.precision=64-true"))
     defaults = compose_config([])
