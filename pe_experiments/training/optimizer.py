@@ -105,7 +105,7 @@ class FlatParameters:
 
     A few kernels then clip and update all parameters, instead of a few for each. On one CPU core this saves
     6 % of a step with batches of 8, width 64 and two layers, and 2 % with batches of 64, width 128 and four
-    layers. Distributed strategies need the original parameters.
+    layers. FSDP needs the original parameters.
     """
 
     def __init__(self, decayed: list[nn.Parameter], exempt: list[nn.Parameter]):
