@@ -117,7 +117,8 @@ def evaluate_run(
     """
     config = config_from_python(changes, "evaluate")
     keys = _keys_of_python(changes)
-    keys += [key for key, value in changes.items() if isinstance(value, Mapping) and "_target_" in value]
+    sections = {key.lstrip("+"): value for key, value in changes.items() if isinstance(value, Mapping)}
+    keys += [key for key, section in sections.items() if "_target_" in section]  # replaced as a whole
     return evaluate(finished_run(RunDirectory(Path(path)), resolved(config), keys, trust), display)
 
 

@@ -198,6 +198,7 @@ def encoding_table(protocols: Sequence[Protocol], summary: Summary) -> pd.DataFr
       the interval of the share of seeds. ``solved`` is the same for the training lengths.
     * ``compared`` says whether the encoding is tested. For metrics past training, at least half of its runs
       must have solved the training lengths.
+    * ``horizon`` is missing if a seed has none, because it fails at the first length, past training.
     * Losses have columns if encodings are compared in a loss or if exact match was not measured.
     * ``seconds_per_step`` is the median over runs, if all runs of the protocol used the same kind of machine.
     """

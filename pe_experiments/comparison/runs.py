@@ -105,9 +105,9 @@ class _FinishedRun:
     saved: Record
     examples: int
     validation_loss: float
+    evaluation: Row  # `identity.evaluation_key`; of the user's metrics the code that measured them last
     evaluations: list[RunDirectory] = field(default_factory=list)  # later ones that extend the curve
     metrics: dict[str, Any] = field(default_factory=dict)  # descriptions of the user's metrics by name
-    evaluation: Row = field(default_factory=dict)
 
 
 def read_runs(
@@ -129,7 +129,7 @@ def read_runs(
         UserError: the directory, study or encoding does not exist.
     """
     left_out: dict[str, str] = {}
-    manifest = {} if study is None else read_manifest(Path(results_dir) / study / "manifest.json", study)
+    manifest = {} if study is None else read_manifest(Path(results_dir), study)
     tuned = manifest.get("tuned", [])
     folder = Path(results_dir) / "runs"
     if study is not None:
@@ -243,7 +243,7 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
     if row["status"] == DIVERGED:
         unmeasured: dict[int, Row] = {length: {} for length in saved.derived["evaluation_lengths"]}
         return _FinishedRun(
-            directory, row, unmeasured, saved, examples, validation_loss, evaluation=result["evaluation"]
+            directory, row, unmeasured, saved, examples, validation_loss, result["evaluation"]
         )
     curve = {point["content_length"]: point for point in read_run_curve(directory, result)}
     for column, value in ((column, value) for point in curve.values() for column, value in point.items()):
@@ -251,9 +251,8 @@ def _read_run(directory: RunDirectory, tuned: Sequence[str], left_out: dict[str,
         if is_infinite or column in (*KEYS, "in_summary"):
             problem = f"{value} is not finite" if is_infinite else "no curve has this column"
             raise UserError(f"{directory.curve}: {column}: {problem}")
-    run = _FinishedRun(directory, row, curve, saved, examples, validation_loss)
+    run = _FinishedRun(directory, row, curve, saved, examples, validation_loss, result["evaluation"])
     run.metrics |= _described(result)
-    run.evaluation = result["evaluation"]
     with _exclude_on_error(f"{directory.name}/evaluations", left_out):
         for name in sorted(directory.evaluations(), key=lambda name: _ended_at(directory.evaluation(name))):
             with _exclude_on_error(f"{directory.name}/evaluations/{name}", left_out):

@@ -206,11 +206,9 @@ def mixed_metrics(runs: Runs) -> list[str]:
         for module, digest in evaluation.get("metrics_code", {}).items():
             digests.setdefault(module, set()).add(digest)
     edited = [module for module, versions in digests.items() if len(versions) > 1]
-    return (
-        [f"Some runs were measured before {join_names(edited)} was edited; repeat their commands."]
-        if edited
-        else []
-    )
+    if not edited:
+        return []
+    return [f"Some runs were measured before {join_names(edited)} was edited; repeat their commands."]
 
 
 def limits(pairs: Sequence[Row]) -> list[str]:

@@ -90,7 +90,7 @@ def _defaults_of_task(requested: ConfigMapping, saved: ConfigMapping) -> dict[tu
             choice, max_length = f"task={name}", requested["training"]["max_length"]
             longest = resolved(compose_config([choice]))["training"]["max_length"]
             composed = resolved(compose_config([choice, f"training.max_length={max_length}"]))
-            training = composed["training"] | {"max_length": longest}  # others may follow from that requested
+            training = composed["training"] | {"max_length": longest}  # the rest follows from that requested
             return dict(leaves({"training": training, "evaluation": composed["evaluation"]}))
     return {}
 

@@ -45,11 +45,11 @@ def list_in_study(results_dir: Path, study: str, *names: str, **facts: Any) -> N
     """Add runs, and ``facts`` such as ``tuned``, to the manifest of a study that others may write, too."""
     manifest = results_dir / study / "manifest.json"
     if manifest.exists():
-        content = read_manifest(manifest, study)
+        content = read_manifest(results_dir, study)
         if set(names) <= set(content["runs"]) and facts.items() <= content.items():
             return  # no lock is needed, so this works in a read-only directory, too
     with FileLock(make_folder(manifest.parent) / ".manifest.lock"):
-        content = read_manifest(manifest, study) if manifest.exists() else {"runs": []}
+        content = read_manifest(results_dir, study) if manifest.exists() else {"runs": []}
         names = (*content.pop("runs"), *names)
         write_manifest(results_dir, study, names, **(content | facts))
 
@@ -66,19 +66,18 @@ class _Manifest(Received):
     tuned: list[Annotated[str, Field(pattern=rf"^{OPTION}$", max_length=120)]] = Field(default_factory=list)
 
 
-def read_manifest(path: Path, study: str = "") -> dict[str, Any]:
+def read_manifest(results_dir: Path, study: str) -> dict[str, Any]:
     """Return the manifest of a study: the names of its ``runs``, and the ``tuned`` options if any.
 
     Raises:
         UserError: the manifest is missing or damaged.
     """
-    study = study or path.parent.name
+    path = results_dir / study / "manifest.json"
     try:
         content = read_json(path)
         validated(_Manifest, content)
         return content
     except FileNotFoundError as error:
-        results_dir = path.parents[1 + study.count("/")]
         manifests = [*results_dir.glob("*/manifest.json"), *results_dir.glob("*/*/manifest.json")]
         studies = sorted(manifest.parent.relative_to(results_dir).as_posix() for manifest in manifests)
         available = f"studies there: {few(studies)}" if studies else "no study has been run there yet"

@@ -182,10 +182,10 @@ class Text(Task):
 
     def read(self, start: int, count: int) -> np.ndarray:
         """Return ``count`` bytes of the joined files from byte ``start`` on."""
-        return _read_joined(self.files, self._contents, start, count)
+        return _read_joined(self.files, self._joined, start, count)
 
-    @cached_property  # finding those of thousands of files takes longer than a read
-    def _contents(self) -> Contents:
+    @cached_property  # with thousands of files their look-up takes longer than a read
+    def _joined(self) -> Contents:
         return _contents(self.files)
 
     def listing(self) -> list[dict[str, str | int]]:

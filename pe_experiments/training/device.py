@@ -58,7 +58,7 @@ def prepare_device(config: Config) -> str:
 
 
 def check_process_group(config: Config) -> None:
-    """Raise a UserError if this process has trained on several devices before: those end with a run."""
+    """Raise a UserError if this process has trained on several devices: the others ended with that run."""
     devices = config.trainer.devices
     ranks = devices * config.trainer.num_nodes
     if ranks > 1 and torch.distributed.is_available() and torch.distributed.is_initialized():

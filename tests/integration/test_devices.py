@@ -137,3 +137,14 @@ def test_a_process_trains_one_run_on_several_devices(tiny: Tiny, monkeypatch: py
     with pytest.raises(UserError, match="has trained on several devices before; allowed: one such run"):
         run_experiment(config)
     assert not Path(config.results_dir).exists()
+
+
+def test_another_rank_leaves_a_finished_run_and_its_evaluation_to_the_first(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_experiment(tiny().config).run
+    monkeypatch.setattr("pe_experiments.run.is_other_rank", lambda config: True)
+    capsys.readouterr()
+    result = run_experiment(tiny("evaluation.lengths=[7]").config)  # a script goes on to its next run
+    assert (result.done, result.status, run.evaluations()) == ("found", "completed", [])
+    assert capsys.readouterr().out == ""

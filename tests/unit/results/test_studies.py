@@ -51,7 +51,7 @@ def test_a_grown_grid_replaces_runs_at_the_value_that_is_no_longer_chosen(tiny: 
             run = write_run(experiment, fading(1, 0), result={"validation_loss": loss})
             run.metrics.write_text(to_csv(TRAINING_COLUMNS, [{"step": 12, "validation_loss": loss}]))
             list_in_study(results, "s", run.name)
-        manifest = read_manifest(results / "s" / "manifest.json")
+        manifest = read_manifest(results, "s")
         write_manifest(results, "s", manifest["runs"], tuned=["training.learning_rate"])
 
     def rates_by_task(runs: Runs) -> dict[str, list[float]]:

@@ -35,9 +35,9 @@ def test_labels(tiny: Tiny, overrides: list[str], label: str) -> None:
 def test_a_study_lists_each_run_once(tmp_path: Path) -> None:
     for name in ("b", "a", "b"):
         list_in_study(tmp_path, "s", name)
-    assert read_manifest(tmp_path / "s" / "manifest.json")["runs"] == ["a", "b"]
+    assert read_manifest(tmp_path, "s")["runs"] == ["a", "b"]
     with pytest.raises(UserError, match=r"study=other.*studies there: s"):
-        read_manifest(tmp_path / "other" / "manifest.json")
+        read_manifest(tmp_path, "other")
 
 
 def test_a_locked_directory_is_refused_until_it_is_released(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_a_number_in_base_60_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_names_runs_and_options(key: str, value: Any, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps({"runs": [], key: value}))
     with pytest.raises(UserError, match=rf"is damaged \(.*({key}|is not the name of a file)"):
-        read_manifest(tmp_path / "manifest.json")
+        read_manifest(tmp_path.parent, tmp_path.name)
 
 
 class Published:
